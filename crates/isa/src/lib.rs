@@ -1,6 +1,6 @@
 //! The vocabulary of eBPF: what the kernel and libbpf call things, as Rust tables.
 //!
-//! This crate holds no behaviour of a running system. It names instructions ([`Insn`], [`op`]),
+//! This crate holds no behavior of a running system. It names instructions ([`Insn`], [`op`]),
 //! program and attach types ([`ProgramType`], [`AttachType`]), map types ([`MapType`]), helper
 //! prototypes ([`helper`]), section names ([`sec`]) and the memory a program sees as its context
 //! ([`ctx`]). Every other crate speaks these words, so a new kernel value is one row here.

@@ -42,5 +42,5 @@ pub use linked::{Line, Linked, LinkedMap, Missing, Subprog};
 pub use map::{InnerValue, MapSpec};
 pub use object::Object;
 pub use program::{Program, UnknownSection};
-pub use proto::{Access, MAX_WORDS, Misfit, Place, Prototype, Value, ValueKind, Word};
+pub use proto::{Access, MAX_WORDS, Mismatch, Place, Prototype, Value, ValueKind, Word};
 pub use raw_program::{Handles, RawProgram, Records};

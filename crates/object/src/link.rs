@@ -1,6 +1,6 @@
 //! Linking: a function and all it calls become one run of instructions, references become numbers.
 
-use crate::core::{self, CoreError, CoreTarget, Fitter};
+use crate::core::{self, CoreError, CoreTarget, Relocator};
 use crate::linked::{Line, Linked, LinkedMap, Missing, Subprog};
 use crate::program::{Code, CoreSite, Function, FunctionId, Program, Ref};
 use crate::{LinkError, Object, kconfig};
@@ -62,10 +62,10 @@ impl Object {
         let mut linker = Linker {
             object: self,
             program: p,
-            fitter: self
+            relocator: self
                 .btf
                 .as_ref()
-                .map(|btf| Fitter::new(btf, options.target, self.core_sites(p))),
+                .map(|btf| Relocator::new(btf, options.target, self.core_sites(p))),
             insns: Vec::new(),
             placed: Vec::new(),
             starts: HashMap::new(),
@@ -104,7 +104,7 @@ struct Linker<'a> {
     object: &'a Object,
     program: &'a Program,
     /// Does CO-RE relocations; only objects with types have any.
-    fitter: Option<Fitter<'a>>,
+    relocator: Option<Relocator<'a>>,
     insns: Vec<Insn>,
     /// The functions with their first instruction, in order.
     placed: Vec<(FunctionId, usize)>,
@@ -171,7 +171,7 @@ impl<'a> Linker<'a> {
             });
         }
         self.insns.extend_from_slice(code.body(function));
-        self.fit(code, function, base)?;
+        self.relocate(code, function, base)?;
         self.placed.push((id, base));
         self.starts.insert(id, base);
         self.open.push(Open { id, code, function, base, at: base });
@@ -337,21 +337,23 @@ impl<'a> Linker<'a> {
     }
 
     /// Does the CO-RE relocations of a function whose copy begins at `base`.
-    fn fit(&mut self, code: &Code, function: &Function, base: usize) -> Result<(), LinkError> {
-        let Some(fitter) = &self.fitter else { return Ok(()) };
+    fn relocate(&mut self, code: &Code, function: &Function, base: usize) -> Result<(), LinkError> {
+        let Some(relocator) = &self.relocator else { return Ok(()) };
         for (insn, site) in code.records(&code.core, function, |c| c.relo.offset) {
             let relo = &site.relo;
             let Some(insns) = self.insns.get_mut(base + insn..) else { continue };
             let whole = (relo.offset as usize).is_multiple_of(Insn::SIZE);
-            let fitted = if whole {
-                fitter.fit(site, insns)
+            let relocated = if whole {
+                relocator.relocate(site, insns)
             } else {
                 Err("relocation of no instruction".into())
             };
-            let Err(e) = fitted else {
+            let Err(e) = relocated else {
                 if insns.first().is_some_and(|i| i.code == op::CALL && i.imm == core::POISON_CORE) {
-                    self.misses
-                        .push((base + insn, Missing::Type(core::describe(fitter.local(), relo))));
+                    self.misses.push((
+                        base + insn,
+                        Missing::Type(core::describe(relocator.local(), relo)),
+                    ));
                 }
                 continue;
             };

@@ -30,7 +30,7 @@ pub struct Linked {
     pub target: Option<String>,
     /// The program may sleep.
     pub sleepable: bool,
-    /// The object's licence is compatible with the GPL.
+    /// The object's license is compatible with the GPL.
     pub gpl: bool,
     /// The main function and then the functions it calls.
     pub insns: Vec<Insn>,

@@ -107,14 +107,14 @@ impl Object {
         self.code.iter().flat_map(|c| &c.core).any(|site| core::needs_target(&site.relo))
     }
 
-    /// Tells whether the licence allows calls of GPL-only helpers (include/linux/license.h).
+    /// Tells whether the license allows calls of GPL-only helpers (include/linux/license.h).
     #[must_use]
     pub fn is_gpl(&self) -> bool {
         is_gpl_compatible(&self.license)
     }
 }
 
-/// Tells whether a licence is compatible with the GPL (include/linux/license.h
+/// Tells whether a license is compatible with the GPL (include/linux/license.h
 /// `license_is_gpl_compatible`).
 pub(crate) fn is_gpl_compatible(license: &str) -> bool {
     const COMPATIBLE: &[&str] = &[

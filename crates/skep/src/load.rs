@@ -6,7 +6,7 @@ use std::sync::Arc;
 use skep_isa::{MapFlags, MapType};
 use skep_maps::slots::FILE_NAME as SLOTS;
 use skep_maps::{Map, MapDef, MapError};
-use skep_object::{Btf, CoreTarget, InnerValue, LinkError, MapSpec, Misfit, Object};
+use skep_object::{Btf, CoreTarget, InnerValue, LinkError, MapSpec, Mismatch, Object};
 use skep_verifier::Rejection;
 use skep_verifier::fields::FieldKind;
 
@@ -55,7 +55,7 @@ pub enum LoadError {
         /// The function.
         function: String,
         /// Why.
-        why: Box<Misfit>,
+        why: Box<Mismatch>,
     },
     /// The object holds nothing to load.
     #[error("the object has no programs")]

@@ -50,13 +50,13 @@ impl Display for Unsigned {
     }
 }
 
-/// Parts in brackets with commas between them.
-struct Parts<'a, 'b> {
+/// List in brackets with commas between them.
+struct List<'a, 'b> {
     f: &'a mut Formatter<'b>,
     sep: &'static str,
 }
 
-impl Parts<'_, '_> {
+impl List<'_, '_> {
     fn add(&mut self, part: std::fmt::Arguments<'_>) -> Result {
         let sep = std::mem::replace(&mut self.sep, ",");
         write!(self.f, "{sep}{part}")
@@ -77,13 +77,13 @@ impl Shown<'_> {
         name.unwrap_or_default()
     }
 
-    fn map(&self, parts: &mut Parts<'_, '_>) -> Result {
+    fn map(&self, list: &mut List<'_, '_>) -> Result {
         let (Kind::Map(m) | Kind::Value(m) | Kind::Key(m)) = self.reg.kind else { return Ok(()) };
         let Some(spec) = self.names.prog.maps.get(m as usize).map(|m| &m.spec) else {
             return Ok(());
         };
-        parts.add_if(!spec.name.is_empty(), format_args!("map={}", spec.name))?;
-        parts.add(format_args!("ks={},vs={}", spec.key_size(), spec.value_size))
+        list.add_if(!spec.name.is_empty(), format_args!("map={}", spec.name))?;
+        list.add(format_args!("ks={},vs={}", spec.key_size(), spec.value_size))
     }
 }
 
@@ -97,14 +97,14 @@ impl Display for Shown<'_> {
                     return write!(f, "{}", Signed(n as i64));
                 }
                 f.write_str("scalar(")?;
-                let mut parts = Parts { f, sep: "" };
+                let mut list = List { f, sep: "" };
                 if r.id != 0 {
-                    parts.add(format_args!("id={}", r.id))?;
+                    list.add(format_args!("id={}", r.id))?;
                     if r.delta != 0 {
-                        write!(parts.f, "{:+}", r.delta)?;
+                        write!(list.f, "{:+}", r.delta)?;
                     }
                 }
-                ranges(&mut parts, &r.val)?;
+                ranges(&mut list, &r.val)?;
                 return f.write_str(")");
             }
             Kind::Stack(frame) => {
@@ -138,24 +138,24 @@ impl Display for Shown<'_> {
             }
         }
         f.write_str("(")?;
-        let mut parts = Parts { f, sep: "" };
-        parts.add_if(r.id != 0, format_args!("id={}", r.id))?;
-        parts.add_if(r.reference != 0, format_args!("ref_obj_id={}", r.reference))?;
-        parts.add_if(r.flags.has(Flags::NON_OWNING), format_args!("non_own_ref"))?;
-        self.map(&mut parts)?;
-        parts.add_if(r.off != 0, format_args!("off={}", Signed(r.off.into())))?;
-        parts.add_if(r.kind.is_packet(), format_args!("r={}", Unsigned(r.range.into())))?;
+        let mut list = List { f, sep: "" };
+        list.add_if(r.id != 0, format_args!("id={}", r.id))?;
+        list.add_if(r.reference != 0, format_args!("ref_obj_id={}", r.reference))?;
+        list.add_if(r.flags.has(Flags::NON_OWNING), format_args!("non_own_ref"))?;
+        self.map(&mut list)?;
+        list.add_if(r.off != 0, format_args!("off={}", Signed(r.off.into())))?;
+        list.add_if(r.kind.is_packet(), format_args!("r={}", Unsigned(r.range.into())))?;
         match r.kind {
             Kind::Mem(size) | Kind::Record(size) => {
-                parts.add(format_args!("sz={}", Unsigned(size.into())))?
+                list.add(format_args!("sz={}", Unsigned(size.into())))?
             }
-            Kind::Dynptr(kind) => parts.add(format_args!("type={}", dynptr(kind)))?,
+            Kind::Dynptr(kind) => list.add(format_args!("type={}", dynptr(kind)))?,
             _ => {}
         }
         match r.val.as_const() {
             Some(0) => {}
-            Some(n) => parts.add(format_args!("imm={}", Signed(n as i64)))?,
-            None => ranges(&mut parts, &r.val)?,
+            Some(n) => list.add(format_args!("imm={}", Signed(n as i64)))?,
+            None => ranges(&mut list, &r.val)?,
         }
         f.write_str(")")
     }
@@ -167,12 +167,12 @@ impl Display for Scalar {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         match self.as_const() {
             Some(n) => write!(f, "{}", Signed(n as i64)),
-            None => ranges(&mut Parts { f, sep: "" }, self),
+            None => ranges(&mut List { f, sep: "" }, self),
         }
     }
 }
 
-fn ranges(parts: &mut Parts<'_, '_>, val: &Scalar) -> Result {
+fn ranges(list: &mut List<'_, '_>, val: &Scalar) -> Result {
     let (a, b) = (&val.r64, &val.r32);
     // The kernel widens small numbers only, so that large ones of 32 and of 64 bits look alike if
     // their bits do.
@@ -194,20 +194,20 @@ fn ranges(parts: &mut Parts<'_, '_>, val: &Scalar) -> Result {
         if said {
             continue;
         }
-        parts.add(format_args!("{name}="))?;
+        list.add(format_args!("{name}="))?;
         for (other, m, said) in bounds.iter_mut().skip(i + 2).step_by(2) {
             if !*said && *m == n && negative(other, *m) == negative(name, n) {
                 *said = true;
-                write!(parts.f, "{other}=")?;
+                write!(list.f, "{other}=")?;
             }
         }
         if name.starts_with('s') {
-            write!(parts.f, "{}", Signed(n as i64))?
+            write!(list.f, "{}", Signed(n as i64))?
         } else {
-            write!(parts.f, "{}", Unsigned(n))?
+            write!(list.f, "{}", Unsigned(n))?
         }
     }
-    parts.add_if(val.bits != Tnum::UNKNOWN, format_args!("var_off={}", val.bits))
+    list.add_if(val.bits != Tnum::UNKNOWN, format_args!("var_off={}", val.bits))
 }
 
 fn dynptr(kind: DynptrKind) -> &'static str {
@@ -257,9 +257,9 @@ impl Contents<'_> {
             }
             (Byte::Special, Kind::Dynptr(kind)) if slot.reg.range == 0 => {
                 write!(f, " fp{at}=dynptr_{}(", dynptr(kind))?;
-                let mut parts = Parts { f, sep: "" };
-                parts.add_if(slot.reg.id != 0, format_args!("id={}", slot.reg.id))?;
-                parts.add_if(
+                let mut list = List { f, sep: "" };
+                list.add_if(slot.reg.id != 0, format_args!("id={}", slot.reg.id))?;
+                list.add_if(
                     slot.reg.reference != 0,
                     format_args!("ref_id={}", slot.reg.reference),
                 )?;

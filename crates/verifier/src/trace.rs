@@ -44,7 +44,7 @@ impl Watch for Observed<'_, '_> {
 
 /// How a path came to an instruction.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Arrival {
     /// From the instruction before.
     On,
     /// As the first of a function.
@@ -57,7 +57,7 @@ enum Way {
 struct Step {
     insn: usize,
     state: State,
-    way: Way,
+    arrival: Arrival,
 }
 
 /// Writes the log.
@@ -67,7 +67,7 @@ pub(crate) struct Trace<'a> {
     /// First instructions of the functions.
     funcs: Vec<usize>,
     step: Option<Step>,
-    way: Way,
+    arrival: Arrival,
     /// File and number of the source line written last.
     line: Option<(&'a str, u32)>,
     /// Nobody wants more.
@@ -82,7 +82,7 @@ impl<'a> Trace<'a> {
             names,
             funcs: cfg.funcs.clone(),
             step: None,
-            way: Way::First,
+            arrival: Arrival::First,
             line: None,
             closed: false,
         };
@@ -114,11 +114,11 @@ impl<'a> Trace<'a> {
 
     /// Writes the last step; `after` is the state it led to.
     fn flush(&mut self, after: Option<&State>) {
-        let Some(Step { insn, state, way }) = self.step.take().filter(|_| !self.closed) else {
+        let Some(Step { insn, state, arrival }) = self.step.take().filter(|_| !self.closed) else {
             return;
         };
         let prog = self.names.prog;
-        self.show_start(insn, &state, way);
+        self.show_start(insn, &state, arrival);
         if let Some(l) = prog.line(insn).filter(|l| self.line != Some((&l.file, l.line))) {
             self.line = Some((&l.file, l.line));
             let file = l.file.rsplit('/').next().unwrap_or_default();
@@ -162,12 +162,12 @@ impl<'a> Trace<'a> {
     }
 
     /// The whole state, where a path begins or goes on.
-    fn show_start(&mut self, insn: usize, state: &State, way: Way) {
+    fn show_start(&mut self, insn: usize, state: &State, arrival: Arrival) {
         let contents = self.all(state, state.depth());
-        match way {
-            Way::On => {}
-            Way::First => self.print(format_args!("{insn}:{contents}\n")),
-            Way::From(from) => {
+        match arrival {
+            Arrival::On => {}
+            Arrival::First => self.print(format_args!("{insn}:{contents}\n")),
+            Arrival::From(from) => {
                 self.print(format_args!("\nfrom {from} to {insn}:{contents}\n{insn}:{contents}\n"))
             }
         }
@@ -213,7 +213,7 @@ impl<'a> Trace<'a> {
                 "caller:\n{}\ncallee:\n{to}\n",
                 self.all(after, before.depth())
             ));
-            self.way = Way::First;
+            self.arrival = Arrival::First;
         } else if code.code == op::EXIT {
             let back = before.top().ret;
             self.print(format_args!("returning from callee:\n{from}\nto caller at {back}:\n{to}\n\nfrom {insn} to {back}:{to}\n"));
@@ -223,34 +223,34 @@ impl<'a> Trace<'a> {
 
 impl Watch for Trace<'_> {
     fn reach(&mut self, insn: usize, state: &State) {
-        self.flush(Some(state).filter(|_| self.way == Way::On));
+        self.flush(Some(state).filter(|_| self.arrival == Arrival::On));
         if !self.closed {
             self.step = Some(Step {
                 insn,
                 state: state.clone(),
-                way: std::mem::replace(&mut self.way, Way::On),
+                arrival: std::mem::replace(&mut self.arrival, Arrival::On),
             });
         }
     }
 
     fn safe(&mut self, insn: usize) {
         let Some(step) = self.step.take() else { return };
-        match step.way {
-            Way::From(from) => self.print(format_args!("\nfrom {from} to {insn}: safe\n")),
+        match step.arrival {
+            Arrival::From(from) => self.print(format_args!("\nfrom {from} to {insn}: safe\n")),
             _ => self.print(format_args!("{insn}: safe\n")),
         }
     }
 
     fn resume(&mut self, from: usize) {
         self.flush(None);
-        self.way = Way::From(from);
+        self.arrival = Arrival::From(from);
     }
 
     fn function(&mut self, func: usize, start: usize) {
         self.flush(None);
         let name = self.function_name(start);
         self.print(format_args!("Validating {name}() func#{func}...\n"));
-        self.way = Way::First;
+        self.arrival = Arrival::First;
     }
 
     fn proved(&mut self, func: usize, start: usize) {

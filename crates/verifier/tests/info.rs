@@ -200,7 +200,7 @@ fn a_global_function_has_at_most_five_arguments() {
 
 /// Linux puts aside as many.
 #[test]
-fn so_many_ways_may_be_open() {
+fn so_many_paths_may_be_open() {
     for (ways, ok) in [(8192, true), (8193, false)] {
         let jumps: String = (0..ways).map(|n| format!("jeq %r0, {}, out\n", n + 5)).collect();
         let p = prog(
@@ -221,7 +221,7 @@ fn so_many_ways_may_be_open() {
 /// The steps of a rejection are those of the way that was wrong, and no others; each with the
 /// registers it touches as they were.
 #[test]
-fn the_steps_of_a_rejection_are_its_way() {
+fn the_steps_of_a_rejection_are_its_path() {
     let steps = |p: &Linked| {
         let r = verify(p, &Options::default()).expect_err("refused");
         (r.path().iter().map(|s| s.insn).collect::<Vec<_>>(), r.insn, r.reason.to_string())
@@ -308,7 +308,7 @@ fn the_steps_of_a_rejection_are_its_way() {
 /// The walk goes deep first and finds this fault behind three tests and a loop; the way that a
 /// person is shown is the shortest there is.
 #[test]
-fn the_way_shown_is_the_shortest() {
+fn the_path_shown_is_the_shortest() {
     let asm = "call get_prandom_u32\nmov %r6, 0\njeq %r0, 1, bad\nmov %r7, 7\njeq %r0, 2, bad\nloop: add %r6, 1\njlt %r6, 9, loop\n\
         mov %r8, 8\nbad: ldxdw %r0, [%r6]\nexit\n";
     let p = prog(ProgramType::Kprobe, asm);

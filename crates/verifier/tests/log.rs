@@ -137,7 +137,7 @@ fn straight(log: &str) -> Vec<(String, BTreeMap<String, String>)> {
 }
 
 #[test]
-fn linux_says_the_same_of_straight_ways() {
+fn linux_says_the_same_of_straight_paths() {
     let (mut asked, mut steps, mut same, mut other) = (0, 0, 0, BTreeMap::<String, u32>::new());
     // Types are words of their own there.
     let typed = |c: &case::Case| c.prog.btf.is_some() || c.target.is_some();
@@ -209,7 +209,7 @@ fn iterators_on_the_stack_have_their_names() {
 
 /// Ways and functions in the order of the walk: what is put aside goes on where it was left.
 #[test]
-fn ways_and_functions_are_told() {
+fn paths_and_functions_are_told() {
     let asm = "call get_prandom_u32\njeq %r0, 0, a\nmov %r0, 1\na: mov %r1, %r0\nmov %r2, 0\ncall local f\nmov %r0, 0\nexit\nf: mov %r0, %r1\nexit\n";
     let mut prog = Linked::from_insns(
         "p",

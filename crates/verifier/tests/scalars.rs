@@ -339,7 +339,7 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// Numbers of all magnitudes, with a liking for powers of two and their neighbours.
+    /// Numbers of all magnitudes, with a liking for powers of two and their neighbors.
     fn number(&mut self) -> u64 {
         let r = self.next();
         let near = |n: u64| n.wrapping_add(r & 3).wrapping_sub(1);

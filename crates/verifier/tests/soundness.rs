@@ -50,7 +50,7 @@ struct Tally {
     accepted: u64,
     runs: u64,
     steps: u64,
-    unmodelled: BTreeMap<&'static str, u64>,
+    unmodeled: BTreeMap<&'static str, u64>,
     refused: BTreeMap<String, u64>,
 }
 
@@ -61,7 +61,7 @@ impl Tally {
             "seed {seed:#x}: {} of {} programs accepted ({share} %), {} runs, {} steps",
             self.accepted, self.programs, self.runs, self.steps
         );
-        for (what, n) in &self.unmodelled {
+        for (what, n) in &self.unmodeled {
             println!("  {n} runs ended at {what}");
         }
         let mut all: Vec<_> = self.refused.iter().collect();
@@ -131,7 +131,7 @@ fn try_program(
         });
         match result {
             Ok(End::Exit) => {}
-            Ok(End::Unmodelled(what)) => *tally.unmodelled.entry(what).or_default() += 1,
+            Ok(End::Unmodeled(what)) => *tally.unmodeled.entry(what).or_default() += 1,
             Err((pc, why)) => panic!("{}, {prune:?}, at {pc}: {why}\n{}", name(), listing(prog)),
         }
     }
@@ -217,7 +217,7 @@ fn real_programs_with_one_damaged_instruction_do_nothing_forbidden() {
     }
 }
 
-/// Changes one instruction into a neighbour of what it was; its place.
+/// Changes one instruction into a neighbor of what it was; its place.
 fn damage(insns: &mut [Insn], r: &Random) -> usize {
     let at = r.below(insns.len() as u64) as usize;
     let i = &mut insns[at];

@@ -5,7 +5,7 @@
 //! block freed and reused by one would change code under the other. Private pages cost a page a
 //! program and are right after `fork`.
 //!
-//! Rules of this leaf: [`Draft`] owns a writable mapping, [`Exec`] a readable and executable one;
+//! Rules of this leaf: [`WritableCode`] owns a writable mapping, [`Exec`] a readable and executable one;
 //! the step between is one way; bytes are only reached inside the mapped length.
 
 use std::ffi::c_void;
@@ -44,7 +44,7 @@ impl Drop for Mapping {
 }
 
 /// Writable memory that code will be put in.
-pub(crate) struct Draft(Mapping);
+pub(crate) struct WritableCode(Mapping);
 
 /// Executable memory.
 pub(crate) struct Exec {
@@ -59,7 +59,7 @@ unsafe impl Send for Exec {}
 // SAFETY: as above.
 unsafe impl Sync for Exec {}
 
-impl Draft {
+impl WritableCode {
     /// Maps at least `size` bytes, within reach of the address `near` when there is room.
     pub fn new(size: usize, near: u64) -> Result<Self, Errno> {
         let len = size.max(1).checked_next_multiple_of(PAGE).ok_or(Errno::NOMEM)?;
@@ -183,13 +183,13 @@ impl Drop for Marker {
     }
 }
 
-fn map(hint: u64, len: usize) -> Result<Draft, Errno> {
+fn map(hint: u64, len: usize) -> Result<WritableCode, Errno> {
     let at = ptr::without_provenance_mut::<c_void>(hint as usize);
     // SAFETY: without MAP_FIXED the hint moves nothing that is mapped.
     let base =
         unsafe { mmap_anonymous(at, len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }?;
     let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
-    Ok(Draft(Mapping { base, len }))
+    Ok(WritableCode(Mapping { base, len }))
 }
 
 #[cfg(test)]
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn memory_is_writable_then_executable_then_gone() {
-        let draft = Draft::new(5000, 0).unwrap();
+        let draft = WritableCode::new(5000, 0).unwrap();
         let base = draft.base();
         assert_eq!(protection(base), "rw-p");
         let exec = draft.seal(&[0xc3; 5000], None, &[]).unwrap();
@@ -223,11 +223,11 @@ mod tests {
     fn code_lies_within_reach_of_its_helper() {
         extern "C" fn helper() {}
         let near = helper as *const () as u64;
-        assert!(Draft::new(4096, near).unwrap().reaches(near));
+        assert!(WritableCode::new(4096, near).unwrap().reaches(near));
     }
 
     #[test]
     fn too_much_code_is_an_error() {
-        assert!(Draft::new(10, 0).unwrap().seal(&[0; 4097], None, &[]).is_err());
+        assert!(WritableCode::new(10, 0).unwrap().seal(&[0; 4097], None, &[]).is_err());
     }
 }

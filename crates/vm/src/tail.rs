@@ -87,7 +87,6 @@ static NOBODY: Target = Target { id: 0, entry: 0, frame: 0, inner: 0, code: None
 /// ```
 /// use std::sync::Arc;
 /// use skep_isa::helper::id;
-/// use skep_isa::helper::id;
 /// use skep_isa::{MapShape, ShapeKind, text};
 /// use skep_vm::{Code, Env, HelperCall, HelperImpl, MapRef, tail};
 ///

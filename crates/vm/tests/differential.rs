@@ -11,13 +11,13 @@ mod random;
 mod suite;
 
 use host::{Host, Memory};
-use random::{ENTRIES, ENTRY, FILLED, Rng, Taste, VALUE_SIZE, program};
+use random::{ENTRIES, ENTRY, FILLED, Judge, Rng, VALUE_SIZE, program};
 
 fn compare(seed: u64) {
     const WORDS: usize = (VALUE_SIZE + ENTRIES as usize * ENTRY) / 8;
-    // The others of neighbouring seeds have been compared by themselves as well.
+    // The others of neighboring seeds have been compared by themselves as well.
     let programs: Vec<_> =
-        (0..u64::from(FILLED)).map(|n| program(seed.wrapping_add(n), Taste::Engines)).collect();
+        (0..u64::from(FILLED)).map(|n| program(seed.wrapping_add(n), Judge::Engines)).collect();
     let mut rng = Rng(!seed);
     let fresh: Vec<u64> = (0..WORDS).map(|_| rng.next()).collect();
     let mut buffer = vec![0u64; WORDS];

@@ -16,7 +16,7 @@ mod suite;
 use std::os::fd::AsFd;
 
 use host::{Host, Memory};
-use random::{BUFFER, Both, ENTRIES, ENTRY, FILLED, Rng, SLOTS, Taste, VALUE_SIZE, both};
+use random::{BUFFER, Both, ENTRIES, ENTRY, FILLED, Judge, Rng, SLOTS, VALUE_SIZE, both};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 use skep_isa::{Insn, MapType, ProgramType, op};
 use skep_kernel::{LoadError, Map, MapSpec, Program, ProgramSpec, TestRun, with_maps};
@@ -159,7 +159,7 @@ fn compare(first: u64, kernel: &Kernel) -> u64 {
     let mut compared = 0u32;
     let mut texts: Vec<String> = Vec::new();
     for seed in (0..BATCH).map(|n| first.wrapping_add(n)) {
-        let both = both(seed, Taste::Kernel);
+        let both = both(seed, Judge::Kernel);
         let Some(program) = kernel.load(&both, &array) else { continue };
         let slot = if both.in_ctx { SLOTS } else { seed as u32 % FILLED };
         if !both.in_ctx {

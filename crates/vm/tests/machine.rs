@@ -9,7 +9,7 @@ mod suite;
 use std::collections::HashSet;
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
-use random::{MIX, REPEAT, Rng, SLOTS, TAIL_CALL, Taste, UPDATE, program};
+use random::{Judge, MIX, REPEAT, Rng, SLOTS, TAIL_CALL, UPDATE, program};
 use skep_isa::{Insn, MapShape, ShapeKind, op, text};
 use skep_vm::{Code, Cpu, Env, HelperCall, HelperImpl, MapRef, interp};
 
@@ -94,7 +94,7 @@ fn look_at(code: &Code) {
 #[test]
 fn code_is_whole_and_uses_general_registers_only() {
     for seed in 0..300 {
-        let insns = program(seed, Taste::Engines);
+        let insns = program(seed, Judge::Engines);
         for cpu in [Cpu::detect(), Cpu::baseline()] {
             look_at(&compile(&insns, cpu).unwrap());
         }
@@ -150,7 +150,7 @@ fn hostile_streams_are_refused_or_compiled() {
     let (mut compiled, mut refused) = (0, 0);
     for seed in 0..3000u64 {
         let mut rng = Rng(seed ^ 0xdead_beef);
-        let mut insns = program(seed % 40, Taste::Engines);
+        let mut insns = program(seed % 40, Judge::Engines);
         if seed % 3 == 0 {
             insns = (0..1 + rng.next() % 20)
                 .map(|_| Insn::from_bytes(rng.next().to_le_bytes()))

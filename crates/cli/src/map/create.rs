@@ -121,7 +121,7 @@ fn by_hand(args: &CreateArgs) -> Result<(MapDef, Option<Btf>)> {
         Failure::environment(format!("the types in `{}` cannot be used", file.display()))
             .because(&e)
     };
-    let (few, ids) = all.only(&roots).map_err(bad)?;
+    let (few, ids) = all.subset(&roots).map_err(bad)?;
     let mut ids = ids.into_iter();
     def.key_type_id = key.and_then(|_| ids.next()).unwrap_or(0);
     def.value_type_id = value.and_then(|_| ids.next()).unwrap_or(0);

@@ -77,7 +77,7 @@ pub struct Helper {
     pub ret: RetType,
     /// Who may call it.
     pub progs: Progs,
-    /// Only programs under a GPL-compatible licence may call it.
+    /// Only programs under a GPL-compatible license may call it.
     pub gpl_only: bool,
     /// What the program must be attached to.
     pub attach: AttachRule,

@@ -46,7 +46,7 @@ pub enum ArgType {
     SpinLock,
     /// A number, no pointer.
     Scalar,
-    /// Initialised memory that the helper also writes; its size is the next argument.
+    /// Initialized memory that the helper also writes; its size is the next argument.
     MemWrite,
     /// As [`ArgType::UninitMem`], or NULL (then the size must be 0).
     UninitMemOrNull,

@@ -56,7 +56,7 @@ impl fmt::Display for AsmErrorKind {
             }
             Self::Expected { what, found } => write!(f, "expected {what}, found `{found}`"),
             Self::OutOfRange { what, value } => write!(f, "`{value}` does not fit {what}"),
-            Self::UnknownLabel(l) => write!(f, "no line is labelled `{l}`"),
+            Self::UnknownLabel(l) => write!(f, "no line is labeled `{l}`"),
             Self::DuplicateLabel(l) => write!(f, "label `{l}` is defined twice"),
             Self::UnknownHelper(h) => write!(f, "no helper is called `{h}`"),
         }
@@ -257,9 +257,9 @@ impl Assembler {
         if matches!(c.peek(), Some('+' | '-')) {
             let n = c.number("a jump distance")?;
             if wide {
-                insn.imm = c.fit(n, "a 32-bit jump", column)?;
+                insn.imm = c.in_range(n, "a 32-bit jump", column)?;
             } else {
-                insn.off = c.fit(n, "a 16-bit jump", column)?;
+                insn.off = c.in_range(n, "a 16-bit jump", column)?;
             }
         } else {
             let label = c.label()?;
@@ -482,7 +482,7 @@ mod tests {
             fail("ldxw %r1, [%r2+40000]"),
             (1, 15, "`40000` does not fit a 16-bit offset".into())
         );
-        assert_eq!(fail("ja nowhere"), (1, 4, "no line is labelled `nowhere`".into()));
+        assert_eq!(fail("ja nowhere"), (1, 4, "no line is labeled `nowhere`".into()));
         assert_eq!(fail("a:\na: exit"), (2, 1, "label `a` is defined twice".into()));
         assert_eq!(fail("call nothing_such"), (1, 6, "no helper is called `nothing_such`".into()));
         assert_eq!(fail("exit exit"), (1, 6, "expected the end of the line, found `exit`".into()));

@@ -139,7 +139,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    pub fn fit<T: TryFrom<i128>>(
+    pub fn in_range<T: TryFrom<i128>>(
         &self,
         n: i128,
         what: &'static str,
@@ -160,7 +160,7 @@ impl<'a> Cursor<'a> {
         let start = self.pos;
         let off = if matches!(self.peek(), Some('+' | '-')) {
             let n = self.number("an offset")?;
-            self.fit(n, "a 16-bit offset", start)?
+            self.in_range(n, "a 16-bit offset", start)?
         } else {
             0
         };

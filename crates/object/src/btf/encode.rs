@@ -91,16 +91,16 @@ impl Btf {
                     Value::Char(c) if int.signed => i128::from(*c as i8),
                     _ => number(value).ok_or_else(|| self.mismatch(id, value, path))?,
                 };
-                let raw = self.fit(id, n, u32::from(int.bits), int.signed, path)?;
+                let raw = self.in_range(id, n, u32::from(int.bits), int.signed, path)?;
                 put_bits(out, u32::from(int.offset), u32::from(int.bits), raw);
             }
             (Kind::Ptr(_), _) => {
                 let n = number(value).ok_or_else(|| self.mismatch(id, value, path))?;
-                put_bits(out, 0, 64, self.fit(id, n, 64, false, path)?);
+                put_bits(out, 0, 64, self.in_range(id, n, 64, false, path)?);
             }
             (Kind::Enum(e) | Kind::Enum64(e), _) => {
                 let n = self.enum_number(id, e, value, path)?;
-                put_bits(out, 0, e.size * 8, self.fit(id, n, e.size * 8, e.signed, path)?);
+                put_bits(out, 0, e.size * 8, self.in_range(id, n, e.size * 8, e.signed, path)?);
             }
             (Kind::Float(4), Value::Float(x)) => out.copy_from_slice(&(*x as f32).to_le_bytes()),
             (Kind::Float(8), Value::Float(x)) => out.copy_from_slice(&x.to_le_bytes()),
@@ -222,7 +222,7 @@ impl Btf {
             out,
             place.offset,
             place.width,
-            self.fit(place.type_id, n, place.width, signed, path)?,
+            self.in_range(place.type_id, n, place.width, signed, path)?,
         );
         Ok(())
     }
@@ -267,7 +267,7 @@ impl Btf {
     }
 
     /// Checks a number against a width and returns its bits.
-    fn fit(
+    fn in_range(
         &self,
         id: TypeId,
         n: i128,

@@ -9,8 +9,8 @@ mod decode;
 mod encode;
 mod ext;
 mod kind;
-mod only;
 mod parse;
+mod subset;
 mod text;
 mod value;
 

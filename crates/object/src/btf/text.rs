@@ -1,4 +1,4 @@
-//! Text to values: what people type on a command line, in the manner of C initialisers.
+//! Text to values: what people type on a command line, in the manner of C initializers.
 //!
 //! The type says how text is read, so `7` is a number for an `int`, a text for `char[8]` and 7.0
 //! for a `double`. What [`Value`]'s `Display` writes is read back as the same value.

@@ -199,7 +199,7 @@ impl Value {
     }
 }
 
-/// Writes a value on one line, in the manner of C initialisers: `{ .count = 3, .comm = "cat" }`.
+/// Writes a value on one line, in the manner of C initializers: `{ .count = 3, .comm = "cat" }`.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,7 +1,7 @@
 //! When a target's type will do for a local one.
 
 use super::spec::{composite, enumeration};
-use super::{CoreError, Fitter, essential};
+use super::{CoreError, Relocator, essential};
 use crate::Btf;
 use crate::btf::{Composite, Kind, MAX_DEPTH, TypeId};
 
@@ -44,7 +44,7 @@ pub(super) fn fields(
     Err("types nest too deep".into())
 }
 
-impl Fitter<'_> {
+impl Relocator<'_> {
     /// Tells whether a type exists in the target in the loose sense (`bpf_core_types_are_compat`);
     /// its name is equal already.
     pub(super) fn types_compatible(

@@ -200,7 +200,7 @@ impl From<crate::btf::BtfError> for CoreError {
 }
 
 /// Fits the instructions of one program.
-pub(crate) struct Fitter<'a> {
+pub(crate) struct Relocator<'a> {
     local: &'a Btf,
     target: Option<&'a CoreTarget>,
     /// All relocations of the object that are done, in their order.
@@ -208,7 +208,7 @@ pub(crate) struct Fitter<'a> {
     left: Cell<u64>,
 }
 
-impl<'a> Fitter<'a> {
+impl<'a> Relocator<'a> {
     pub fn new(local: &'a Btf, target: Option<&'a CoreTarget>, all: Vec<CoreSite>) -> Self {
         Self { local, target, all, left: Cell::new(BUDGET) }
     }
@@ -219,7 +219,7 @@ impl<'a> Fitter<'a> {
     }
 
     /// Answers a relocation and writes the answer into the first instruction of `insns`.
-    pub fn fit(&self, site: &CoreSite, insns: &mut [Insn]) -> Result<(), CoreError> {
+    pub fn relocate(&self, site: &CoreSite, insns: &mut [Insn]) -> Result<(), CoreError> {
         let answer = self.answer(site)?;
         patch::write(&answer, insns)
     }

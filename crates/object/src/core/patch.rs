@@ -36,7 +36,7 @@ pub(super) fn write(answer: &Answer, insns: &mut [Insn]) -> Result<(), CoreError
             }
             let off = i16::try_from(new).map_err(|_| too_large(new))?;
             let code = match answer.widths {
-                Some((before, after)) if before != after => resize(first.code, before, after)?,
+                Some((before, after)) if before != after => with_size(first.code, before, after)?,
                 _ => first.code,
             };
             Insn { code, off, ..first }
@@ -73,7 +73,7 @@ fn too_large(new: u64) -> CoreError {
 }
 
 /// Changes the width of a memory access.
-fn resize(code: u8, before: u64, after: u64) -> Result<u8, CoreError> {
+fn with_size(code: u8, before: u64, after: u64) -> Result<u8, CoreError> {
     const WIDTHS: &[(u64, u8)] = &[(1, op::B), (2, op::H), (4, op::W), (8, op::DW)];
     let width = |bytes: u64| WIDTHS.iter().find(|(n, _)| *n == bytes).map(|(_, w)| *w);
     let (Some(old), Some(new)) = (width(before), width(after)) else {

@@ -2,7 +2,7 @@
 //! the target's.
 
 use super::compat;
-use super::{CoreError, CoreTarget, Fitter, Question, essential};
+use super::{CoreError, CoreTarget, Question, Relocator, essential};
 use crate::Btf;
 use crate::btf::{Composite, CoreRelo, Enum, Kind, TypeId};
 
@@ -129,7 +129,7 @@ impl Spec {
     }
 }
 
-impl Fitter<'_> {
+impl Relocator<'_> {
     /// Walks the local path in a type of the target, by names; `None` when it does not lead there.
     pub(super) fn matching(
         &self,

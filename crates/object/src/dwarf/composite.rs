@@ -2,7 +2,7 @@
 
 use super::functions::Language;
 use super::read::{flag, length, member, number};
-use super::types::{Found, MAX_DEPTH, Pos, Types};
+use super::types::{MAX_DEPTH, Pos, Types, UnitEntry};
 use crate::proto::{Class, Leaf};
 use gimli::{AttributeValue as Value, constants as dw};
 
@@ -14,7 +14,7 @@ const MAX_ELEMENTS: u64 = 16;
 const MAX_IN_REGISTERS: u64 = 16;
 
 /// What a structure consists of.
-pub(super) struct Parts {
+pub(super) struct Members {
     /// Bytes of the whole.
     whole: u64,
     pub leaves: Vec<Leaf>,
@@ -23,7 +23,7 @@ pub(super) struct Parts {
     left: u32,
 }
 
-impl Parts {
+impl Members {
     /// Of a structure of this many bytes.
     pub fn new(whole: u64) -> Self {
         Self { whole, leaves: Vec::new(), by_reference: false, left: MAX_PARTS }
@@ -34,10 +34,10 @@ impl<'s, 'a> Types<'s, 'a> {
     /// Adds the parts of a structure that begins at a bit of the whole, and returns its alignment.
     pub(super) fn flatten(
         &mut self,
-        e: &Found<'s, 'a>,
+        e: &UnitEntry<'s, 'a>,
         at: u64,
         depth: u32,
-        out: &mut Parts,
+        out: &mut Members,
     ) -> Option<u64> {
         if depth > MAX_DEPTH {
             return None;
@@ -105,7 +105,7 @@ impl<'s, 'a> Types<'s, 'a> {
     }
 
     /// Adds the parts of a member.
-    fn part(&mut self, pos: Pos, at: u64, depth: u32, out: &mut Parts) -> Option<u64> {
+    fn part(&mut self, pos: Pos, at: u64, depth: u32, out: &mut Members) -> Option<u64> {
         out.left = out.left.checked_sub(1).filter(|_| depth <= MAX_DEPTH)?;
         let e = self.entry(pos)?;
         match e.entry.tag() {
@@ -124,7 +124,7 @@ impl<'s, 'a> Types<'s, 'a> {
                         out,
                     )?;
                 }
-                // An array without elements has an alignment and no parts.
+                // An array without elements has an alignment and no members.
                 if n == 0 {
                     out.leaves.truncate(before);
                 }
@@ -179,7 +179,7 @@ impl<'s, 'a> Types<'s, 'a> {
     /// Tells whether this is a destructor, a copying constructor or a virtual function that a class
     /// was given: objects of such a class are not passed in registers. For compilers that do
     /// not say so themselves.
-    fn is_special(&self, method: &Found<'s, 'a>, class: &str) -> bool {
+    fn is_special(&self, method: &UnitEntry<'s, 'a>, class: &str) -> bool {
         let e = &method.entry;
         if flag(e, dw::DW_AT_artificial)
             || e.has_attr(dw::DW_AT_defaulted)
@@ -199,7 +199,7 @@ impl<'s, 'a> Types<'s, 'a> {
         }
         // X(const X &) and X(X &&): `this` and one reference.
         let params = method.params().map(|p| p.list).unwrap_or_default();
-        let is_reference = |p: &Found<'s, 'a>| {
+        let is_reference = |p: &UnitEntry<'s, 'a>| {
             let pos = self.link(p, dw::DW_AT_type)?;
             let headers = self.headers.get(usize::from(pos.shared))?;
             let (start, header) = headers
@@ -218,7 +218,7 @@ impl<'s, 'a> Types<'s, 'a> {
 }
 
 /// Number of elements of an array, all dimensions multiplied.
-pub(super) fn count(e: &Found<'_, '_>) -> Option<u64> {
+pub(super) fn count(e: &UnitEntry<'_, '_>) -> Option<u64> {
     let unit = e.unit();
     let mut tree = unit.entries_tree(Some(e.entry.offset())).ok()?;
     let mut children = tree.root().ok()?.children();

@@ -1,7 +1,7 @@
 //! Types of arguments and results, read from debug information when they are asked for, each once.
 
 use super::DwarfError;
-use super::composite::{Parts, count};
+use super::composite::{Members, count};
 use super::functions::{Entry, Language, Slice, Unit};
 use super::read::{flag, number};
 use crate::proto::{Class, Leaf, Type, ValueKind};
@@ -29,7 +29,7 @@ const IN_TYPES: u64 = 1 << 63;
 
 /// An entry and the unit that it is in.
 #[derive(Clone)]
-pub(super) struct Found<'s, 'a> {
+pub(super) struct UnitEntry<'s, 'a> {
     dwarf: &'s Dwarf<'a>,
     unit: Rc<Unit<'a>>,
     shared: bool,
@@ -38,7 +38,7 @@ pub(super) struct Found<'s, 'a> {
 
 /// A function's parameters.
 pub(super) struct Params<'s, 'a> {
-    pub list: Vec<Found<'s, 'a>>,
+    pub list: Vec<UnitEntry<'s, 'a>>,
     pub variadic: bool,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Types<'s, 'a> {
     pub(super) language: Language,
 }
 
-impl<'s, 'a> Found<'s, 'a> {
+impl<'s, 'a> UnitEntry<'s, 'a> {
     pub fn unit(&self) -> UnitRef<'_, Slice<'a>> {
         self.unit.unit_ref(self.dwarf)
     }
@@ -170,11 +170,11 @@ impl<'s, 'a> Types<'s, 'a> {
     }
 
     /// An entry of a unit of the program itself.
-    pub fn found(&self, unit: &Rc<Unit<'a>>, entry: &Entry<'a>) -> Found<'s, 'a> {
-        Found { dwarf: self.own, unit: Rc::clone(unit), shared: false, entry: entry.clone() }
+    pub fn found(&self, unit: &Rc<Unit<'a>>, entry: &Entry<'a>) -> UnitEntry<'s, 'a> {
+        UnitEntry { dwarf: self.own, unit: Rc::clone(unit), shared: false, entry: entry.clone() }
     }
 
-    pub fn entry(&mut self, pos: Pos) -> Option<Found<'s, 'a>> {
+    pub fn entry(&mut self, pos: Pos) -> Option<UnitEntry<'s, 'a>> {
         let dwarf = if pos.shared { self.own.sup()? } else { self.own };
         let headers = self.headers.get(usize::from(pos.shared))?;
         let (start, header) =
@@ -190,10 +190,10 @@ impl<'s, 'a> Types<'s, 'a> {
             }
         };
         let entry = unit.entry(offset).ok()?;
-        Some(Found { dwarf, unit, shared: pos.shared, entry })
+        Some(UnitEntry { dwarf, unit, shared: pos.shared, entry })
     }
 
-    pub fn link(&self, from: &Found<'s, 'a>, attr: gimli::DwAt) -> Option<Pos> {
+    pub fn link(&self, from: &UnitEntry<'s, 'a>, attr: gimli::DwAt) -> Option<Pos> {
         let types =
             if from.unit.header.section() == gimli::SectionId::DebugTypes { IN_TYPES } else { 0 };
         let start = from.unit.header.offset().0 as u64;
@@ -209,7 +209,7 @@ impl<'s, 'a> Types<'s, 'a> {
     }
 
     /// An entry, and what it is an instance of or completes: nearest first.
-    pub fn chain(&mut self, first: Found<'s, 'a>) -> Vec<Found<'s, 'a>> {
+    pub fn chain(&mut self, first: UnitEntry<'s, 'a>) -> Vec<UnitEntry<'s, 'a>> {
         let mut out = vec![first];
         while let Some(last) = out.last().filter(|_| out.len() < 8) {
             let next = self
@@ -222,7 +222,7 @@ impl<'s, 'a> Types<'s, 'a> {
     }
 
     /// The type that an entry names; `None` when it names none, or one that is not known.
-    pub fn of(&mut self, from: &Found<'s, 'a>) -> Option<Type> {
+    pub fn of(&mut self, from: &UnitEntry<'s, 'a>) -> Option<Type> {
         if !from.entry.has_attr(dw::DW_AT_type) {
             return None;
         }
@@ -230,7 +230,7 @@ impl<'s, 'a> Types<'s, 'a> {
         self.at(pos, 0)
     }
 
-    fn behind(&mut self, from: &Found<'s, 'a>, depth: u32) -> Option<Type> {
+    fn behind(&mut self, from: &UnitEntry<'s, 'a>, depth: u32) -> Option<Type> {
         if !from.entry.has_attr(dw::DW_AT_type) {
             return Some(Type::void());
         }
@@ -251,7 +251,7 @@ impl<'s, 'a> Types<'s, 'a> {
         t
     }
 
-    fn make(&mut self, e: &Found<'s, 'a>, depth: u32) -> Option<Type> {
+    fn make(&mut self, e: &UnitEntry<'s, 'a>, depth: u32) -> Option<Type> {
         if let Some(Value::DebugTypesRef(signature)) = e.entry.attr_value(dw::DW_AT_signature) {
             return self.at(*self.signatures.get(&signature.0)?, depth + 1);
         }
@@ -302,7 +302,7 @@ impl<'s, 'a> Types<'s, 'a> {
         }
     }
 
-    fn pointer(&mut self, e: &Found<'s, 'a>, depth: u32) -> Option<Type> {
+    fn pointer(&mut self, e: &UnitEntry<'s, 'a>, depth: u32) -> Option<Type> {
         let (to, named) = self.pointee(e, depth)?;
         let star = match e.entry.tag() {
             dw::DW_TAG_pointer_type => "*",
@@ -319,7 +319,7 @@ impl<'s, 'a> Types<'s, 'a> {
     }
 
     /// A structure, class or union.
-    fn composite(&mut self, e: &Found<'s, 'a>, depth: u32) -> Option<Type> {
+    fn composite(&mut self, e: &UnitEntry<'s, 'a>, depth: u32) -> Option<Type> {
         if flag(&e.entry, dw::DW_AT_declaration) {
             return None;
         }
@@ -327,19 +327,19 @@ impl<'s, 'a> Types<'s, 'a> {
         let (kind, word) =
             if union { (ValueKind::Union, "union") } else { (ValueKind::Struct, "struct") };
         let size = number(&e.entry, dw::DW_AT_byte_size)?;
-        let mut parts = Parts::new(size);
-        let align = self.flatten(e, 0, depth, &mut parts)?;
+        let mut members = Members::new(size);
+        let align = self.flatten(e, 0, depth, &mut members)?;
         Some(Type {
             text: tagged(word, e.text(dw::DW_AT_name).unwrap_or_default()),
             kind,
             size,
             align,
-            leaves: parts.leaves,
-            by_reference: parts.by_reference,
+            leaves: members.leaves,
+            by_reference: members.by_reference,
         })
     }
 
-    fn pointer_to_member(&mut self, e: &Found<'s, 'a>) -> Option<Type> {
+    fn pointer_to_member(&mut self, e: &UnitEntry<'s, 'a>) -> Option<Type> {
         let pos = self.link(e, dw::DW_AT_type)?;
         let function = self.entry(pos)?.entry.tag() == dw::DW_TAG_subroutine_type;
         let one = Type::scalar("pointer to member", ValueKind::Pointer(None), 8, Class::Integer);
@@ -353,7 +353,7 @@ impl<'s, 'a> Types<'s, 'a> {
     }
 
     /// The name of what a pointer leads to, and the same when it is a structure that has a name.
-    fn pointee(&mut self, e: &Found<'s, 'a>, depth: u32) -> Option<(String, Option<String>)> {
+    fn pointee(&mut self, e: &UnitEntry<'s, 'a>, depth: u32) -> Option<(String, Option<String>)> {
         let mut at = e.clone();
         let mut stars = String::new();
         for _ in depth..MAX_DEPTH {

@@ -67,14 +67,14 @@ fn of_type(btf: &Btf, id: TypeId) -> Option<Type> {
         Kind::Float(n) => float(&text, u64::from(*n)),
         Kind::Struct(_) | Kind::Union(_) => {
             let size = size()?;
-            let mut parts = Parts { whole: size, leaves: Vec::new(), left: MAX_PARTS };
-            let align = flatten(btf, id, 0, 0, &mut parts)?;
+            let mut members = Members { whole: size, leaves: Vec::new(), left: MAX_PARTS };
+            let align = flatten(btf, id, 0, 0, &mut members)?;
             let kind = if matches!(t.kind, Kind::Struct(_)) {
                 ValueKind::Struct
             } else {
                 ValueKind::Union
             };
-            Type { text, kind, size, align, leaves: parts.leaves, by_reference: false }
+            Type { text, kind, size, align, leaves: members.leaves, by_reference: false }
         }
         _ => return None,
     })
@@ -86,7 +86,7 @@ fn float(text: &str, size: u64) -> Type {
 }
 
 /// What a structure consists of.
-struct Parts {
+struct Members {
     /// Bytes of the whole.
     whole: u64,
     leaves: Vec<Leaf>,
@@ -95,7 +95,7 @@ struct Parts {
 }
 
 /// Adds the parts of a type that begins at a bit of the whole, and returns its alignment.
-fn flatten(btf: &Btf, id: TypeId, at: u64, depth: u32, out: &mut Parts) -> Option<u64> {
+fn flatten(btf: &Btf, id: TypeId, at: u64, depth: u32, out: &mut Members) -> Option<u64> {
     let (id, t) = btf.resolve(id).ok()?;
     out.left = out.left.checked_sub(1).filter(|_| depth <= MAX_DEPTH)?;
     match &t.kind {
@@ -129,7 +129,7 @@ fn flatten(btf: &Btf, id: TypeId, at: u64, depth: u32, out: &mut Parts) -> Optio
                     out,
                 )?;
             }
-            // An array without elements has an alignment and no parts.
+            // An array without elements has an alignment and no members.
             if a.len == 0 {
                 out.leaves.truncate(before);
             }

@@ -21,10 +21,10 @@
 //! ([`Prototype::from_btf`]).
 
 mod btf;
-mod fit;
+mod mismatch;
 mod sysv;
 
-pub use fit::{Access, Misfit};
+pub use mismatch::{Access, Mismatch};
 pub use sysv::Place;
 pub(crate) use sysv::{Class, Leaf, Type};
 

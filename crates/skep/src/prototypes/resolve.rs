@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use skep_isa::AttachType;
-use skep_object::{Access, Misfit, Place, Prototype};
+use skep_object::{Access, Mismatch, Place, Prototype};
 use skep_verifier::Attached;
 
 use super::Catalog;
@@ -39,7 +39,7 @@ pub struct Resolved {
 pub(crate) struct Refusal {
     pub attached: Attached,
     pub function: String,
-    pub why: Misfit,
+    pub why: Mismatch,
 }
 
 /// A function that the patterns mean.
@@ -96,7 +96,7 @@ enum Fit {
     Typed,
     /// By its registers, for want of types.
     Untyped,
-    No(Misfit),
+    No(Mismatch),
 }
 
 impl<'r> Resolver<'r> {
@@ -147,7 +147,7 @@ impl<'r> Resolver<'r> {
         )
     }
 
-    fn has_words(&self, p: &Prototype) -> Result<(), Misfit> {
+    fn has_words(&self, p: &Prototype) -> Result<(), Mismatch> {
         self.ask.reads.iter().try_for_each(|a| p.check(*a, self.returns()))
     }
 
@@ -168,11 +168,11 @@ impl<'r> Resolver<'r> {
 
     /// Whether the program can do without types: what it reads are registers, and not the result of
     /// functions that have types.
-    fn untyped(&self, first: Option<&Arc<Prototype>>) -> Result<(), Misfit> {
+    fn untyped(&self, first: Option<&Arc<Prototype>>) -> Result<(), Mismatch> {
         self.ask.reads.iter().try_for_each(|a| a.check_untyped())?;
         let result = |word: &usize| first.is_some_and(|f| f.is_result(*word));
         match self.ask.reads.iter().flat_map(|a| a.words()).find(result) {
-            Some(word) => Err(Misfit::Untyped { word }),
+            Some(word) => Err(Mismatch::Untyped { word }),
             None => Ok(()),
         }
     }
@@ -287,7 +287,7 @@ impl<'r> Resolver<'r> {
                 "the types of `{names}` are not known before it is loaded; ctx[0] to ctx[{word}] are registers there, not results"
             );
             return (candidates.is_empty() && !self.modules.is_empty())
-                .then(|| (text, Misfit::Untyped { word }.hint()));
+                .then(|| (text, Mismatch::Untyped { word }.hint()));
         };
         let others = match untyped.len() - 1 {
             0 => String::new(),
@@ -305,7 +305,7 @@ impl<'r> Resolver<'r> {
             "the types of `{}`{others} are not known{why}; ctx[0] to ctx[{word}] are registers there, not results",
             first.name
         );
-        Some((text, Misfit::Untyped { word }.hint()))
+        Some((text, Mismatch::Untyped { word }.hint()))
     }
 }
 

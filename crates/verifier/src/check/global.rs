@@ -239,7 +239,7 @@ impl Walk<'_> {
         for (n, p) in params.iter().enumerate() {
             let reg = n as u8 + 1;
             let Ok(r) = self.read(reg) else { return Err(Reason::Unreadable { reg }) };
-            if !self.fits(reg, &r, p)? {
+            if !self.is_like(reg, &r, p)? {
                 return Err(Reason::GlobalArguments { func, name });
             }
         }
@@ -256,7 +256,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn fits(&mut self, reg: u8, r: &Reg, p: &Param) -> Result<bool, Reason> {
+    fn is_like(&mut self, reg: u8, r: &Reg, p: &Param) -> Result<bool, Reason> {
         Ok(match p {
             Param::Number => r.is_scalar(),
             Param::Ctx => r.kind == Kind::Ctx && pristine(reg, r, "ctx").is_ok(),

@@ -21,7 +21,7 @@ use crate::cfg::Cfg;
 use crate::compare::How;
 use crate::fields::Field;
 use crate::flow::Flow;
-use crate::prune::{Explored, Found, Point};
+use crate::prune::{Comparison, Explored, Point};
 use crate::reg::{Id, Kind, Reg};
 use crate::reject::Reason;
 use crate::scalar::Scalar;
@@ -231,19 +231,19 @@ impl<'a> Walk<'a> {
     fn visit_head(&mut self, insn: usize) -> Result<bool, Reason> {
         let done = if self.opts.prune == Prune::Never { How::Within } else { How::Enough };
         match self.explored.find_head(insn, &self.state, &self.cfg, &self.flow, done) {
-            Found::Covered(p) if self.explored.is_done(p) => {
+            Comparison::Covered(p) if self.explored.is_done(p) => {
                 self.explored.inherit_precision(p, &self.state, &mut self.flow);
                 return Ok(false);
             }
-            Found::Covered(_) => {
+            Comparison::Covered(_) => {
                 // What will decide something in the next iteration is not known before it was
                 // walked.
                 let flow = &mut self.flow;
                 self.state.each(|r| flow.mark(r.node));
                 return Ok(false);
             }
-            Found::Loop => return Err(Reason::InfiniteLoop { insn }),
-            Found::New { .. } => {}
+            Comparison::Loop => return Err(Reason::InfiniteLoop { insn }),
+            Comparison::New { .. } => {}
         }
         let few = self.few_turns(insn);
         if let Some(last) = self
@@ -284,12 +284,12 @@ impl<'a> Walk<'a> {
             }
         };
         let looping = match self.explored.find(insn, &self.state, &self.cfg, &self.flow, worth) {
-            Found::Covered(p) => {
+            Comparison::Covered(p) => {
                 self.explored.inherit_precision(p, &self.state, &mut self.flow);
                 return Ok(false);
             }
-            Found::Loop => return Err(Reason::InfiniteLoop { insn }),
-            Found::New { looping } => looping,
+            Comparison::Loop => return Err(Reason::InfiniteLoop { insn }),
+            Comparison::New { looping } => looping,
         };
         if worth(looping) {
             self.keep(insn);

@@ -4,14 +4,14 @@ use skep_isa::{ProgramType as P, helper};
 
 use super::Fault;
 use super::access::Size;
-use super::bytes::Found;
+use super::bytes::FaultyAccess;
 use super::index::{self, Bound, Index, Test};
 use crate::reg::Kind;
 use crate::reject::{Reason, Step};
 use crate::stack::Byte;
 
 /// Finds advice that rests on the path; `None` leaves it to the reason.
-pub(super) fn hint(fault: &Fault<'_>, found: Option<&Found>) -> Option<String> {
+pub(super) fn hint(fault: &Fault<'_>, found: Option<&FaultyAccess>) -> Option<String> {
     match fault.reason {
         Reason::OutOfBounds { .. }
             if matches!(found.map(|f| f.base.kind), Some(Kind::Record(_)))
@@ -74,7 +74,7 @@ fn at(steps: &[Step], step: usize) -> String {
 }
 
 /// How many bytes an access can be moved up from where it is when the index is 0.
-fn room(f: &Found) -> Option<i64> {
+fn room(f: &FaultyAccess) -> Option<i64> {
     let region = f.region.as_ref()?;
     // Not beyond the variable, whatever is behind it.
     let end = region.variable.as_ref().map_or(region.size, |(_, end)| (*end).min(region.size));
@@ -89,7 +89,7 @@ fn fitting(room: i64, scale: u64) -> i64 {
     (room / scale).saturating_add(1)
 }
 
-fn upper(fault: &Fault<'_>, f: &Found) -> Option<String> {
+fn upper(fault: &Fault<'_>, f: &FaultyAccess) -> Option<String> {
     if let Size::Register(reg) = f.access.size
         && f.base.val.as_const().is_some()
     {
@@ -307,7 +307,7 @@ fn untested(steps: &[Step], index: &Index, what: &str, end: &str) -> String {
 }
 
 /// Stack variables have no sizes that anybody knows here.
-fn stack_index(fault: &Fault<'_>, f: &Found) -> Option<String> {
+fn stack_index(fault: &Fault<'_>, f: &FaultyAccess) -> Option<String> {
     let index = f.index.as_ref()?;
     if let Some((n, test)) = index.at_most() {
         let place = at(fault.steps, test.step);
@@ -360,7 +360,7 @@ fn lower(fault: &Fault<'_>, index: Option<&Index>) -> Option<String> {
     ))
 }
 
-fn packet(fault: &Fault<'_>, f: &Found) -> Option<String> {
+fn packet(fault: &Fault<'_>, f: &FaultyAccess) -> Option<String> {
     let first = i64::from(f.base.off) + f.access.off;
     let end = first.checked_add_unsigned(f.access.bytes)?;
     if first < 0 {
@@ -421,7 +421,7 @@ fn packet(fault: &Fault<'_>, f: &Found) -> Option<String> {
     })
 }
 
-fn unwritten(fault: &Fault<'_>, f: &Found) -> Option<String> {
+fn unwritten(fault: &Fault<'_>, f: &FaultyAccess) -> Option<String> {
     let Kind::Stack(frame) = f.base.kind else { return None };
     let frame = fault.state.frames.get(usize::from(frame))?;
     let all = f.first.0..f.first.1.saturating_add_unsigned(f.access.bytes);
@@ -447,7 +447,7 @@ fn unwritten(fault: &Fault<'_>, f: &Found) -> Option<String> {
     }
 }
 
-fn size(fault: &Fault<'_>, found: Option<&Found>, reg: u8) -> Option<String> {
+fn size(fault: &Fault<'_>, found: Option<&FaultyAccess>, reg: u8) -> Option<String> {
     if fault.state.reg(reg).as_const().is_some() {
         return Some("give the size of the variable, `sizeof` of it".to_owned());
     }

@@ -30,7 +30,7 @@ const FAR: u64 = 1 << 29;
 
 /// An access that was looked into.
 #[derive(Clone, Debug)]
-pub(super) struct Found {
+pub(super) struct FaultyAccess {
     pub access: Access,
     pub base: Reg,
     /// Where the first byte may be.
@@ -39,7 +39,7 @@ pub(super) struct Found {
     pub index: Option<Index>,
 }
 
-impl Found {
+impl FaultyAccess {
     pub fn of(fault: &Fault<'_>, step: &Step) -> Option<Self> {
         let reg = match fault.reason {
             Reason::OutOfBounds { .. } => based(step, fault)?,
@@ -200,7 +200,11 @@ fn variable(fault: &Fault<'_>, section: u32, off: i32) -> Option<(String, u32)> 
 }
 
 /// What goes on after the kernel's words.
-pub(super) fn detail(fault: &Fault<'_>, step: &Step, found: Option<&Found>) -> Option<String> {
+pub(super) fn detail(
+    fault: &Fault<'_>,
+    step: &Step,
+    found: Option<&FaultyAccess>,
+) -> Option<String> {
     match fault.reason {
         Reason::OutOfBounds { what, off, size, region, .. } => {
             let told = found.and_then(|f| f.span(fault, true));
@@ -264,7 +268,7 @@ pub(super) fn detail(fault: &Fault<'_>, step: &Step, found: Option<&Found>) -> O
     }
 }
 
-fn packet(f: &Found, fault: &Fault<'_>) -> String {
+fn packet(f: &FaultyAccess, fault: &Fault<'_>) -> String {
     let first = i64::from(f.base.off) + f.access.off;
     let end = first.saturating_add_unsigned(f.access.bytes);
     let why = f.access.why_so_many(fault.state).map_or(String::new(), |why| format!(" ({why})"));
@@ -297,7 +301,7 @@ fn fp(off: i64) -> String {
 /// Which of the bytes that are read were never written.
 fn unwritten(
     fault: &Fault<'_>,
-    found: Option<&Found>,
+    found: Option<&FaultyAccess>,
     off: i64,
     at: u32,
     size: u32,

@@ -43,7 +43,7 @@ pub(crate) struct Fault<'a> {
 impl Fault<'_> {
     pub fn explain(&self) -> Explanation {
         let Some(step) = self.steps.last() else { return Explanation::default() };
-        let found = bytes::Found::of(self, step);
+        let found = bytes::FaultyAccess::of(self, step);
         Explanation {
             detail: bytes::detail(self, step, found.as_ref()),
             hint: advice::hint(self, found.as_ref()),

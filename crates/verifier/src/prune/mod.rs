@@ -60,7 +60,7 @@ const NEWEST: usize = 4;
 const LANDMARK: usize = 16;
 
 /// What the stored states say about a new one.
-pub enum Found {
+pub enum Comparison {
     /// A proved state covers it: the index of that state.
     Covered(Point),
     /// The path has been in exactly this state before.
@@ -97,7 +97,7 @@ impl Explored {
         cfg: &Cfg,
         flow: &Flow,
         worth: impl Fn(bool) -> bool,
-    ) -> Found {
+    ) -> Comparison {
         let mut looping = false;
         let mut list = self.at.get_mut(insn).map(std::mem::take).unwrap_or_default();
         let (mut found, mut dropped, mut looks) = (None, false, 0);
@@ -121,11 +121,11 @@ impl Explored {
                 match e.compare(old, cur, (insn, cfg, flow, how), &mut self.ids) {
                     None if e.done => {
                         e.hits += 1;
-                        found = Some(Found::Covered(e.point as usize));
+                        found = Some(Comparison::Covered(e.point as usize));
                         break;
                     }
                     None => {
-                        found = Some(Found::Loop);
+                        found = Some(Comparison::Loop);
                         break;
                     }
                     Some(_) => {}
@@ -151,7 +151,7 @@ impl Explored {
         if let Some(at) = self.at.get_mut(insn) {
             *at = list;
         }
-        found.unwrap_or(Found::New { looping })
+        found.unwrap_or(Comparison::New { looping })
     }
 
     /// Compares `cur` with the states stored at a loop head, also unfinished ones: all that follows
@@ -160,7 +160,14 @@ impl Explored {
     /// backwards, a jump back to a call of a helper that calls nothing). As long as it is not
     /// known which numbers will decide something there, all must agree; once everything is walked,
     /// `done` is enough.
-    pub fn find_head(&self, insn: usize, cur: &State, cfg: &Cfg, flow: &Flow, done: How) -> Found {
+    pub fn find_head(
+        &self,
+        insn: usize,
+        cur: &State,
+        cfg: &Cfg,
+        flow: &Flow,
+        done: How,
+    ) -> Comparison {
         for e in self.at.get(insn).map_or(&[][..], |l| l) {
             let Some(cp) = self.points.get(e.point as usize) else { continue };
             let Some(old) = cp.state.as_deref().filter(|old| same_place(old, cur)) else {
@@ -173,13 +180,13 @@ impl Explored {
             };
             if covers(old, cur, insn, cfg, flow, how) {
                 return if how == How::Same {
-                    Found::Loop
+                    Comparison::Loop
                 } else {
-                    Found::Covered(e.point as usize)
+                    Comparison::Covered(e.point as usize)
                 };
             }
         }
-        Found::New { looping: false }
+        Comparison::New { looping: false }
     }
 
     /// Tells whether everything behind a stored state is proved safe.

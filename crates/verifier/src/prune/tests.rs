@@ -44,9 +44,9 @@ impl Stored {
     /// `-2` for nothing.
     fn find(&mut self, n: u64, worth: bool) -> i64 {
         match self.all.find(0, &state(n, n), &self.cfg, &self.flow, |_| worth) {
-            Found::Covered(p) => p as i64,
-            Found::Loop => -1,
-            Found::New { .. } => -2,
+            Comparison::Covered(p) => p as i64,
+            Comparison::Loop => -1,
+            Comparison::New { .. } => -2,
         }
     }
 
@@ -75,7 +75,7 @@ fn chains_of_calls_of_one_hash_are_told_apart() {
     let mut other = state(5, 5);
     (other.top_mut().func, other.top_mut().ret) = (1, mix(1) ^ mix(0));
     assert_eq!(place(&other), place(&state(0, 0)));
-    assert!(matches!(s.all.find(0, &other, &s.cfg, &s.flow, |_| false), Found::New { .. }));
+    assert!(matches!(s.all.find(0, &other, &s.cfg, &s.flow, |_| false), Comparison::New { .. }));
 }
 
 /// Unfinished states are compared while they are new, and one in sixteen for ever.
@@ -186,9 +186,9 @@ fn at_a_loop_head_only_an_earlier_turn_ends_a_path() {
     let p = s.put(0, 9, false);
     let find = |s: &Stored, cur: &State| match s.all.find_head(0, cur, &s.cfg, &s.flow, How::Enough)
     {
-        Found::Covered(p) => p as i64,
-        Found::Loop => -1,
-        Found::New { .. } => -2,
+        Comparison::Covered(p) => p as i64,
+        Comparison::Loop => -1,
+        Comparison::New { .. } => -2,
     };
     let later = |min, max| State { loops: 1, ..state(min, max) };
     assert_eq!(
@@ -239,7 +239,7 @@ fn at_a_loop_head_numbers_that_decide_nothing_may_differ_once_all_is_walked() {
             &s.flow,
             how,
         ) {
-            Found::Covered(by) => by == p,
+            Comparison::Covered(by) => by == p,
             _ => false,
         };
         assert!(!s.all.is_done(p) && !covered(&s, 0, How::Enough) && !covered(&s, 1, How::Enough));

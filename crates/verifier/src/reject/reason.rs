@@ -1,7 +1,7 @@
 //! What can be wrong with a program, in the kernel's words.
 
 use skep_isa::{HelperId, op};
-use skep_object::Misfit;
+use skep_object::Mismatch;
 
 /// What is wrong with a program. Messages are the kernel's (kernel/bpf/verifier.c) where the kernel
 /// has one.
@@ -141,7 +141,7 @@ pub enum Reason {
     #[error("invalid bpf_context access off={off} size={size}")]
     BadContext { off: i64, size: u32 },
     #[error("func '{function}' {why}")]
-    Function { function: String, why: Misfit },
+    Function { function: String, why: Mismatch },
     #[error("dereference of modified {kind} ptr R{reg} off={off} disallowed")]
     ModifiedPointer { kind: &'static str, reg: u8, off: i64 },
     #[error("negative offset {kind} ptr R{reg} off={off} disallowed")]

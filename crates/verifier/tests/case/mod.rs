@@ -211,13 +211,13 @@ fn expand(asm: &str) -> String {
         ["with", reg, name] => format!("mov %r1, {reg}\ncall {name}\n"),
         _ => format!("{line}\n"),
     };
-    let labelled = |text: &str| match text.split_once(": ") {
+    let labeled = |text: &str| match text.split_once(": ") {
         Some((label, rest)) if label.chars().all(|c| c.is_ascii_alphanumeric()) => {
             format!("{label}: {}", line(rest))
         }
         _ => line(text),
     };
-    asm.lines().map(labelled).collect()
+    asm.lines().map(labeled).collect()
 }
 
 /// Puts the id of type NAME in place of `@NAME`, and of the target's in place of `@@NAME`.

@@ -217,7 +217,7 @@ impl Machine<'_> {
                 self.dynptr_at(first)?;
                 Ok(Some(Value::number(self.r.number())))
             }
-            _ => Err(Stop::Unmodelled("that kernel function")),
+            _ => Err(Stop::Unmodeled("that kernel function")),
         }
     }
 }

@@ -77,7 +77,7 @@ impl Machine<'_> {
                 let o = self.element(map, key.to_vec())?;
                 Ok(self.memory.pointer(o, 0))
             }
-            _ => Err(Stop::Unmodelled("a lookup in that kind of map")),
+            _ => Err(Stop::Unmodeled("a lookup in that kind of map")),
         }
     }
 
@@ -97,7 +97,7 @@ impl Machine<'_> {
         } else if h.args.contains(&ArgType::Func)
             && !matches!(number, id::LOOP | id::FOR_EACH_MAP_ELEM)
         {
-            return Err(Stop::Unmodelled("a callback of that helper"));
+            return Err(Stop::Unmodeled("a callback of that helper"));
         }
         let (mut map, mut key, mut alloc, mut size) = (None, Vec::new(), 0, 0);
         for (n, arg) in h.args.into_iter().enumerate() {
@@ -139,7 +139,7 @@ impl Machine<'_> {
                 }
                 ArgType::MapKey if map.and_then(|t| self.spec(t)).is_some_and(has_byte_keys) => {
                     drop(self.dynptr_at(v)?);
-                    return Err(Stop::Unmodelled("a map with keys of any length"));
+                    return Err(Stop::Unmodeled("a map with keys of any length"));
                 }
                 ArgType::MapKey => {
                     let len = map.and_then(|t| self.spec(t)).map_or(0, |s| u64::from(s.key_size()));
@@ -229,7 +229,7 @@ impl Machine<'_> {
                 ArgType::Func | ArgType::StackOrNull => {
                     return Err(Stop::trap(format!("argument {} is {v:?}", n + 1)));
                 }
-                _ => return Err(Stop::Unmodelled("an argument of that kind")),
+                _ => return Err(Stop::Unmodeled("an argument of that kind")),
             }
         }
         if matches!(number, id::LOOP | id::FOR_EACH_MAP_ELEM) {
@@ -247,7 +247,7 @@ impl Machine<'_> {
                     let o = self.element(map, Vec::new())?;
                     Some(self.memory.pointer(o, 0))
                 }
-                None => return Err(Stop::Unmodelled("a result of that kind")),
+                None => return Err(Stop::Unmodeled("a result of that kind")),
             },
             RetType::Void => None,
             RetType::Integer => Some(Value::number(self.integer(number))),
@@ -256,7 +256,7 @@ impl Machine<'_> {
             RetType::BytesWritten => Some(Value::number(self.r.below(size + 1))),
             RetType::MapValueOrNull => match map {
                 Some(map) => Some(self.lookup(map, &key)?),
-                None => return Err(Stop::Unmodelled("a result of that kind")),
+                None => return Err(Stop::Unmodeled("a result of that kind")),
             },
             // More than the ring can hold is never given out.
             RetType::AllocMemOrNull if alloc > room || self.r.chance(25) => Some(Value::number(0)),
@@ -268,7 +268,7 @@ impl Machine<'_> {
                 let o = self.memory.make_random(Kind::Lent, n.into(), self.r);
                 Some(self.memory.pointer(o, 0))
             }
-            _ => return Err(Stop::Unmodelled("a result of that kind")),
+            _ => return Err(Stop::Unmodeled("a result of that kind")),
         };
         if h.packet_effect == PacketEffect::Moves {
             self.move_packet();

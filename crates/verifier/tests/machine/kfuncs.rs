@@ -56,7 +56,7 @@ impl Machine<'_> {
             name if name.starts_with("bpf_dynptr_") => self.call_dynptr(name)?,
             name => {
                 let Some((kind, size, what)) = parts(name) else {
-                    return Err(Stop::Unmodelled("that kernel function"));
+                    return Err(Stop::Unmodeled("that kernel function"));
                 };
                 self.iterate(kind, size, what)?
             }

@@ -26,7 +26,7 @@ pub enum Stop {
     /// The program called another one, or ended by a load.
     TailCall,
     /// The machine does not know how to go on; nothing is wrong.
-    Unmodelled(&'static str),
+    Unmodeled(&'static str),
 }
 
 impl Stop {
@@ -45,7 +45,7 @@ impl From<String> for Stop {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
     Exit,
-    Unmodelled(&'static str),
+    Unmodeled(&'static str),
 }
 
 /// What happens when a function ends.
@@ -221,7 +221,7 @@ impl<'a> Machine<'a> {
             match self.step(pc, i) {
                 Ok(Some(next)) => pc = next,
                 Ok(None) => return Ok(End::Exit),
-                Err(Stop::Unmodelled(what)) => return Ok(End::Unmodelled(what)),
+                Err(Stop::Unmodeled(what)) => return Ok(End::Unmodeled(what)),
                 Err(Stop::TailCall) => {
                     return self
                         .check_released()
@@ -283,7 +283,7 @@ impl<'a> Machine<'a> {
                         let at = (pc as i64 + 1 + i64::from(i.imm)) as usize;
                         Value { bits: 0x5000_0000_0000 + at as u64, tag: Tag::Func(at) }
                     }
-                    _ => return Err(Stop::Unmodelled("a load of that kind")),
+                    _ => return Err(Stop::Unmodeled("a load of that kind")),
                 };
                 self.set(d, v);
                 return Ok(Some(pc + 2));

@@ -1,6 +1,6 @@
 //! Pieces with a way of their own: loops, functions, callbacks; and which piece comes next.
 
-use super::maker::{CALLEES, Callee, Guess, Known, Maker, WORDS};
+use super::maker::{CALLEES, Callee, Content, Known, Maker, WORDS};
 use super::{VALUE, map};
 use skep_isa::helper::id;
 use skep_isa::{Insn, ProgramType, kfunc, op};
@@ -25,7 +25,7 @@ impl Maker<'_> {
             71..=76 => self.unknown(),
             77 => self.update(),
             78 => match self.r.below(3) {
-                0 => self.twins(),
+                0 => self.lookup_twice(),
                 1 => self.format(),
                 _ => self.update(),
             },
@@ -38,7 +38,7 @@ impl Maker<'_> {
             92..=93 => self.atomic(),
             94..=96 => self.packet(),
             97 => self.packet_bytes(),
-            98 if self.r.chance(50) => self.leave_packet(),
+            98 if self.r.chance(50) => self.change_packet(),
             98 if self.r.chance(50) => self.tail_call(),
             98 => self.absolute(),
             _ => self.words(),
@@ -51,7 +51,7 @@ impl Maker<'_> {
         // Through a jump of no effect, so that there is something to land on.
         let now = self.known;
         self.known = *other;
-        self.leave(Insn::new(op::JMP | op::JA, 0, 0, 0, 0));
+        self.jump_out(Insn::new(op::JMP | op::JA, 0, 0, 0, 0));
         self.out.truncate(at);
         self.known = now;
         self.meet_last();
@@ -65,7 +65,7 @@ impl Maker<'_> {
             return;
         }
         self.emit(Insn::mov64_imm(n, 0));
-        self.set(n, Guess::Below(16));
+        self.set(n, Content::Below(16));
         let top = self.out.len();
         self.emit(Insn::new(
             op::ALU64 | op::X | self.r.pick(&[op::ADD, op::XOR, op::MUL]),
@@ -74,16 +74,16 @@ impl Maker<'_> {
             0,
             0,
         ));
-        self.set(sum, Guess::Number);
+        self.set(sum, Content::Number);
         if n >= 6 && self.r.chance(40) {
             // A call and a test inside.
             self.emit(Insn::call(id::GET_PRANDOM_U32));
-            self.clobber(Guess::Number);
+            self.clobber(Content::Number);
             self.emit(Insn::new(op::JMP | op::JSET, 0, 0, 1, 1));
             self.emit(Insn::new(op::ALU64 | op::ADD, 0, 0, 0, 1));
             if sum < 6 {
                 self.emit(Insn::mov64_imm(sum, 0));
-                self.set(sum, Guess::Number);
+                self.set(sum, Content::Number);
             }
         }
         self.emit(Insn::new(op::ALU64 | op::ADD, n, 0, 0, 1));
@@ -96,7 +96,7 @@ impl Maker<'_> {
             back as i16,
             laps,
         ));
-        self.set(n, Guess::Below(laps as u32 + 1));
+        self.set(n, Content::Below(laps as u32 + 1));
     }
 
     /// A loop that `may_goto` ends.
@@ -121,14 +121,14 @@ impl Maker<'_> {
         // Guesses from before the loop need not hold in it: only what no piece inside changes is
         // safe. Numbers stay numbers.
         for g in &mut self.known.regs {
-            if let Guess::Below(_) = g {
-                *g = Guess::Number;
+            if let Content::Below(_) = g {
+                *g = Content::Number;
             }
         }
         // What is clobbered inside must be there again when it starts over.
         let keeps = self.kept;
         for r in regs.clone() {
-            if !self.get(r).is_number() && self.get(r) != Guess::Nothing {
+            if !self.get(r).is_number() && self.get(r) != Content::Nothing {
                 self.kept |= 1 << r;
             }
         }
@@ -141,7 +141,7 @@ impl Maker<'_> {
         for r in numbers {
             if !self.get(r).is_number() {
                 self.emit(Insn::mov64_imm(r, self.r.below(9) as i32));
-                self.set(r, Guess::Number);
+                self.set(r, Content::Number);
             }
         }
         self.kept = keeps;
@@ -166,14 +166,14 @@ impl Maker<'_> {
         self.emit(Insn::mov64_imm(2, self.r.below(4) as i32 - 1));
         self.emit(Insn::mov64_imm(3, self.r.below(9) as i32));
         at(self, new);
-        self.clobber(Guess::Nothing);
+        self.clobber(Content::Nothing);
         let top = self.out.len();
         at(self, new + 1);
         let over = self.out.len();
         self.emit(Insn::new(op::JMP | op::JEQ, 0, 0, 0, 0));
         let element = self.r.below(6) as u8;
         self.emit(Insn::new(op::LDX | op::MEM | op::W, element, 0, 0, 0));
-        self.set(element, Guess::Number);
+        self.set(element, Content::Number);
         if !self.turn(top, 6..9) {
             self.out.truncate(before.1);
             self.known = before.0;
@@ -185,11 +185,11 @@ impl Maker<'_> {
         }
         self.known = before.0;
         for g in &mut self.known.regs[6..9] {
-            if let Guess::Below(_) = g {
-                *g = Guess::Number;
+            if let Content::Below(_) = g {
+                *g = Content::Number;
             }
         }
-        self.clobber(Guess::Nothing);
+        self.clobber(Content::Nothing);
     }
 
     /// Calls the function, or has a callback called; all get four words of stack.
@@ -198,7 +198,7 @@ impl Maker<'_> {
             return;
         }
         let arg = self.number();
-        self.initialise(1..5);
+        self.initialize(1..5);
         let each = Callee::Each(self.r.pick(&[map::HASH, map::ARRAY]));
         let callee = self.r.pick(&[
             Callee::Function,
@@ -235,9 +235,9 @@ impl Maker<'_> {
             }
             Callee::Same | Callee::Never | Callee::Answer => unreachable!("called by other pieces"),
         }
-        self.clobber(Guess::Number);
+        self.clobber(Content::Number);
         for w in &mut self.known.stack[1..5] {
-            w.holds = Guess::Nothing;
+            w.holds = Content::Nothing;
         }
     }
 
@@ -251,23 +251,23 @@ impl Maker<'_> {
         self.emit(Insn::mov64_reg(1, 9));
         self.out.extend(Insn::ld_imm64(2, op::PSEUDO_MAP_IDX, map::PROGS as u64));
         self.emit(Insn::call(id::TAIL_CALL));
-        self.clobber(Guess::Nothing);
+        self.clobber(Content::Nothing);
         self.lose_packet();
     }
 
     /// Makes the packet another one.
-    fn leave_packet(&mut self) {
+    fn change_packet(&mut self) {
         if self.kind != ProgramType::Xdp || self.kept & 0x3f != 0 {
             return;
         }
         let ctx = if self.main { 9 } else { 7 };
-        if self.get(ctx) != Guess::Ctx {
+        if self.get(ctx) != Content::Ctx {
             return;
         }
         self.emit(Insn::mov64_reg(1, ctx));
         self.emit(Insn::mov64_imm(2, self.r.below(8) as i32 - 4));
         self.emit(Insn::call(self.r.pick(&[44, 54, 65])));
-        self.clobber(Guess::Number);
+        self.clobber(Content::Number);
         self.lose_packet();
     }
 
@@ -276,9 +276,9 @@ impl Maker<'_> {
         if self.slips() {
             return;
         }
-        let void = |g: &mut Guess| {
-            if matches!(g, Guess::Packet(_) | Guess::Meta(_)) {
-                *g = Guess::Number;
+        let void = |g: &mut Content| {
+            if matches!(g, Content::Packet(_) | Content::Meta(_)) {
+                *g = Content::Number;
             }
         };
         self.known.regs.iter_mut().for_each(void);
@@ -287,7 +287,7 @@ impl Maker<'_> {
 
     /// In a function: the caller's stack.
     fn words(&mut self) {
-        let Some(p) = self.with(|g| g == Guess::Words) else { return };
+        let Some(p) = self.with(|g| g == Content::Words) else { return };
         let off = self.r.below(4) as i16 * 8;
         if self.r.chance(50) {
             let s = self.number();
@@ -295,7 +295,7 @@ impl Maker<'_> {
         } else {
             let d = self.free();
             self.emit(Insn::new(op::LDX | op::MEM | op::DW, d, p, off, 0));
-            self.set(d, Guess::Number);
+            self.set(d, Content::Number);
         }
     }
 
@@ -311,7 +311,7 @@ impl Maker<'_> {
             self.known = Known::nothing();
             (self.main, self.kept) = (false, 1 << 9);
             if matches!(callee, Callee::Same | Callee::Never | Callee::Answer) {
-                self.way_function(callee);
+                self.path_function(callee);
                 self.emit(Insn::exit());
                 self.aim_calls(&calls, callee, start);
                 continue;
@@ -319,41 +319,41 @@ impl Maker<'_> {
             let regs = &mut self.known.regs;
             let words = match callee {
                 Callee::Function => {
-                    (regs[1], regs[2], regs[3]) = (Guess::Number, Guess::Words, Guess::Ctx);
+                    (regs[1], regs[2], regs[3]) = (Content::Number, Content::Words, Content::Ctx);
                     2
                 }
                 Callee::Global => {
                     self.global = Some(start);
-                    regs[1] = Guess::Number;
+                    regs[1] = Content::Number;
                     if !self.slips() {
-                        self.leave(Insn::new(op::JMP | op::JEQ, 2, 0, 0, 0));
+                        self.jump_out(Insn::new(op::JMP | op::JEQ, 2, 0, 0, 0));
                     }
-                    self.set(2, Guess::Words);
+                    self.set(2, Content::Words);
                     2
                 }
                 Callee::Lap => {
-                    (regs[1], regs[2]) = (Guess::Number, Guess::Words);
+                    (regs[1], regs[2]) = (Content::Number, Content::Words);
                     2
                 }
                 Callee::Each(m) => {
                     (regs[2], regs[3], regs[4]) =
-                        (Guess::Key, Guess::Value(m, VALUE[m]), Guess::Words);
+                        (Content::Key, Content::Value(m, VALUE[m]), Content::Words);
                     4
                 }
                 Callee::Same | Callee::Never | Callee::Answer => unreachable!("made above"),
             };
             if self.r.chance(70) {
                 self.emit(Insn::mov64_reg(8, words));
-                self.set(8, Guess::Words);
+                self.set(8, Content::Words);
                 self.kept |= 1 << 8;
             }
             if callee == Callee::Function && self.r.chance(50) {
                 self.emit(Insn::mov64_reg(7, 3));
-                self.set(7, Guess::Ctx);
+                self.set(7, Content::Ctx);
                 self.kept |= 1 << 7;
             } else if matches!(callee, Callee::Each(_)) {
                 self.emit(Insn::new(op::LDX | op::MEM | op::W, 0, 2, 0, 0));
-                self.set(0, Guess::Number);
+                self.set(0, Content::Number);
                 if self.slips() {
                     self.emit(Insn::new(op::STX | op::MEM | op::W, 2, 0, 0, 0));
                 }

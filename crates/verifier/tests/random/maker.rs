@@ -5,7 +5,7 @@ use skep_isa::{Insn, ProgramType, op};
 
 /// What a register is thought to hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Guess {
+pub enum Content {
     Nothing,
     Number,
     /// A number below that.
@@ -54,7 +54,7 @@ pub const CALLEES: [Callee; 8] = [
     Callee::Answer,
 ];
 
-impl Guess {
+impl Content {
     pub fn is_number(self) -> bool {
         matches!(self, Self::Number | Self::Below(_))
     }
@@ -76,7 +76,7 @@ impl Guess {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Word {
     pub written: u8,
-    pub holds: Guess,
+    pub holds: Content,
 }
 
 /// Words of the stack that programs use, from the top down.
@@ -85,15 +85,15 @@ pub const WORDS: usize = 9;
 /// The guesses at one place.
 #[derive(Clone, Copy)]
 pub struct Known {
-    pub regs: [Guess; 11],
+    pub regs: [Content; 11],
     pub stack: [Word; WORDS],
 }
 
 impl Known {
     pub fn nothing() -> Self {
         Self {
-            regs: [Guess::Nothing; 11],
-            stack: [Word { written: 0, holds: Guess::Nothing }; WORDS],
+            regs: [Content::Nothing; 11],
+            stack: [Word { written: 0, holds: Content::Nothing }; WORDS],
         }
     }
 
@@ -137,7 +137,7 @@ pub struct Maker<'a> {
 impl<'a> Maker<'a> {
     pub fn new(r: &'a Random, kind: ProgramType) -> Self {
         let mut known = Known::nothing();
-        (known.regs[1], known.regs[10]) = (Guess::Ctx, Guess::Nothing);
+        (known.regs[1], known.regs[10]) = (Content::Ctx, Content::Nothing);
         let sloppy = r.pick(&[0, 2, 6, 12, 25, 40]);
         Self {
             r,
@@ -224,7 +224,7 @@ impl<'a> Maker<'a> {
     }
 
     /// Emits a jump that lands later, with what is known where it is taken.
-    pub fn leave(&mut self, i: Insn) {
+    pub fn jump_out(&mut self, i: Insn) {
         self.open.push((self.out.len(), self.known));
         self.emit(i);
     }
@@ -237,8 +237,8 @@ impl<'a> Maker<'a> {
     }
 
     /// As [`leave`](Self::leave), taken with `reg` holding something else.
-    pub fn leave_with(&mut self, i: Insn, reg: u8, guess: Guess) {
-        self.leave(i);
+    pub fn jump_out_with(&mut self, i: Insn, reg: u8, guess: Content) {
+        self.jump_out(i);
         if let Some((_, known)) = self.open.last_mut() {
             known.regs[reg as usize] = guess;
         }
@@ -261,7 +261,7 @@ impl<'a> Maker<'a> {
     }
 
     /// A register that holds something of that kind.
-    pub fn with(&self, which: impl Fn(Guess) -> bool) -> Option<u8> {
+    pub fn with(&self, which: impl Fn(Content) -> bool) -> Option<u8> {
         let fit: Vec<u8> = (0..10).filter(|r| which(self.known.regs[*r as usize])).collect();
         (!fit.is_empty()).then(|| self.r.pick(&fit))
     }
@@ -272,7 +272,7 @@ impl<'a> Maker<'a> {
         if self.slips() && self.r.chance(10) {
             return self.r.below(10) as u8;
         }
-        match self.with(Guess::is_number) {
+        match self.with(Content::is_number) {
             Some(r) => r,
             None => {
                 let r = self.free();
@@ -290,21 +290,21 @@ impl<'a> Maker<'a> {
         }
         let d = self.free();
         self.emit(Insn::mov64_reg(d, n));
-        self.set(d, Guess::Number);
+        self.set(d, Content::Number);
         d
     }
 
-    pub fn set(&mut self, r: u8, g: Guess) {
+    pub fn set(&mut self, r: u8, g: Content) {
         self.known.regs[r as usize] = g;
     }
 
-    pub fn get(&self, r: u8) -> Guess {
+    pub fn get(&self, r: u8) -> Content {
         self.known.regs[r as usize]
     }
 
     /// What is left after a call.
-    pub fn clobber(&mut self, r0: Guess) {
-        self.known.regs[..6].fill(Guess::Nothing);
+    pub fn clobber(&mut self, r0: Content) {
+        self.known.regs[..6].fill(Content::Nothing);
         self.known.regs[0] = r0;
     }
 }

@@ -10,10 +10,10 @@ mod maker;
 mod memory;
 mod numbers;
 mod objects;
+mod paths;
 pub mod types;
-mod ways;
 
-use maker::{Guess, Maker};
+use maker::{Content, Maker};
 use skep_isa::{AttachType, Insn, MapFlags, MapType, ProgramType};
 use skep_object::{Linked, LinkedMap, MapSpec, Subprog};
 use std::cell::Cell;
@@ -178,7 +178,7 @@ pub fn program(r: &Random) -> Linked {
     ]);
     let mut m = Maker::new(r, kind);
     m.emit(Insn::mov64_reg(9, 1));
-    m.known.regs[9] = Guess::Ctx;
+    m.known.regs[9] = Content::Ctx;
     m.body(22);
     m.result(attach);
     m.emit(Insn::exit());

@@ -1,6 +1,6 @@
 //! Pieces with numbers: constants, arithmetic, tests, and what cannot be known.
 
-use super::maker::{Guess, Maker};
+use super::maker::{Content, Maker};
 use super::{VALUE, map};
 use skep_isa::{Insn, ProgramType, op};
 
@@ -42,7 +42,7 @@ impl Maker<'_> {
         } else {
             self.out.extend(Insn::ld_imm64(r, 0, n));
         }
-        self.set(r, Guess::Number);
+        self.set(r, Content::Number);
     }
 
     pub fn alu(&mut self) {
@@ -72,7 +72,7 @@ impl Maker<'_> {
             }
             self.emit(Insn::new(class | op::K | code, d, 0, signed, n));
         }
-        self.set(d, Guess::Number);
+        self.set(d, Content::Number);
         if self.r.chance(8) {
             let width = self.r.pick(&[16, 32, 64]);
             let code = self.r.pick(&[
@@ -112,7 +112,7 @@ impl Maker<'_> {
                 0,
             ));
         }
-        self.set(d, Guess::Number);
+        self.set(d, Content::Number);
     }
 
     pub fn branch(&mut self) {
@@ -127,7 +127,7 @@ impl Maker<'_> {
                 if self.r.chance(50) { self.r.below(80) as i32 } else { self.r.number() as i32 };
             Insn::new(class | op::K | code, d, 0, 0, n)
         };
-        self.leave(insn);
+        self.jump_out(insn);
     }
 
     /// Makes a register hold something the verifier cannot know.
@@ -156,10 +156,10 @@ impl Maker<'_> {
             self.load(d, d, 0);
         } else {
             self.emit(Insn::call(self.r.pick(&[5, 7, 8, 14])));
-            self.clobber(Guess::Number);
+            self.clobber(Content::Number);
             return;
         }
-        self.set(d, Guess::Number);
+        self.set(d, Content::Number);
     }
 
     /// A load of a random size and sign at most eight bytes wide.
@@ -172,7 +172,7 @@ impl Maker<'_> {
     /// A register whose number is below `room`, by one of the ways programs make sure.
     pub fn bounded(&mut self, room: u32) -> u8 {
         let room = if self.slips() { room + self.r.pick(&[1, 1, 2, 4, 64]) } else { room }.max(1);
-        if let Some(r) = self.with(|g| matches!(g, Guess::Below(n) if n <= room))
+        if let Some(r) = self.with(|g| matches!(g, Content::Below(n) if n <= room))
             && self.r.chance(40)
         {
             return r;
@@ -184,15 +184,17 @@ impl Maker<'_> {
             0 => self.emit(Insn::new(K64 | op::AND, n, 0, 0, (1 << powers) - 1)),
             1 => self.emit(Insn::new(K64 | op::RSH, n, 0, 0, 64 - powers as i32)),
             2 => self.emit(Insn::new(K64 | op::MOD, n, 0, 0, room as i32)),
-            3 => self.leave_with(Insn::new(op::JMP | op::JGT, n, 0, 0, most), n, Guess::Number),
+            3 => {
+                self.jump_out_with(Insn::new(op::JMP | op::JGT, n, 0, 0, most), n, Content::Number)
+            }
             4 => {
                 // Both ends, as signed numbers.
                 let class = self.r.pick(&[op::JMP, op::JMP, op::JMP32]);
                 if class == op::JMP32 {
                     self.emit(Insn::new(op::ALU | op::X | op::MOV, n, n, 0, 0));
                 }
-                self.leave_with(Insn::new(class | op::JSGT, n, 0, 0, most), n, Guess::Number);
-                self.leave_with(Insn::new(class | op::JSLT, n, 0, 0, 0), n, Guess::Number);
+                self.jump_out_with(Insn::new(class | op::JSGT, n, 0, 0, most), n, Content::Number);
+                self.jump_out_with(Insn::new(class | op::JSLT, n, 0, 0, 0), n, Content::Number);
             }
             5 => {
                 // The low half, tested before or after the rest was cut off.
@@ -200,9 +202,9 @@ impl Maker<'_> {
                 let test = Insn::new(op::JMP32 | op::JGE, n, 0, 0, room as i32);
                 if self.r.chance(50) {
                     self.emit(cut);
-                    self.leave_with(test, n, Guess::Number);
+                    self.jump_out_with(test, n, Content::Number);
                 } else {
-                    self.leave_with(test, n, Guess::Number);
+                    self.jump_out_with(test, n, Content::Number);
                     self.emit(cut);
                 }
             }
@@ -212,11 +214,11 @@ impl Maker<'_> {
                 let other = self.free();
                 if other != n {
                     self.emit(Insn::mov64_imm(other, room as i32));
-                    self.set(other, Guess::Number);
-                    self.leave_with(
+                    self.set(other, Content::Number);
+                    self.jump_out_with(
                         Insn::new(op::JMP | op::X | op::JGE, n, other, 0, 0),
                         n,
-                        Guess::Number,
+                        Content::Number,
                     );
                 }
             }
@@ -224,7 +226,7 @@ impl Maker<'_> {
                 // Sign extension as clang writes it.
                 self.emit(Insn::new(K64 | op::LSH, n, 0, 0, 32));
                 self.emit(Insn::new(K64 | self.r.pick(&[op::ARSH, op::RSH]), n, 0, 0, 32));
-                self.leave_with(Insn::new(op::JMP | op::JGT, n, 0, 0, most), n, Guess::Number);
+                self.jump_out_with(Insn::new(op::JMP | op::JGT, n, 0, 0, most), n, Content::Number);
             }
             _ => {
                 self.emit(Insn::new(
@@ -237,7 +239,7 @@ impl Maker<'_> {
                 self.emit(Insn::new(K64 | op::MOD, n, 0, 0, room as i32));
             }
         }
-        self.set(n, Guess::Below(room));
+        self.set(n, Content::Below(room));
         n
     }
 
@@ -246,13 +248,13 @@ impl Maker<'_> {
         let copy = self.free();
         if copy == n {
             self.emit(Insn::new(K64 | op::AND, n, 0, 0, 0));
-            self.set(n, Guess::Below(1));
+            self.set(n, Content::Below(1));
             return n;
         }
         let half = self.r.chance(30);
         let class = if half { op::ALU } else { op::ALU64 };
         self.emit(Insn::new(class | op::X | op::MOV, copy, n, 0, 0));
-        self.set(copy, Guess::Number);
+        self.set(copy, Content::Number);
         let step = self.r.below(5) as i32 - 2;
         if self.r.chance(50) {
             self.emit(Insn::new(class | op::ADD, copy, 0, 0, step));
@@ -261,19 +263,19 @@ impl Maker<'_> {
         }
         let jump = if half { op::JMP32 } else { op::JMP };
         let most = (room as i32 - 1 - step.abs() - i32::from(step != 0)).max(0);
-        self.leave_with(Insn::new(jump | op::JGT, copy, 0, 0, most), n, Guess::Number);
+        self.jump_out_with(Insn::new(jump | op::JGT, copy, 0, 0, most), n, Content::Number);
         if half {
             self.emit(Insn::new(op::ALU | op::X | op::MOV, n, n, 0, 0));
         }
         if step != 0 {
             // The step may have led below zero.
-            self.leave_with(
+            self.jump_out_with(
                 Insn::new(op::JMP | op::JGT, n, 0, 0, room as i32 - 1),
                 n,
-                Guess::Number,
+                Content::Number,
             );
         }
-        self.set(n, Guess::Below(room));
+        self.set(n, Content::Below(room));
         n
     }
 }

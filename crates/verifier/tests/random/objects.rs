@@ -1,6 +1,6 @@
 //! Pieces with locks, dynptrs, and maps without keys.
 
-use super::maker::{Guess, Maker};
+use super::maker::{Content, Maker};
 use super::{LOCK, VALUE, map};
 use skep_isa::helper::id;
 use skep_isa::{Insn, ProgramType, op};
@@ -32,7 +32,7 @@ impl Maker<'_> {
         let helper = self.r.pick(&[87, 88, 89]);
         let helper = if m == map::BLOOM && helper == 88 && !self.slips() { 89 } else { helper };
         if helper == 87 || m == map::BLOOM {
-            self.initialise(1..1 + words);
+            self.initialize(1..1 + words);
         }
         self.stack_address(2, -8 * (words as i32 + 1));
         self.out.extend(Insn::ld_imm64(1, op::PSEUDO_MAP_IDX, m as u64));
@@ -40,10 +40,10 @@ impl Maker<'_> {
             self.emit(Insn::mov64_imm(3, 0));
         }
         self.emit(Insn::call(helper));
-        self.clobber(Guess::Number);
+        self.clobber(Content::Number);
         if helper != 87 && m != map::BLOOM {
             for w in &mut self.known.stack[1..1 + words] {
-                (w.written, w.holds) = (0xff, Guess::Nothing);
+                (w.written, w.holds) = (0xff, Content::Nothing);
             }
         }
     }
@@ -74,12 +74,12 @@ impl Maker<'_> {
             } else {
                 self.load(d, 0, off);
             }
-            self.set(d, Guess::Number);
+            self.set(d, Content::Number);
             if d == 0 {
                 return;
             }
         }
-        self.clobber(Guess::Nothing);
+        self.clobber(Content::Nothing);
     }
 
     fn stack_address(&mut self, d: u8, off: i32) {
@@ -91,13 +91,13 @@ impl Maker<'_> {
     pub fn locked_value(&mut self, keep: u8) {
         self.emit(Insn::new(op::ST | op::MEM | op::W, 10, 0, -4, self.r.below(9) as i32));
         let w = &mut self.known.stack[0];
-        (w.written, w.holds) = (w.written | 0xf0, Guess::Nothing);
+        (w.written, w.holds) = (w.written | 0xf0, Content::Nothing);
         self.stack_address(2, -4);
         self.out.extend(Insn::ld_imm64(1, op::PSEUDO_MAP_IDX, map::LOCKED as u64));
         self.emit(Insn::call(id::MAP_LOOKUP_ELEM));
-        self.clobber(Guess::Nothing);
-        self.set(keep, Guess::Nothing);
-        self.leave(Insn::new(op::JMP | op::JEQ, 0, 0, 0, 0));
+        self.clobber(Content::Nothing);
+        self.set(keep, Content::Nothing);
+        self.jump_out(Insn::new(op::JMP | op::JEQ, 0, 0, 0, 0));
         self.emit(Insn::mov64_reg(keep, 0));
     }
 
@@ -115,20 +115,20 @@ impl Maker<'_> {
             let s = self.r.below(6) as u8;
             let (code, off) = if self.r.chance(50) { (op::STX, 0) } else { (op::LDX, 16) };
             self.emit(Insn::mov64_imm(s, 1));
-            self.set(s, Guess::Number);
+            self.set(s, Content::Number);
             let [d, s] = if code == op::STX { [keep, s] } else { [s, keep] };
             let off = if self.slips() { LOCK as i16 - 4 } else { off };
             self.emit(Insn::new(code | op::MEM | op::DW, d, s, off, 0));
         }
         if self.slips() {
             self.emit(Insn::call(self.r.pick(&[5, 7])));
-            self.clobber(Guess::Number);
+            self.clobber(Content::Number);
         }
         if !self.slips() {
             self.at_lock(if self.r.chance(50) { other.unwrap_or(keep) } else { keep }, 94);
         }
         self.kept &= !(1 << keep);
-        self.set(keep, Guess::Nothing);
+        self.set(keep, Content::Nothing);
     }
 
     fn at_lock(&mut self, value: u8, helper: u32) {
@@ -136,7 +136,7 @@ impl Maker<'_> {
         let off = LOCK as i32 + if self.slips() { 4 } else { 0 };
         self.emit(Insn::new(K64 | op::ADD, 1, 0, 0, off));
         self.emit(Insn::call(helper));
-        self.clobber(Guess::Nothing);
+        self.clobber(Content::Nothing);
     }
 
     /// Makes a dynptr of global data, or of a record.
@@ -160,7 +160,7 @@ impl Maker<'_> {
             self.stack_address(4, off);
             self.emit(Insn::call(id::DYNPTR_FROM_MEM));
         }
-        self.clobber(Guess::Nothing);
+        self.clobber(Content::Nothing);
         off
     }
 
@@ -168,7 +168,7 @@ impl Maker<'_> {
         self.stack_address(1, off);
         self.emit(Insn::mov64_imm(2, 0));
         self.emit(Insn::call(self.r.pick(&[199, 200])));
-        self.clobber(Guess::Nothing);
+        self.clobber(Content::Nothing);
     }
 
     fn dynptr(&mut self, ring: bool) {
@@ -214,12 +214,12 @@ impl Maker<'_> {
                 self.emit(Insn::mov64_imm(5, 0));
                 self.emit(Insn::call(id::DYNPTR_READ));
                 for w in &mut self.known.stack[1..5] {
-                    w.holds = Guess::Nothing;
+                    w.holds = Content::Nothing;
                 }
-                self.clobber(Guess::Number);
+                self.clobber(Content::Number);
             }
             1 => {
-                self.initialise(1..5);
+                self.initialize(1..5);
                 self.stack_address(1, off);
                 self.emit(Insn::mov64_imm(2, at));
                 self.stack_address(3, -40);
@@ -227,7 +227,7 @@ impl Maker<'_> {
                 self.emit(Insn::mov64_imm(5, 0));
                 self.emit(Insn::call(id::DYNPTR_WRITE));
                 self.lose_packet();
-                self.clobber(Guess::Number);
+                self.clobber(Content::Number);
             }
             2 | 3 => {
                 let Some(keep) = self.saved() else { return };
@@ -245,8 +245,8 @@ impl Maker<'_> {
                     self.emit(Insn::mov64_imm(d, 1));
                 }
                 self.emit(Insn::new(code | op::MEM | op::DW, a, b, size as i16 - 8 + reach, 0));
-                self.set(d, if d == keep { Guess::Nothing } else { Guess::Number });
-                self.set(keep, Guess::Nothing);
+                self.set(d, if d == keep { Content::Nothing } else { Content::Number });
+                self.set(keep, Content::Nothing);
             }
             4 => {
                 self.stack_address(1, off);
@@ -255,14 +255,14 @@ impl Maker<'_> {
                     "bpf_dynptr_is_null",
                     "bpf_dynptr_is_rdonly",
                 ]));
-                self.set(0, Guess::Number);
+                self.set(0, Content::Number);
             }
             5 => {
                 self.stack_address(1, off);
                 self.emit(Insn::mov64_imm(2, self.r.below(9) as i32));
                 self.emit(Insn::mov64_imm(3, 8 + self.r.below(17) as i32));
                 self.kernel_function("bpf_dynptr_adjust");
-                self.set(0, Guess::Number);
+                self.set(0, Content::Number);
             }
             _ if self.slips() => self.emit(Insn::new(
                 op::ST | op::MEM | op::DW,
@@ -290,15 +290,15 @@ impl Maker<'_> {
             0 | 1 => {
                 self.emit(Insn::mov64_imm(3, size));
                 self.emit(Insn::call(id::DYNPTR_DATA));
-                self.clobber(Guess::Nothing);
+                self.clobber(Content::Nothing);
             }
             n => {
                 if self.r.chance(50) {
-                    self.initialise(1..5);
+                    self.initialize(1..5);
                     self.stack_address(1, off);
                     self.stack_address(3, -40);
                     for w in &mut self.known.stack[1..5] {
-                        w.holds = Guess::Nothing;
+                        w.holds = Content::Nothing;
                     }
                 } else {
                     self.emit(Insn::mov64_imm(3, 0));
@@ -312,11 +312,11 @@ impl Maker<'_> {
                 });
             }
         }
-        self.set(keep, Guess::Nothing);
+        self.set(keep, Content::Nothing);
         self.emit(Insn::mov64_reg(keep, 0));
         let null = Insn::new(op::JMP | op::JEQ, keep, 0, 0, 0);
         if !self.slips() {
-            self.leave(null);
+            self.jump_out(null);
         }
         size
     }
@@ -334,7 +334,7 @@ impl Maker<'_> {
         self.emit(Insn::mov64_imm(2, 0));
         self.emit(Insn::mov64_imm(3, 8));
         self.emit(Insn::call(id::DYNPTR_DATA));
-        self.clobber(Guess::Nothing);
+        self.clobber(Content::Nothing);
         self.emit(Insn::mov64_reg(q, 0));
         self.odd(|m, odd| {
             let gives = m.r.chance(50);
@@ -347,7 +347,7 @@ impl Maker<'_> {
             }
             let says = i32::from(gives != (odd && m.r.chance(50)));
             m.emit(Insn::mov64_imm(p, says));
-            m.set(p, Guess::Number);
+            m.set(p, Content::Number);
         });
         self.carry(p, true);
         self.emit(Insn::new(op::JMP | op::JEQ, q, 0, 1, 0));
@@ -355,10 +355,10 @@ impl Maker<'_> {
         let over = self.out.len();
         self.emit(Insn::new(op::JMP | op::JNE, p, 0, 0, 0));
         self.give_dynptr(off);
-        self.clobber(Guess::Nothing);
+        self.clobber(Content::Nothing);
         self.out[over].off = (self.out.len() - over - 1) as i16;
         self.emit(Insn::mov64_imm(q, 0));
-        self.set(q, Guess::Number);
+        self.set(q, Content::Number);
         self.kept &= !(1 << q);
     }
 
@@ -372,7 +372,7 @@ impl Maker<'_> {
         self.odd(|m, odd| {
             let n = if odd { m.r.pick(&[8, 4, 1]) } else { m.r.pick(&good) };
             m.emit(Insn::mov64_imm(p, n));
-            m.set(p, Guess::Number);
+            m.set(p, Content::Number);
         });
         self.carry(p, true);
         self.stack_address(1, off);
@@ -380,7 +380,7 @@ impl Maker<'_> {
         if self.r.chance(40) {
             self.emit(Insn::mov64_reg(3, p));
             self.emit(Insn::call(id::DYNPTR_DATA));
-            self.clobber(Guess::Nothing);
+            self.clobber(Content::Nothing);
         } else {
             self.emit(Insn::mov64_imm(3, 0));
             self.emit(Insn::mov64_reg(4, p));
@@ -389,19 +389,19 @@ impl Maker<'_> {
         self.emit(Insn::new(op::JMP | op::JEQ, 0, 0, 1, 0));
         self.emit(Insn::new(op::LDX | op::MEM | op::DW, 0, 0, 8, 0));
         self.emit(Insn::mov64_imm(0, 0));
-        self.set(0, Guess::Number);
+        self.set(0, Content::Number);
     }
 
     /// A buffer that may be missing.
     fn joined_buffer(&mut self, p: u8, off: i32) {
-        self.initialise(1..5);
+        self.initialize(1..5);
         self.odd(|m, odd| {
             match m.r.below(2) {
                 _ if odd => m.emit(Insn::mov64_imm(p, m.r.pick(&[1, 8, -1]))),
                 0 => m.emit(Insn::mov64_imm(p, 0)),
                 _ => m.stack_address(p, -40),
             }
-            m.set(p, Guess::Nothing);
+            m.set(p, Content::Nothing);
         });
         self.through_stack(p);
         self.stack_address(1, off);
@@ -410,9 +410,9 @@ impl Maker<'_> {
         self.emit(Insn::mov64_imm(4, 16));
         self.kernel_function("bpf_dynptr_slice");
         for w in &mut self.known.stack[1..5] {
-            w.holds = Guess::Nothing;
+            w.holds = Content::Nothing;
         }
         self.emit(Insn::mov64_imm(0, 0));
-        self.set(0, Guess::Number);
+        self.set(0, Content::Number);
     }
 }

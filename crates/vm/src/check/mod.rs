@@ -49,7 +49,7 @@ pub(crate) struct Flow {
     pub callbacks: Vec<usize>,
     /// The functions, by number, that may leave the program by a tail call: they or one they call.
     /// Sorted.
-    pub leavers: Vec<usize>,
+    pub tail_callers: Vec<usize>,
     /// Where jumps lead back to, and the slots after them, in order.
     pub backs: Vec<(usize, usize)>,
     /// The helpers the program calls, in order of number.
@@ -75,7 +75,7 @@ impl Flow {
             does: vec![Does::default(); insns.len()],
             funcs: Vec::new(),
             callbacks: Vec::new(),
-            leavers: Vec::new(),
+            tail_callers: Vec::new(),
             backs: Vec::new(),
             helpers: Vec::new(),
             looks: Vec::with_capacity(insns.len() / 4),
@@ -93,11 +93,11 @@ impl Flow {
             }
             flow.end(insns, *f)?;
         }
-        flow.leavers = flow.find_leavers(insns);
+        flow.tail_callers = flow.find_tail_callers(insns);
         match flow
             .callbacks
             .iter()
-            .find(|start| flow.function_at(**start).is_none_or(|f| flow.leaves(f)))
+            .find(|start| flow.function_at(**start).is_none_or(|f| flow.may_tail_call(f)))
         {
             Some(start) => Err(Malformed::TailCallInCallback { insn: *start }),
             None => Ok(flow),
@@ -110,8 +110,8 @@ impl Flow {
     }
 
     /// Tells whether function number `f` may leave the program by a tail call.
-    pub fn leaves(&self, f: usize) -> bool {
-        self.leavers.binary_search(&f).is_ok()
+    pub fn may_tail_call(&self, f: usize) -> bool {
+        self.tail_callers.binary_search(&f).is_ok()
     }
 
     /// Returns the instructions of some slots that are not plain ones on registers below r10.
@@ -141,7 +141,7 @@ impl Flow {
     }
 
     /// Follows calls backwards from the functions that have tail calls in them.
-    fn find_leavers(&self, insns: &[Insn]) -> Vec<usize> {
+    fn find_tail_callers(&self, insns: &[Insn]) -> Vec<usize> {
         if !self.helpers.iter().any(|(_, h)| h.how == HelperCall::TailCall) {
             return Vec::new();
         }

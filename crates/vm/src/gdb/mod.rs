@@ -148,7 +148,7 @@ impl Drop for Registered {
         // An entry that cannot be taken out stays, with its image.
         let Some(_lock) = lock() else { return };
         let entry = self.entry;
-        // SAFETY: under the lock; the entry is in the list, and its neighbours are alive.
+        // SAFETY: under the lock; the entry is in the list, and its neighbors are alive.
         unsafe {
             let list = &raw mut __jit_debug_descriptor;
             let (next, prev) = ((*entry.as_ptr()).next, (*entry.as_ptr()).prev);

@@ -90,17 +90,18 @@ impl Facts {
                 *does = facts.call(i, at, flow);
             }
         }
-        let mut work = Work { blocks: Vec::with_capacity(insns.len() / 4), before: Vec::new() };
+        let mut liveness =
+            Liveness { blocks: Vec::with_capacity(insns.len() / 4), before: Vec::new() };
         for (n, f) in flow.funcs.iter().enumerate() {
             let whole = facts.flow_back(
                 insns,
                 flow,
                 *f,
                 does.get(f.start..f.end).unwrap_or_default(),
-                &mut work,
+                &mut liveness,
             );
             if let (true, Some(uses), Some(first)) =
-                (whole, facts.uses.get_mut(n), work.before.first())
+                (whole, facts.uses.get_mut(n), liveness.before.first())
             {
                 uses.needed = *first;
             }
@@ -152,15 +153,15 @@ impl Facts {
         flow: &Flow,
         f: Func,
         does: &[Does],
-        work: &mut Work,
+        liveness: &mut Liveness,
     ) -> bool {
         let range = f.start..f.end;
         let (Some(insns), Some(marks)) = (insns.get(range.clone()), flow.marks.get(range.clone()))
         else {
             return false;
         };
-        work.sum_up(insns, marks, does);
-        let whole = work.settle(insns.len());
+        liveness.sum_up(insns, marks, does);
+        let whole = liveness.settle(insns.len());
         let Some(live) = self.live.get_mut(range) else { return false };
         if !whole {
             // Loops within loops within loops, written to make this slow: everything is needed
@@ -169,8 +170,8 @@ impl Facts {
             return false;
         }
         let mut end = insns.len();
-        for b in work.blocks.iter().rev() {
-            let mut after = b.after(&work.before, end);
+        for b in liveness.blocks.iter().rev() {
+            let mut after = b.after(&liveness.before, end);
             let range = b.start as usize..end;
             end = range.start;
             let (Some(live), Some(does)) = (live.get_mut(range.clone()), does.get(range)) else {
@@ -248,13 +249,13 @@ impl Block {
 }
 
 /// What is known of one function after the other.
-struct Work {
+struct Liveness {
     blocks: Vec<Block>,
     /// What is needed before each slot that starts a block, as far as is known.
     before: Vec<Regs>,
 }
 
-impl Work {
+impl Liveness {
     /// Goes once through a function's instructions: where blocks begin, and what each does.
     fn sum_up(&mut self, insns: &[Insn], marks: &[u8], does: &[Does]) {
         self.before.clear();

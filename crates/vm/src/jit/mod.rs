@@ -1,7 +1,7 @@
 //! The code generator: one BPF register is one machine register, one instruction a few machine
 //! instructions.
 //!
-//! clang has already optimised the program, so there is little left for a second compiler to find,
+//! clang has already optimized the program, so there is little left for a second compiler to find,
 //! and a great deal of time to lose. What pays is small: rotates, address arithmetic, arithmetic on
 //! memory, array lookups without a call.
 
@@ -82,7 +82,7 @@ pub struct Code {
 }
 
 /// What a generator makes of a program.
-struct Made {
+struct Generated {
     exec: Exec,
     /// Where each slot's code starts.
     offsets: Vec<u32>,
@@ -123,7 +123,7 @@ impl Code {
         cpu: Cpu,
     ) -> Result<Self, CompileError> {
         let flow = Flow::of(insns, env)?;
-        let Made { exec, offsets, functions, vector_saver, inner } =
+        let Generated { exec, offsets, functions, vector_saver, inner } =
             arch::compile(insns, env, &flow, cpu)?;
         Ok(Self { registered: None, exec, offsets, functions, vector_saver, inner })
     }

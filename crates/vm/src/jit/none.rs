@@ -2,7 +2,7 @@
 
 use skep_isa::Insn;
 
-use super::{CompileError, Made};
+use super::{CompileError, Generated};
 use crate::check::Flow;
 use crate::env::Env;
 
@@ -19,6 +19,6 @@ impl Cpu {
     }
 }
 
-pub(super) fn compile(_: &[Insn], _: &Env<'_>, _: &Flow, _: Cpu) -> Result<Made, CompileError> {
+pub(super) fn compile(_: &[Insn], _: &Env<'_>, _: &Flow, _: Cpu) -> Result<Generated, CompileError> {
     Err(CompileError::Machine)
 }

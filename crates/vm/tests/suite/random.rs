@@ -1,7 +1,7 @@
 //! Random programs.
 //!
 //! They end and stay inside their memory: r9 always points to a buffer, loops count in a stack slot
-//! that nothing else touches, and no stack address gets into a result. With [`Taste::Kernel`] they
+//! that nothing else touches, and no stack address gets into a result. With [`Judge::Kernel`] they
 //! are also what the kernel's verifier accepts, mostly: the buffer is the context or the value of a
 //! map, accesses to the stack are aligned, and the helpers are the kernel's.
 
@@ -94,13 +94,13 @@ impl Rng {
 /// Who must accept the programs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[allow(dead_code, reason = "each test binary uses one")]
-pub enum Taste {
+pub enum Judge {
     Engines,
     Kernel,
 }
 
 struct Maker {
-    taste: Taste,
+    judge: Judge,
     rng: Rng,
     out: Vec<Insn>,
     loops: i16,
@@ -170,7 +170,7 @@ impl Maker {
             }
             op::DIV | op::MOD => {
                 let signed = self.rng.below(2) as i16;
-                let imm = if self.taste == Taste::Kernel && x == op::K { imm | 1 } else { imm };
+                let imm = if self.judge == Judge::Kernel && x == op::K { imm | 1 } else { imm };
                 self.push(class | x | o, d, s, signed, imm);
             }
             op::MOV if x == op::X => {
@@ -189,7 +189,7 @@ impl Maker {
     fn place(&mut self, bytes: i16, aligned: bool) -> (u8, i16) {
         let (base, from, len) = self.rng.pick(&[(9, 0, BUFFER as i16), (10, -STACK, STACK)]);
         let off = from + self.rng.below((len - bytes + 1) as u64) as i16;
-        let aligned = aligned || (self.taste == Taste::Kernel && (base == 10 || self.in_ctx));
+        let aligned = aligned || (self.judge == Judge::Kernel && (base == 10 || self.in_ctx));
         (base, if aligned { off & !(bytes - 1) } else { off })
     }
 
@@ -208,7 +208,7 @@ impl Maker {
     fn atomic(&mut self) {
         let (size, bytes) = self.rng.pick(&[(op::W, 4), (op::DW, 8)]);
         let (mut base, mut off) = self.place(bytes, true);
-        if self.taste == Taste::Kernel && base == 9 && self.in_ctx {
+        if self.judge == Judge::Kernel && base == 9 && self.in_ctx {
             (base, off) = (10, -8);
         }
         let r = self.rng.reg();
@@ -221,7 +221,7 @@ impl Maker {
                 if self.rng.below(2) == 0 {
                     self.push(op::LDX | op::MEM | size, 0, base, off, 0);
                 }
-                if self.taste == Taste::Kernel && size == op::W {
+                if self.judge == Judge::Kernel && size == op::W {
                     // Linux 6.18 clears the upper half of r0 after a comparison that succeeds only
                     // where its verifier has seen that half read, and it
                     // forgets that on ways which it takes for the same as others.
@@ -237,7 +237,7 @@ impl Maker {
                 // r0 as address is a case of its own.
                 if self.rng.below(4) == 0 && base == 9 {
                     self.out.push(Insn::mov64_reg(0, 9));
-                    let r = if r == 0 && self.taste == Taste::Kernel { 1 } else { r };
+                    let r = if r == 0 && self.judge == Judge::Kernel { 1 } else { r };
                     self.push(op::STX | op::ATOMIC | size, 0, r, off, what | fetch);
                     self.set(0);
                 } else {
@@ -266,7 +266,7 @@ impl Maker {
         ]);
         let class = self.rng.pick(&[op::JMP, op::JMP32]);
         let imm = if self.rng.below(4) == 0 { 0 } else { imm };
-        if o == op::JA && self.taste == Taste::Kernel {
+        if o == op::JA && self.judge == Judge::Kernel {
             // What nothing leads to is refused.
             let c = self.condition();
             self.push(op::JMP | c, d, 0, 1, imm);
@@ -503,7 +503,7 @@ impl Maker {
         let t = if t == u { (u + 1) % 9 } else { t };
         let (size, bytes) = self.rng.pick(&[(op::B, 1), (op::H, 2), (op::W, 4), (op::DW, 8)]);
         let base =
-            if self.taste == Taste::Kernel && self.in_ctx { 10 } else { self.rng.pick(&[9, 10]) };
+            if self.judge == Judge::Kernel && self.in_ctx { 10 } else { self.rng.pick(&[9, 10]) };
         let low = if base == 10 { -STACK } else { 0 };
         let (index, scale) = (self.rng.below(8) as i16 * 8, self.rng.below(4) as i32);
         let (more, off) = (self.rng.below(3) as i16 * 8, self.rng.below(3) as i16 * 8);
@@ -513,7 +513,7 @@ impl Maker {
         if self.rng.below(2) == 0 && scale == 0 {
             self.out.push(Insn::mov64_reg(t, base));
             self.push(op::ALU64 | op::X | op::ADD, t, u, 0, 0);
-        } else if self.taste == Taste::Kernel && !self.main {
+        } else if self.judge == Judge::Kernel && !self.main {
             // In a local function the verifier of Linux 6.18 takes `number += r10` for the caller's
             // frame, believes the caller's values, and removes branches that are taken.
             self.push(op::ALU64 | op::LSH, u, 0, 0, scale);
@@ -543,7 +543,7 @@ impl Maker {
             _ => self.push(op::STX | op::MEM | size, t, r, off, 0),
         }
         // The buffer is at the same address for all engines, so there its address may live on.
-        let may_stay = self.taste == Taste::Engines && base == 9 && self.rng.below(2) == 0;
+        let may_stay = self.judge == Judge::Engines && base == 9 && self.rng.below(2) == 0;
         if !may_stay && self.out.last().is_some_and(|i| i.class() != op::LDX || i.dst() != t) {
             self.set(t);
         }
@@ -615,7 +615,7 @@ impl Maker {
             self.hide(t);
         }
         let (r, imm) = (self.rng.reg(), self.rng.imm());
-        let r = if r == u && self.taste == Taste::Kernel { t } else { r };
+        let r = if r == u && self.judge == Judge::Kernel { t } else { r };
         match self.rng.below(4) {
             0 => self.push(op::LDX | op::MEM | size, u, u, off, 0),
             1 => self.push(op::LDX | op::MEM | size, r, u, off, 0),
@@ -629,7 +629,7 @@ impl Maker {
 
     /// Makes an address in a register dead here: always where it differs from engine to engine.
     fn hide(&mut self, reg: u8) {
-        if self.taste == Taste::Kernel { self.set(reg) } else { self.kill(reg) }
+        if self.judge == Judge::Kernel { self.set(reg) } else { self.kill(reg) }
     }
 
     /// The same wide constant in several places.
@@ -697,15 +697,15 @@ impl Maker {
             3 => return self.probe(),
             _ => {}
         }
-        if self.taste == Taste::Kernel && !self.main {
+        if self.judge == Judge::Kernel && !self.main {
             return;
         }
         // One of them in a program is all that the kernel's verifier follows in little time.
-        let enough = self.taste == Taste::Kernel && !self.callbacks.is_empty();
+        let enough = self.judge == Judge::Kernel && !self.callbacks.is_empty();
         if self.main && !enough && self.rng.below(3) == 0 {
             return self.call_back();
         }
-        if self.main && (self.taste == Taste::Kernel || self.rng.below(2) == 0) {
+        if self.main && (self.judge == Judge::Kernel || self.rng.below(2) == 0) {
             self.out.push(Insn::mov64_reg(1, 9));
             self.push(op::LDX | op::MEM | op::DW, 2, 10, CTX, 0);
             self.calls.push(self.out.len());
@@ -719,7 +719,7 @@ impl Maker {
     /// A helper that calls a function of the program a few times.
     fn call_back(&mut self) {
         let (r, rounds) = (self.rng.reg(), self.rng.below(4) as i32);
-        let (count, data) = if self.taste == Taste::Kernel { (1, 3) } else { (3, 1) };
+        let (count, data) = if self.judge == Judge::Kernel { (1, 3) } else { (3, 1) };
         if self.rng.below(2) == 0 {
             self.out.push(Insn::mov64_reg(count, r));
             self.push(op::ALU64 | op::AND, count, 0, 0, 3);
@@ -728,7 +728,7 @@ impl Maker {
         }
         self.callbacks.push(self.out.len());
         self.out.extend(Insn::ld_imm64(2, op::PSEUDO_FUNC, 0));
-        if self.taste == Taste::Kernel {
+        if self.judge == Judge::Kernel {
             self.out.push(Insn::mov64_imm(data, 0));
             self.out.push(Insn::mov64_imm(4, 0));
             self.out.push(Insn::call(LOOP));
@@ -837,7 +837,7 @@ impl Maker {
     /// A loop of a few rounds.
     fn repeat(&mut self) {
         // The kernel's verifier goes all rounds of all ways.
-        let kernel = self.taste == Taste::Kernel;
+        let kernel = self.judge == Judge::Kernel;
         if self.loops == if kernel { 3 } else { LOOPS } || (kernel && self.called_back) {
             return;
         }
@@ -907,7 +907,7 @@ impl Maker {
     /// A function: sets every register and stack slot, works, and leaves all registers in the
     /// buffer.
     fn function(&mut self, steps: u64) {
-        if self.called_back && self.taste == Taste::Kernel {
+        if self.called_back && self.judge == Judge::Kernel {
             self.out.extend(Insn::ld_imm64(9, op::PSEUDO_MAP_IDX_VALUE, VALUE));
             self.in_ctx = false;
         } else {
@@ -953,20 +953,20 @@ pub struct Both {
 
 /// Makes the program of a seed.
 #[allow(dead_code, reason = "each test binary uses one")]
-pub fn program(seed: u64, taste: Taste) -> Vec<Insn> {
-    both(seed, taste).insns
+pub fn program(seed: u64, judge: Judge) -> Vec<Insn> {
+    both(seed, judge).insns
 }
 
 /// Makes both forms of the program of a seed.
-pub fn both(seed: u64, taste: Taste) -> Both {
+pub fn both(seed: u64, judge: Judge) -> Both {
     let mut rng = Rng(seed);
     // The kernel's verifier goes all ways.
     let (steps, more) =
-        if taste == Taste::Kernel { (3 + rng.below(12), 5) } else { (4 + rng.below(60), 10) };
-    let in_ctx = taste == Taste::Engines || rng.below(8) == 0;
-    let tails = (taste == Taste::Engines || !in_ctx) && rng.below(3) == 0;
+        if judge == Judge::Kernel { (3 + rng.below(12), 5) } else { (4 + rng.below(60), 10) };
+    let in_ctx = judge == Judge::Engines || rng.below(8) == 0;
+    let tails = (judge == Judge::Engines || !in_ctx) && rng.below(3) == 0;
     let mut m = Maker {
-        taste,
+        judge,
         rng,
         out: Vec::new(),
         loops: 0,

@@ -33,7 +33,7 @@ impl Gen<'_> {
             let Some(f) = self.flow.function_at((at as i64 + 1 + i64::from(i.imm)) as usize) else {
                 return false;
             };
-            if self.flow.leaves(f) {
+            if self.flow.may_tail_call(f) {
                 self.out.enc.load(Size::D, reg::R10, Mem::at(reg::RBP, self.frame.tails));
             }
             self.out.call(Label::Func(f));

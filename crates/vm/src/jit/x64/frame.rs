@@ -52,7 +52,7 @@ impl Gen<'_> {
             self.insns.get(f.start..f.end).unwrap_or_default(),
             uses.written & !uses.needed,
         );
-        let frame = self.plan(f, n);
+        let frame = self.frame_of(f, n);
         self.frame = frame;
         if at != 0 {
             self.out.align(16);
@@ -104,7 +104,7 @@ impl Gen<'_> {
     }
 
     /// Generates the return from the function.
-    pub(super) fn leave(&mut self) {
+    pub(super) fn epilogue(&mut self) {
         self.take_down();
         self.out.enc.ret();
     }
@@ -126,11 +126,11 @@ impl Gen<'_> {
     }
 
     /// Looks for what the frame of function number `n` must hold.
-    fn plan(&self, f: Func, n: usize) -> Frame {
+    fn frame_of(&self, f: Func, n: usize) -> Frame {
         let (mut deepest, mut fp, mut calls, mut may_goto, mut tails) =
             (0i32, false, false, false, false);
         // Whether it may leave the program.
-        let leaves = self.flow.leaves(n);
+        let may_tail_call = self.flow.may_tail_call(n);
         for (at, i) in self.flow.looks(self.insns, f.start..f.end) {
             may_goto |= i.code == op::JMP | op::JCOND;
             calls |= i.code == op::CALL && self.is_real_call(at, i);
@@ -168,13 +168,14 @@ impl Gen<'_> {
             & PRESERVED.iter().fold(0, |s, r| s | 1 << r);
         let framed = fp || calls || may_goto;
         // Programs that tail calls lead between are to have the same frame.
-        let alike = leaves && f.start == 0;
+        let alike = may_tail_call && f.start == 0;
         let mut size = if alike { op::STACK_SIZE } else { (-deepest + 7) & !7 };
         let mut word = |wanted: bool| {
             size += if wanted { 8 } else { 0 };
             if wanted { -size } else { 0 }
         };
-        let (rounds, tails, ctx) = (word(may_goto || alike), word(leaves), word(tails || alike));
+        let (rounds, tails, ctx) =
+            (word(may_goto || alike), word(may_tail_call), word(tails || alike));
         let rounds = if may_goto { rounds } else { 0 };
         // Two words are pushed before; calls want a multiple of sixteen.
         if calls && (size + 8 * saved.count_ones() as i32) % 16 != 0 {

@@ -43,7 +43,7 @@ enum What {
     Jump(Option<u8>, Label),
     Call(u64),
     Align(usize),
-    /// Padding before a loop that ends before this slot; [`Draft::finish`] makes an `Align` of it.
+    /// Padding before a loop that ends before this slot; [`CodeWithGaps::finish`] makes an `Align` of it.
     Loop(usize),
 }
 
@@ -70,7 +70,7 @@ impl Place {
 }
 
 /// Code with gaps.
-pub(super) struct Draft {
+pub(super) struct CodeWithGaps {
     pub enc: Enc,
     items: Vec<Item>,
     insns: Vec<Place>,
@@ -99,7 +99,7 @@ pub(super) struct Done {
     pub faults: Vec<Site>,
 }
 
-impl Draft {
+impl CodeWithGaps {
     pub fn new(slots: usize) -> Self {
         Self {
             // About what programs take.
@@ -134,7 +134,7 @@ impl Draft {
         self.funcs.push(here);
     }
 
-    /// Makes a label that [`Draft::bind`] puts somewhere.
+    /// Makes a label that [`CodeWithGaps::bind`] puts somewhere.
     pub fn local(&mut self) -> Label {
         self.locals.push(Place::default());
         Label::Local(self.locals.len() - 1)

@@ -37,22 +37,22 @@ mod call;
 mod constant;
 mod enc;
 mod frame;
-mod gather;
 mod jump;
 mod layout;
 mod mem;
 mod peep;
+mod wide_load;
 
 use skep_isa::{Insn, op};
 
 use self::constant::Constant;
 use self::enc::reg;
 use self::frame::Frame;
-use self::layout::{Draft, Label};
+use self::layout::{CodeWithGaps, Label};
 use self::mem::{Probe, is_probe};
 use super::live::Facts;
 use super::narrow;
-use super::{CompileError, Made};
+use super::{CompileError, Generated};
 use crate::check::{FUNC, Flow, LOOP, Malformed, SECOND, TARGET};
 use crate::env::Env;
 use crate::exec;
@@ -95,7 +95,7 @@ pub(super) fn compile(
     env: &Env<'_>,
     flow: &Flow,
     cpu: Cpu,
-) -> Result<Made, CompileError> {
+) -> Result<Generated, CompileError> {
     let facts = Facts::of(insns, env, flow);
     let mut g = Gen {
         insns,
@@ -104,7 +104,7 @@ pub(super) fn compile(
         facts: &facts,
         live: facts.live(),
         cpu,
-        out: Draft::new(insns.len()),
+        out: CodeWithGaps::new(insns.len()),
         frame: Frame::default(),
         constants: Vec::new(),
         narrow: 0,
@@ -125,11 +125,12 @@ pub(super) fn compile(
         return Err(CompileError::TooLarge { bytes: size });
     }
     let memory = |errno| CompileError::Memory { errno };
-    let draft = exec::Draft::new(exec::Draft::size(size, g.out.faults()), near).map_err(memory)?;
+    let draft = exec::WritableCode::new(exec::WritableCode::size(size, g.out.faults()), near)
+        .map_err(memory)?;
     let done = g.out.finish(draft.base(), |f| draft.reaches(f));
     let functions = flow.funcs.iter().map(|f| f.start).zip(done.functions).collect();
     let inner = g.shared.zip(done.inner);
-    Ok(Made {
+    Ok(Generated {
         exec: draft.seal(&done.code, g.sites, &done.faults).map_err(memory)?,
         offsets: done.insns,
         functions,
@@ -186,7 +187,7 @@ struct Gen<'a> {
     /// Registers whose value is read after each slot.
     live: &'a [Regs],
     cpu: Cpu,
-    out: Draft,
+    out: CodeWithGaps,
     frame: Frame,
     /// Constants that the function keeps in registers.
     constants: Vec<Constant>,
@@ -256,7 +257,7 @@ impl Gen<'_> {
             op::LDX => self.load(i),
             op::ST | op::STX => self.store(i),
             _ if i.code == op::EXIT => {
-                self.leave();
+                self.epilogue();
                 true
             }
             _ if i.code == op::CALL => self.call(at, *i),

@@ -53,7 +53,7 @@ impl Gen<'_> {
             }
             op::LDX if first.code & 0xe0 == op::MEM => {
                 let gathered = if matches!(first.code & op::DW, op::B | op::H) {
-                    self.gather(at)
+                    self.wide_load(at)
                 } else {
                     None
                 };

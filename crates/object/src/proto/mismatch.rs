@@ -18,7 +18,7 @@ pub struct Access {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the fields are named after what the message says")]
-pub enum Misfit {
+pub enum Mismatch {
     #[error("doesn't have {n}-th argument: {}", has(*.arguments, *.ret))]
     NoArgument { n: usize, arguments: usize, ret: Option<usize> },
     #[error("returns nothing, and ctx[{word}] would be its result")]
@@ -47,7 +47,7 @@ fn has(arguments: usize, ret: Option<usize>) -> String {
     }
 }
 
-impl Misfit {
+impl Mismatch {
     /// Says what to do about it.
     #[must_use]
     pub fn hint(&self) -> &'static str {
@@ -76,12 +76,12 @@ impl Access {
     ///
     /// # Errors
     /// When it goes beyond them.
-    pub fn check_untyped(self) -> Result<(), Misfit> {
+    pub fn check_untyped(self) -> Result<(), Mismatch> {
         let last = self.off.saturating_add(self.size.max(1) - 1) / 8;
         if (last as usize) < super::UNTYPED_WORDS {
             Ok(())
         } else {
-            Err(Misfit::Untyped { word: last as usize })
+            Err(Mismatch::Untyped { word: last as usize })
         }
     }
 
@@ -121,40 +121,40 @@ impl Prototype {
     ///
     /// # Errors
     /// What the function does not have.
-    pub fn check(&self, access: Access, returns: bool) -> Result<(), Misfit> {
+    pub fn check(&self, access: Access, returns: bool) -> Result<(), Mismatch> {
         access.words().try_for_each(|word| {
             let first = if word as u32 == access.off / 8 { access.off % 8 } else { 0 };
             self.check_word(word, first.into(), returns)
         })
     }
 
-    fn check_word(&self, word: usize, first: u64, returns: bool) -> Result<(), Misfit> {
+    fn check_word(&self, word: usize, first: u64, returns: bool) -> Result<(), Mismatch> {
         let words = self.words().len();
         let (place, at, value) = match self.role(word) {
             Some(Role::Argument(w, value)) => (Some(w.place), w.at, value),
-            Some(Role::Result(_)) if !returns => return Err(Misfit::ResultAtEntry { word }),
+            Some(Role::Result(_)) if !returns => return Err(Mismatch::ResultAtEntry { word }),
             Some(Role::Result(n)) => (self.ret_words().get(n).copied(), n as u64 * 8, &self.ret),
             None if word == words && returns => {
                 let text = self.ret.text.clone();
                 return Err(match self.ret.kind {
-                    ValueKind::Void => Misfit::NoResult { word },
-                    ValueKind::Struct | ValueKind::Union => Misfit::MemoryResult { word, text },
-                    _ => Misfit::FloatResult { word, text },
+                    ValueKind::Void => Mismatch::NoResult { word },
+                    ValueKind::Struct | ValueKind::Union => Mismatch::MemoryResult { word, text },
+                    _ => Mismatch::FloatResult { word, text },
                 });
             }
             None => {
                 let ret = (returns && !self.ret_words().is_empty()).then_some(words);
-                return Err(Misfit::NoArgument { n: word + 1, arguments: words, ret });
+                return Err(Mismatch::NoArgument { n: word + 1, arguments: words, ret });
             }
         };
         // The frame has six words of the stack; an argument may be behind them.
         let shown = !matches!(place, Some(Place::Vector))
             && !matches!(place, Some(Place::Stack(n)) if n >= 6);
         if !shown {
-            return Err(Misfit::Vector { word, what: self.describe(word) });
+            return Err(Mismatch::Vector { word, what: self.describe(word) });
         }
         if at + first >= value.size {
-            return Err(Misfit::Padding {
+            return Err(Mismatch::Padding {
                 what: self.describe(word),
                 size: value.size,
                 byte: at + first,
@@ -182,7 +182,7 @@ impl Prototype {
     ///
     /// # Errors
     /// The first word that is something else.
-    pub fn check_like(&self, first: &Self, access: Access, strictly: bool) -> Result<(), Misfit> {
+    pub fn check_like(&self, first: &Self, access: Access, strictly: bool) -> Result<(), Mismatch> {
         for word in access.words() {
             let same = match (first.role(word), self.role(word)) {
                 (Some(Role::Argument(a, x)), Some(Role::Argument(b, y))) => {
@@ -196,7 +196,7 @@ impl Prototype {
             };
             if !same {
                 let (what, other) = (self.describe(word), first.describe(word));
-                return Err(Misfit::Other { word, what, first: first.name.clone(), other });
+                return Err(Mismatch::Other { word, what, first: first.name.clone(), other });
             }
         }
         Ok(())

@@ -3,7 +3,7 @@
 //! clang takes packed structures, and whatever it does not know to be aligned, one byte at a time,
 //! and every parser of network headers does the same by hand. A run of loads through one register,
 //! shifts by whole bytes and ors is followed byte by byte; where a register then holds two, four or
-//! eight neighbours in either order, and nothing else of the run is needed, they are loaded at
+//! eight neighbors in either order, and nothing else of the run is needed, they are loaded at
 //! once.
 
 use skep_isa::{Insn, op};
@@ -117,7 +117,7 @@ fn word(bytes: Bytes) -> Option<Word> {
 
 impl Gen<'_> {
     /// Generates the longest run from `at` on that is one load.
-    pub(super) fn gather(&mut self, at: usize) -> Option<usize> {
+    pub(super) fn wide_load(&mut self, at: usize) -> Option<usize> {
         let base = self.insn(at).src();
         let mut run = Run::default();
         let mut best = None;

@@ -2,7 +2,7 @@
 //! brought is carried on in one of many forms, and then something depends on it. Mostly all ways
 //! suit what follows; now and then one does not, and must not pass for another.
 
-use super::maker::{Callee, Guess, Maker, Word};
+use super::maker::{Callee, Content, Maker, Word};
 use super::{ENTRIES, VALUE, map};
 use skep_isa::helper::id;
 use skep_isa::{Insn, ProgramType, kfunc, op};
@@ -35,7 +35,7 @@ impl Maker<'_> {
         self.kept |= 1 << p;
         self.apart(|m| m.need(p));
         self.kept &= !(1 << p);
-        self.set(p, Guess::Nothing);
+        self.set(p, Content::Nothing);
     }
 
     fn need(&mut self, p: u8) {
@@ -60,7 +60,7 @@ impl Maker<'_> {
             20 => self.joined_stack(p),
             21 => self.joined_spill(p),
             22 => self.joined_packet(p),
-            23 => self.joined_hold(p),
+            23 => self.joined_section(p),
             24 => self.joined_map(p),
             _ => self.joined_slice(p),
         }
@@ -74,7 +74,7 @@ impl Maker<'_> {
     fn coin(&mut self) -> usize {
         let d = if self.kept & 0x3f == 0 && self.r.chance(50) {
             self.emit(Insn::call(id::GET_PRANDOM_U32));
-            self.clobber(Guess::Number);
+            self.clobber(Content::Number);
             0
         } else {
             let d = self.free();
@@ -100,7 +100,7 @@ impl Maker<'_> {
         self.out.extend(Insn::ld_imm64(d, op::PSEUDO_MAP_IDX_VALUE, at | map::DATA as u64));
         let size = self.r.pick(&[op::B, op::W, op::DW]);
         self.emit(Insn::new(LDX | size, d, d, 0, 0));
-        self.set(d, Guess::Number);
+        self.set(d, Content::Number);
     }
 
     /// Ways that part here, and meet again.
@@ -164,7 +164,7 @@ impl Maker<'_> {
         } else {
             self.emit(Insn::mov64_imm(d, n as i32));
         }
-        self.set(d, Guess::Number);
+        self.set(d, Content::Number);
     }
 
     /// Something that changes nothing of what is kept, with ways of its own: a place where states
@@ -182,7 +182,7 @@ impl Maker<'_> {
                         m.emit(Insn::new(K64 | op::ADD, d, 0, 0, 1));
                     }
                 });
-                self.set(d, Guess::Number);
+                self.set(d, Content::Number);
             }
         }
     }
@@ -210,7 +210,7 @@ impl Maker<'_> {
                 // With more in the upper half, which a narrow store leaves behind.
                 let d = self.free();
                 self.out.extend(Insn::ld_imm64(d, 0, 1 << (32 + self.r.below(20))));
-                self.set(d, Guess::Number);
+                self.set(d, Content::Number);
                 self.emit(Insn::new(X64 | op::OR, p, d, 0, 0));
                 let size = self.r.pick(&[op::W, op::H, op::B]);
                 self.emit(Insn::new(STX | size, 10, p, slot, 0));
@@ -254,11 +254,11 @@ impl Maker<'_> {
                 0,
             )),
             11 | 12 if self.main && self.kept & 0x3f == 0 => {
-                self.initialise_arguments(p);
+                self.initialize_arguments(p);
                 self.calls.push((self.out.len(), Callee::Same));
                 self.emit(Insn::new(op::CALL, 0, op::PSEUDO_CALL, 0, 0));
                 self.emit(Insn::mov64_reg(p, 0));
-                self.clobber(Guess::Number);
+                self.clobber(Content::Number);
             }
             13 => {
                 // Out of the stack by an atomic that leaves something else there.
@@ -274,7 +274,7 @@ impl Maker<'_> {
             14 => {
                 let d = self.free();
                 self.emit(Insn::mov64_reg(d, p));
-                self.set(d, Guess::Number);
+                self.set(d, Content::Number);
                 if self.r.chance(50) {
                     self.pad();
                 }
@@ -287,13 +287,13 @@ impl Maker<'_> {
                 self.emit(Insn::new(X64 | op::ADD, p, n, 0, 0));
                 self.emit(Insn::new(X64 | op::SUB, p, n, 0, 0));
                 self.emit(Insn::new(op::JMP | op::JLT, n, 0, -4, self.r.below(4) as i32));
-                self.set(n, Guess::Number);
+                self.set(n, Content::Number);
             }
         }
-        self.set(p, Guess::Number);
+        self.set(p, Content::Number);
     }
 
-    fn initialise_arguments(&mut self, p: u8) {
+    fn initialize_arguments(&mut self, p: u8) {
         self.emit(Insn::mov64_reg(1, p));
     }
 
@@ -305,14 +305,14 @@ impl Maker<'_> {
 
     fn helper(&mut self, id: u32) {
         self.emit(Insn::call(id));
-        self.clobber(Guess::Number);
+        self.clobber(Content::Number);
     }
 
     /// The size of memory given to a helper.
     fn joined_size(&mut self, p: u8) {
         let words = self.r.below(4) as u32 + 1;
         let room = i64::from(8 * words);
-        self.initialise(1..1 + words as usize);
+        self.initialize(1..1 + words as usize);
         let tracing = !matches!(
             self.kind,
             ProgramType::Xdp
@@ -343,7 +343,7 @@ impl Maker<'_> {
             105 => {
                 self.emit(Insn::mov64_imm(3, 10));
                 self.words_at(4, 0);
-                self.known.stack[0] = Word { written: 0xff, holds: Guess::Nothing };
+                self.known.stack[0] = Word { written: 0xff, holds: Content::Nothing };
             }
             182 => self.out.extend(Insn::ld_imm64(
                 3,
@@ -355,7 +355,7 @@ impl Maker<'_> {
         }
         self.helper(helper);
         for w in &mut self.known.stack[1..1 + words as usize] {
-            w.holds = Guess::Nothing;
+            w.holds = Content::Nothing;
         }
     }
 
@@ -379,12 +379,12 @@ impl Maker<'_> {
         self.emit(Insn::new(X64 | op::ADD, d, p, 0, 0));
         self.emit(Insn::new(LDX | code, d, d, 0, 0));
         self.emit(Insn::mov64_imm(d, 0));
-        self.set(d, Guess::Number);
+        self.set(d, Content::Number);
     }
 
     /// Which word of the stack is read or written.
     fn joined_stack_offset(&mut self, p: u8) {
-        self.initialise(1..5);
+        self.initialize(1..5);
         self.brought(
             p,
             Numbers { good: &[-16, -24, -32, -40], bad: &[0, 8, -12, -504, -520], ranges: false },
@@ -394,12 +394,12 @@ impl Maker<'_> {
         self.emit(Insn::new(X64 | op::ADD, d, p, 0, 0));
         if self.r.chance(60) {
             self.emit(Insn::new(LDX | op::DW, d, d, 0, 0));
-            self.set(d, Guess::Number);
+            self.set(d, Content::Number);
         } else {
             self.emit(Insn::new(ST | op::DW, d, 0, 0, 1));
-            self.set(d, Guess::Nothing);
+            self.set(d, Content::Nothing);
             for w in &mut self.known.stack[1..5] {
-                w.holds = Guess::Nothing;
+                w.holds = Content::Nothing;
             }
         }
     }
@@ -412,7 +412,7 @@ impl Maker<'_> {
             _ => 177,
         };
         self.kept |= 1 << q;
-        self.initialise(1..5);
+        self.initialize(1..5);
         self.odd(|m, odd| {
             let sizes =
                 if m.r.chance(40) && !odd { (true, 8 * m.r.below(4) as i32) } else { (false, 0) };
@@ -424,9 +424,9 @@ impl Maker<'_> {
             }
             let size = if odd && m.r.chance(60) { 8 } else { sizes.1 };
             m.emit(Insn::mov64_imm(q, size));
-            m.set(p, Guess::Nothing);
+            m.set(p, Content::Nothing);
         });
-        self.set(q, Guess::Number);
+        self.set(q, Content::Number);
         self.carry(q, true);
         if self.r.chance(50) {
             self.emit(Insn::new(STX | op::DW, 10, p, -8 * 17, 0));
@@ -473,7 +473,7 @@ impl Maker<'_> {
         let i = if self.r.chance(30) {
             let d = self.free();
             self.emit(Insn::mov64_imm(d, than));
-            self.set(d, Guess::Number);
+            self.set(d, Content::Number);
             Insn::new(class | op::X | code, p, d, 1, 0)
         } else {
             Insn::new(class | code, p, 0, 1, than)
@@ -522,13 +522,13 @@ impl Maker<'_> {
     }
 
     /// The functions of these pieces.
-    pub fn way_function(&mut self, callee: Callee) {
+    pub fn path_function(&mut self, callee: Callee) {
         match callee {
             Callee::Never => self.emit(Insn::new(LDX | op::DW, 0, 1, 0, 0)),
             Callee::Same => {
                 self.emit(Insn::mov64_reg(6, 1));
                 self.kept |= 1 << 6;
-                self.set(6, Guess::Number);
+                self.set(6, Content::Number);
                 self.apart(|m| {
                     m.carry(6, false);
                     if m.r.chance(30) {
@@ -567,7 +567,7 @@ impl Maker<'_> {
             m.brought(6, Numbers { good, bad: &[2, 7, -1, 1 << 31], ranges: most > 0 });
         });
         self.emit(Insn::mov64_reg(0, 6));
-        self.set(0, Guess::Number);
+        self.set(0, Content::Number);
     }
 
     /// The size of a record, or of a slice of it.
@@ -581,7 +581,7 @@ impl Maker<'_> {
         let fails = self.out.len();
         self.emit(Insn::new(op::JMP | op::JEQ, 0, 0, 0, 0));
         self.emit(Insn::mov64_reg(p, 0));
-        self.set(p, Guess::Nothing);
+        self.set(p, Content::Nothing);
         if self.r.chance(40) {
             self.pad();
         }
@@ -589,7 +589,7 @@ impl Maker<'_> {
         self.emit(Insn::mov64_reg(1, p));
         self.emit(Insn::mov64_imm(2, 0));
         self.helper(self.r.pick(&[132, 133]));
-        self.clobber(Guess::Nothing);
+        self.clobber(Content::Nothing);
         self.aim(fails);
         self.emit(Insn::mov64_imm(p, 0));
     }
@@ -597,7 +597,7 @@ impl Maker<'_> {
     /// A pointer on some ways, NULL on others; a number that is neither.
     fn joined_pointer(&mut self, p: u8) {
         let off = i64::from(VALUE[map::DATA]) - 8;
-        self.initialise(1..2);
+        self.initialize(1..2);
         self.odd(|m, odd| {
             match m.r.below(3) {
                 _ if odd => m.emit(Insn::mov64_imm(p, m.r.pick(&[1, -1, 64]))),
@@ -609,14 +609,14 @@ impl Maker<'_> {
                     m.r.below(off as u64 + 1) << 32 | map::DATA as u64,
                 )),
             }
-            m.set(p, Guess::Nothing);
+            m.set(p, Content::Nothing);
         });
         self.through_stack(p);
         let d = self.free();
         self.emit(Insn::new(op::JMP | op::JEQ, p, 0, 1, 0));
         self.emit(Insn::new(LDX | op::DW, d, p, 0, 0));
         self.emit(Insn::mov64_imm(d, 0));
-        self.set(d, Guess::Number);
+        self.set(d, Content::Number);
     }
 
     /// Spills and fills whatever `p` has.
@@ -641,7 +641,7 @@ impl Maker<'_> {
             } else {
                 m.words_at(p, 4);
             }
-            m.set(p, Guess::Nothing);
+            m.set(p, Content::Nothing);
         });
         self.through_stack(p);
     }
@@ -651,22 +651,22 @@ impl Maker<'_> {
         if !self.main {
             return self.joined_pointer(p);
         }
-        self.initialise(1..5);
+        self.initialize(1..5);
         self.words_or_null(p, &[1, -1, 4096]);
         self.emit(Insn::mov64_imm(1, 3));
         self.emit(Insn::mov64_reg(2, p));
         self.calls.push((self.out.len(), Callee::Global));
         self.emit(Insn::new(op::CALL, 0, op::PSEUDO_CALL, 0, 0));
         self.lose_packet();
-        self.clobber(Guess::Number);
+        self.clobber(Content::Number);
         for w in &mut self.known.stack[1..5] {
-            w.holds = Guess::Nothing;
+            w.holds = Content::Nothing;
         }
     }
 
     /// How many words a format is given.
     fn joined_words(&mut self, p: u8) {
-        self.initialise(1..5);
+        self.initialize(1..5);
         self.brought(p, Numbers { good: &[16], bad: &[8, 0, 24, 15], ranges: false });
         self.words_at(1, 4);
         self.emit(Insn::mov64_imm(2, 16));
@@ -678,7 +678,7 @@ impl Maker<'_> {
         }
         self.helper(165);
         for w in &mut self.known.stack[1..5] {
-            w.holds = Guess::Nothing;
+            w.holds = Content::Nothing;
         }
     }
 
@@ -709,7 +709,7 @@ impl Maker<'_> {
             self.emit(Insn::new(X64 | op::ADD, d, 10, 0, 0));
             self.emit(Insn::new(K64 | op::ADD, d, 0, 0, i32::from(slot) - 8));
             self.emit(Insn::new(STX | op::DW, d, p, 0, 0));
-            self.set(d, Guess::Nothing);
+            self.set(d, Content::Nothing);
         }
         if self.r.chance(60) {
             self.pad();
@@ -723,7 +723,7 @@ impl Maker<'_> {
             slot + self.r.below(8 / size) as i16 * size as i16,
             0,
         ));
-        self.set(p, Guess::Number);
+        self.set(p, Content::Number);
         self.carry(p, false);
         let d = self.free();
         self.out.extend(Insn::ld_imm64(
@@ -733,7 +733,7 @@ impl Maker<'_> {
         ));
         self.emit(Insn::new(X64 | op::ADD, d, p, 0, 0));
         self.emit(Insn::new(LDX | op::DW, d, d, 0, 0));
-        self.set(d, Guess::Number);
+        self.set(d, Content::Number);
     }
 
     /// A number that is the same as another, or so much more, on all ways: a test of one bounds the
@@ -763,9 +763,9 @@ impl Maker<'_> {
             } else if odd && how == 3 {
                 m.emit(Insn::new(K64 | op::RSH, q, 0, 0, 1));
             }
-            m.set(p, Guess::Number);
+            m.set(p, Content::Number);
         });
-        self.set(q, Guess::Number);
+        self.set(q, Content::Number);
         if self.r.chance(50) {
             let slot = self.hidden();
             let of = self.r.pick(&[p, q]);
@@ -777,8 +777,8 @@ impl Maker<'_> {
         }
         // In [step, step + room) it is not below `p + step`, so `p` is in [0, room).
         let class = if half { op::JMP32 } else { op::JMP };
-        self.leave(Insn::new(class | op::JLT, q, 0, 0, step));
-        self.leave(Insn::new(class | op::JGE, q, 0, 0, step + room));
+        self.jump_out(Insn::new(class | op::JLT, q, 0, 0, step));
+        self.jump_out(Insn::new(class | op::JGE, q, 0, 0, step + room));
         let d = self.free();
         self.out.extend(Insn::ld_imm64(
             d,
@@ -787,7 +787,7 @@ impl Maker<'_> {
         ));
         self.emit(Insn::new(X64 | op::ADD, d, p, 0, 0));
         self.emit(Insn::new(LDX | op::B, d, d, 0, 0));
-        self.set(d, Guess::Number);
+        self.set(d, Content::Number);
         self.kept &= !(1 << q);
     }
 
@@ -841,7 +841,7 @@ impl Maker<'_> {
     /// A spilled pointer to one thing or another.
     fn joined_spill(&mut self, p: u8) {
         let slot = self.hidden();
-        self.initialise(1..5);
+        self.initialize(1..5);
         self.odd(|m, odd| {
             match m.r.below(3) {
                 0 if odd => m.emit(Insn::mov64_imm(p, m.r.pick(&[0, 1, 4096]))),
@@ -869,7 +869,7 @@ impl Maker<'_> {
         self.emit(Insn::new(LDX | op::DW, p, 10, slot, 0));
         let d = self.free();
         self.emit(Insn::new(LDX | op::DW, d, p, 8, 0));
-        self.set(d, Guess::Number);
+        self.set(d, Content::Number);
     }
 
     /// How much of the packet is known to be there.
@@ -898,8 +898,8 @@ impl Maker<'_> {
             let d = m.free();
             m.emit(Insn::mov64_reg(d, p));
             m.emit(Insn::new(K64 | op::ADD, d, 0, 0, size));
-            m.set(d, Guess::Nothing);
-            m.leave(Insn::new(op::JMP | op::X | op::JGT, d, q, 0, 0));
+            m.set(d, Content::Nothing);
+            m.jump_out(Insn::new(op::JMP | op::X | op::JGT, d, q, 0, 0));
             if odd && m.r.chance(30) && m.kind == ProgramType::Xdp {
                 // Moved away.
                 m.emit(Insn::mov64_reg(1, 9));
@@ -908,16 +908,16 @@ impl Maker<'_> {
                 m.lose_packet();
             }
         });
-        self.set(p, Guess::Nothing);
-        self.set(q, Guess::Nothing);
+        self.set(p, Content::Nothing);
+        self.set(q, Content::Nothing);
         self.through_stack(p);
         self.emit(Insn::new(LDX | op::DW, p, p, 0, 0));
-        self.set(p, Guess::Number);
+        self.set(p, Content::Number);
         self.kept &= !(1 << q);
     }
 
     /// Something that is held on some ways only, and a number that says on which.
-    fn joined_hold(&mut self, p: u8) {
+    fn joined_section(&mut self, p: u8) {
         let Some(q) = self.saved() else { return };
         self.kept |= 1 << q;
         let what = self.r.below(5);
@@ -963,7 +963,7 @@ impl Maker<'_> {
                 m.out.pop();
             }
             m.emit(Insn::mov64_imm(p, says));
-            m.set(p, Guess::Number);
+            m.set(p, Content::Number);
         });
         // No calls while a lock is held.
         if what == 4 {
@@ -995,10 +995,10 @@ impl Maker<'_> {
                 self.helper(94);
             }
         }
-        self.clobber(Guess::Nothing);
+        self.clobber(Content::Nothing);
         self.aim(over);
         self.emit(Insn::mov64_imm(q, 0));
-        self.set(q, Guess::Number);
+        self.set(q, Content::Number);
         self.kept &= !(1 << q);
     }
 
@@ -1013,20 +1013,20 @@ impl Maker<'_> {
             _ => self.joined_packet_pointer(p, q),
         }
         self.kept &= !(1 << q);
-        self.set(q, Guess::Nothing);
+        self.set(q, Content::Nothing);
     }
 
     fn found(&mut self, d: u8, m: usize) {
         self.emit(Insn::new(ST | op::W, 10, 0, -4, self.r.below(9) as i32));
         self.known.stack[0].written |= 0xf0;
-        self.known.stack[0].holds = Guess::Nothing;
+        self.known.stack[0].holds = Content::Nothing;
         self.emit(Insn::mov64_reg(2, 10));
         self.emit(Insn::new(K64 | op::ADD, 2, 0, 0, -4));
         self.out.extend(Insn::ld_imm64(1, op::PSEUDO_MAP_IDX, m as u64));
         self.helper(1);
-        self.clobber(Guess::Nothing);
+        self.clobber(Content::Nothing);
         self.emit(Insn::mov64_reg(d, 0));
-        self.set(d, Guess::Nothing);
+        self.set(d, Content::Nothing);
     }
 
     /// A test for NULL, of the value itself or of a copy; on some ways of another, or of none.
@@ -1042,9 +1042,9 @@ impl Maker<'_> {
                 }
             } else {
                 m.emit(Insn::mov64_reg(q, p));
-                m.set(q, Guess::Nothing);
+                m.set(q, Content::Nothing);
                 if early {
-                    m.leave(Insn::new(op::JMP | op::JEQ, m.r.pick(&[p, q]), 0, 0, 0));
+                    m.jump_out(Insn::new(op::JMP | op::JEQ, m.r.pick(&[p, q]), 0, 0, 0));
                 } else if odd {
                     m.found(p, map::HASH);
                 }
@@ -1052,11 +1052,11 @@ impl Maker<'_> {
         });
         self.through_stack(q);
         if !early {
-            self.leave(Insn::new(op::JMP | op::JEQ, q, 0, 0, 0));
+            self.jump_out(Insn::new(op::JMP | op::JEQ, q, 0, 0, 0));
         }
         let d = self.free();
         self.emit(Insn::new(LDX | op::DW, d, p, 8, 0));
-        self.set(d, Guess::Number);
+        self.set(d, Content::Number);
     }
 
     /// The lock of one value is taken, and that of the same given back, or of another.
@@ -1068,7 +1068,7 @@ impl Maker<'_> {
             } else {
                 m.emit(Insn::mov64_reg(q, p));
             }
-            m.set(q, Guess::Nothing);
+            m.set(q, Content::Nothing);
         });
         self.through_stack(q);
         for (value, helper) in [(p, 93), (q, 94)] {
@@ -1101,19 +1101,19 @@ impl Maker<'_> {
             } else {
                 m.emit(Insn::mov64_reg(q, p));
             }
-            m.set(p, Guess::Nothing);
-            m.set(q, Guess::Nothing);
+            m.set(p, Content::Nothing);
+            m.set(q, Content::Nothing);
         });
         self.through_stack(q);
         let [a, b] = self.r.pick(&[[1, 2], [4, 0]]);
         self.emit(Insn::mov64_reg(a, p));
         self.emit(Insn::new(K64 | op::ADD, a, 0, 0, 8));
         self.emit(Insn::new(LDX | op::W, b, 9, fields[1], 0));
-        self.set(a, Guess::Nothing);
-        self.set(b, Guess::Nothing);
-        self.leave(Insn::new(op::JMP | op::X | op::JGT, a, b, 0, 0));
+        self.set(a, Content::Nothing);
+        self.set(b, Content::Nothing);
+        self.jump_out(Insn::new(op::JMP | op::X | op::JGT, a, b, 0, 0));
         self.emit(Insn::new(LDX | op::DW, a, q, 0, 0));
-        self.set(a, Guess::Number);
+        self.set(a, Content::Number);
     }
 
     fn iter_at(&mut self, off: i32) {
@@ -1124,7 +1124,7 @@ impl Maker<'_> {
     pub fn kernel_function(&mut self, name: &'static str) {
         let (number, _) = kfunc::by_name(name).expect("a kernel function of that name");
         self.emit(Insn::call(number));
-        self.clobber(Guess::Nothing);
+        self.clobber(Content::Nothing);
     }
 
     /// One map or another, whose values are not of one size.
@@ -1134,22 +1134,22 @@ impl Maker<'_> {
         self.odd(|m, odd| {
             let of = if odd { map::PERCPU } else { m.r.pick(&maps) };
             m.out.extend(Insn::ld_imm64(p, op::PSEUDO_MAP_IDX, of as u64));
-            m.set(p, Guess::Nothing);
+            m.set(p, Content::Nothing);
         });
         let off = if self.r.chance(50) { good } else { 40 };
         self.through_stack(p);
         self.emit(Insn::new(ST | op::W, 10, 0, -4, 0));
         self.known.stack[0].written |= 0xf0;
-        self.known.stack[0].holds = Guess::Nothing;
+        self.known.stack[0].holds = Content::Nothing;
         self.emit(Insn::mov64_reg(1, p));
         self.emit(Insn::mov64_reg(2, 10));
         self.emit(Insn::new(K64 | op::ADD, 2, 0, 0, -4));
         self.helper(1);
-        self.clobber(Guess::Nothing);
+        self.clobber(Content::Nothing);
         self.emit(Insn::new(op::JMP | op::JEQ, 0, 0, 1, 0));
         self.emit(Insn::new(LDX | op::DW, 0, 0, off, 0));
         self.emit(Insn::mov64_imm(0, 0));
-        self.set(0, Guess::Number);
+        self.set(0, Content::Number);
     }
 
     /// What only programs for the kernel call: flags that must be 0, objects that may be missing,
@@ -1170,7 +1170,7 @@ impl Maker<'_> {
             );
             self.emit(Insn::new(STX | op::W, 10, p, -8, 0));
             (self.known.stack[0].written, self.known.stack[0].holds) =
-                (self.known.stack[0].written | 0x0f, Guess::Nothing);
+                (self.known.stack[0].written | 0x0f, Content::Nothing);
             if self.r.chance(40) {
                 self.pad();
                 self.emit(Insn::new(STX | op::W, 10, p, -8, 0));
@@ -1184,7 +1184,7 @@ impl Maker<'_> {
         }
         if which == 1 {
             // The task must be an object or missing, and so must the first contents.
-            self.initialise(1..3);
+            self.initialize(1..3);
             let task = self.r.chance(50);
             self.odd(|m, odd| {
                 if !task && !odd && m.r.chance(50) {
@@ -1192,7 +1192,7 @@ impl Maker<'_> {
                 } else {
                     m.emit(Insn::mov64_imm(p, if odd { m.r.pick(&[1, 8, -1]) } else { 0 }));
                 }
-                m.set(p, Guess::Nothing);
+                m.set(p, Content::Nothing);
             });
             self.through_stack(p);
             self.out.extend(Insn::ld_imm64(1, op::PSEUDO_MAP_IDX, map::TASKS as u64));
@@ -1201,7 +1201,7 @@ impl Maker<'_> {
             self.emit(Insn::mov64_imm(without, 0));
             self.emit(Insn::mov64_imm(4, 1));
             self.helper(156);
-            self.clobber(Guess::Nothing);
+            self.clobber(Content::Nothing);
             return;
         }
         self.brought(p, Numbers { good: &[0], bad: &[1, 4, -1, 1 << 32], ranges: false });

@@ -15,7 +15,7 @@ impl Btf {
     ///
     /// # Errors
     /// When a root does not exist.
-    pub fn only(&self, roots: &[TypeId]) -> Result<(Self, Vec<TypeId>), BtfError> {
+    pub fn subset(&self, roots: &[TypeId]) -> Result<(Self, Vec<TypeId>), BtfError> {
         let mut wanted = Wanted::default();
         let ids = roots.iter().map(|id| wanted.id(*id)).collect();
         let mut builder = Builder::new();
@@ -95,7 +95,7 @@ mod tests {
         let mut compared = 0;
         for (id, _) in all.types() {
             let Ok(size) = all.size_of(id) else { continue };
-            let (few, ids) = all.only(&[id, id]).expect("the type exists");
+            let (few, ids) = all.subset(&[id, id]).expect("the type exists");
             assert_eq!(ids, [1, 1]);
             assert!(few.len() <= all.len());
             assert_eq!(few.size_of(1), Ok(size), "{}", all.describe(id));
@@ -109,7 +109,7 @@ mod tests {
         }
         assert!(compared > 20);
         assert_eq!(
-            all.only(&[all.len() as TypeId]).map(drop),
+            all.subset(&[all.len() as TypeId]).map(drop),
             Err(BtfError::NoType { id: all.len() as TypeId })
         );
     }
