@@ -50,7 +50,7 @@ impl KeyForm {
 /// assert_eq!(cell, *b"\x03\0\0\0abc\0\0\0\0\0");
 /// assert_eq!(shape.read_cell(&cell), Some(&b"abc"[..]));
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum KeyShape {
     /// Every key has this many bytes; with 0 there are no keys.
     Fixed(u32),
@@ -83,6 +83,16 @@ impl KeyShape {
     pub const fn max_len(self) -> usize {
         match self {
             Self::Fixed(n) | Self::Bytes { max: n } => n as usize,
+        }
+    }
+
+    /// Returns what a definition calls `key_size`: the bytes that a program's pointer leads to.
+    #[must_use]
+    #[inline]
+    pub const fn key_size(self) -> u32 {
+        match self {
+            Self::Fixed(n) => n,
+            Self::Bytes { .. } => DynptrUser::SIZE,
         }
     }
 
@@ -163,6 +173,7 @@ mod tests {
     #[test]
     fn cells_have_one_size_and_keys_their_own() {
         assert_eq!((KeyShape::Fixed(7).cell_size(), BYTES.cell_size()), (7, 12));
+        assert_eq!((KeyShape::Fixed(7).key_size(), BYTES.key_size()), (7, 16));
         let mut cell = [0xee; 12];
         for key in [&b"a"[..], b"abcde", b"ab\0", b"\0"] {
             assert!(BYTES.write_cell(&mut cell, key));

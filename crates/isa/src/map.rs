@@ -119,58 +119,6 @@ pub mod update {
     pub const LOCK: u64 = 4;
 }
 
-/// Tells what the keys of a map are.
-///
-/// Which of the two a map has follows from its type and definition: a key type that is the struct
-/// `bpf_dynptr` says [`Bytes`](Self::Bytes), and `map_extra` the maximum length.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum KeyShape {
-    /// Every key has this many bytes (`key_size`). Programs pass a pointer to them.
-    Fixed(u32),
-    /// A key has between one byte and `max`. Programs pass a pointer to a dynptr on their stack;
-    /// the key is the memory of that dynptr.
-    Bytes {
-        /// The maximum length of a key, at most [`MAX_KEY_BYTES`](Self::MAX_KEY_BYTES).
-        max: u32,
-    },
-}
-
-impl KeyShape {
-    /// The largest maximum of [`Bytes`](Self::Bytes): the size a dynptr can have
-    /// (include/linux/bpf.h `DYNPTR_MAX_SIZE`).
-    pub const MAX_KEY_BYTES: u32 = (1 << 24) - 1;
-
-    /// `key_size` of a map whose keys are [`Bytes`](Self::Bytes): the size of `struct bpf_dynptr`.
-    pub const DYNPTR_SIZE: u32 = 16;
-
-    /// Tells whether a key may have this many bytes.
-    #[must_use]
-    pub const fn allows(self, len: usize) -> bool {
-        match self {
-            Self::Fixed(size) => len == size as usize,
-            Self::Bytes { max } => 0 < len && len <= max as usize,
-        }
-    }
-
-    /// Returns the number of bytes of the longest key.
-    #[must_use]
-    pub const fn max_len(self) -> u32 {
-        match self {
-            Self::Fixed(size) => size,
-            Self::Bytes { max } => max,
-        }
-    }
-
-    /// Returns what a definition calls `key_size`: the bytes that a program's pointer leads to.
-    #[must_use]
-    pub const fn key_size(self) -> u32 {
-        match self {
-            Self::Fixed(size) => size,
-            Self::Bytes { .. } => Self::DYNPTR_SIZE,
-        }
-    }
-}
-
 /// Everything the code generator knows of a map: where values lie when they can be found without a
 /// call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -233,14 +181,5 @@ mod tests {
             assert!(row.helpers.is_sorted(), "{}", row.name);
         }
         assert_eq!(MapType::from_raw(0), None);
-    }
-
-    #[test]
-    fn a_key_has_its_size_or_any_up_to_the_maximum() {
-        let (fixed, bytes) = (KeyShape::Fixed(4), KeyShape::Bytes { max: 4 });
-        let allowed = |shape: KeyShape| (0..6).filter(|n| shape.allows(*n)).collect::<Vec<_>>();
-        assert_eq!((allowed(fixed), allowed(bytes)), (vec![4], vec![1, 2, 3, 4]));
-        assert_eq!((fixed.key_size(), bytes.key_size()), (4, 16));
-        assert_eq!(allowed(KeyShape::Fixed(0)), [0], "a queue has no keys");
     }
 }

@@ -141,7 +141,7 @@ fn numbers(n: usize) -> Vec<Insn> {
     end(out)
 }
 
-/// Tests of numbers whose two ways meet again.
+/// Tests of numbers whose two paths meet again.
 fn diamonds(n: usize) -> Vec<Insn> {
     let mut out = vec![Insn::mov64_reg(6, 1), Insn::mov64_imm(7, 0)];
     for i in 0..n {

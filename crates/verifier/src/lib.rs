@@ -154,7 +154,7 @@ impl Default for Options {
     }
 }
 
-/// What was learnt about a program on the way.
+/// What the walk learned about a program.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Info {
@@ -238,7 +238,7 @@ impl Verified {
         &self.prog
     }
 
-    /// Returns what was learnt on the way.
+    /// Returns what the walk learned.
     #[must_use]
     pub fn info(&self) -> &Info {
         &self.info

@@ -1,4 +1,4 @@
-//! What matters on the way to a fault: the instructions that made the values it is about, and the
+//! What matters on the path to a fault: the instructions that made the values it is about, and the
 //! tests of these.
 //!
 //! Found backwards from the fault, by registers and slots of the stack. Values that go through
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn values_are_followed_through_registers_and_slots() {
-        let way = [
+        let path = [
             (0, "mov %r6, %r1"),
             (0, "mov %r7, 5"),
             (0, "stxdw [%r10-8], %r6"),
@@ -148,16 +148,19 @@ mod tests {
             (0, "add %r2, %r7"),
             (0, "ldxb %r0, [%r2]"),
         ];
-        assert_eq!(marked(&way, &unbounded(2)), [0, 1, 2, 5, 6, 7, 8, 9]);
+        assert_eq!(marked(&path, &unbounded(2)), [0, 1, 2, 5, 6, 7, 8, 9]);
         // Another register than the one that the instruction reads: the message knows better.
-        assert_eq!(marked(&way, &unbounded(6)), [4, 9]);
-        assert_eq!(marked(&way, &Reason::NoDynptr { reg: 7 }), [1, 5, 9]);
-        assert_eq!(marked(&way, &Reason::VariableObject { what: "R10" }), [0, 1, 2, 5, 6, 7, 8, 9]);
+        assert_eq!(marked(&path, &unbounded(6)), [4, 9]);
+        assert_eq!(marked(&path, &Reason::NoDynptr { reg: 7 }), [1, 5, 9]);
+        assert_eq!(
+            marked(&path, &Reason::VariableObject { what: "R10" }),
+            [0, 1, 2, 5, 6, 7, 8, 9]
+        );
     }
 
     #[test]
     fn values_are_followed_into_functions_and_out_of_them() {
-        let way = [
+        let path = [
             (0, "mov %r1, 1"),
             (0, "mov %r2, 2"),
             (0, "call local +1"),
@@ -170,13 +173,13 @@ mod tests {
             (1, "mov %r6, 0"),
             (1, "ldxb %r0, [%r1]"),
         ];
-        assert_eq!(marked(&way, &unbounded(1)), [1, 2, 3, 5, 6, 7, 8, 10]);
-        assert_eq!(marked(&way, &unbounded(6)), [8, 9, 10]);
+        assert_eq!(marked(&path, &unbounded(1)), [1, 2, 3, 5, 6, 7, 8, 10]);
+        assert_eq!(marked(&path, &unbounded(6)), [8, 9, 10]);
     }
 
     #[test]
     fn a_reference_is_followed_by_tests_from_where_it_was_taken() {
-        let way = [
+        let path = [
             (0, "jgt %r7, 9, +1"),
             (0, "call ringbuf_reserve"),
             (0, "mov %r6, %r0"),
@@ -185,14 +188,14 @@ mod tests {
             (0, "jeq %r8, 0, +1"),
             (0, "exit"),
         ];
-        assert_eq!(marked(&way, &Reason::Unreleased { id: 1, insn: 1 }), [1, 3, 5, 6]);
+        assert_eq!(marked(&path, &Reason::Unreleased { id: 1, insn: 1 }), [1, 3, 5, 6]);
     }
 
     #[test]
     fn comparisons_of_the_packet_matter_to_all_pointers_into_it() {
-        let way = ["mov %r1, %r6", "jgt %r3, %r2, +1", "jgt %r4, %r5, +1", "ldxb %r0, [%r1]"];
+        let path = ["mov %r1, %r6", "jgt %r3, %r2, +1", "jgt %r4, %r5, +1", "ldxb %r0, [%r1]"];
         let mut steps: Vec<Step> =
-            way.iter().enumerate().map(|(n, line)| step(n, 0, line)).collect();
+            path.iter().enumerate().map(|(n, line)| step(n, 0, line)).collect();
         steps[1].regs = vec![(2, "pkt_end()".to_owned()), (3, "pkt(off=14,r=0)".to_owned())];
         steps[2].regs = vec![(4, "scalar()".to_owned()), (5, "scalar()".to_owned())];
         for (reason, wanted) in
@@ -208,8 +211,8 @@ mod tests {
 
     #[test]
     fn of_an_endless_loop_the_last_turn_matters() {
-        let way = [(0, "mov %r6, 0"), (0, "add %r6, 0"), (0, "ja -2")];
-        let twice: Vec<_> = way.iter().chain(&way[1..]).chain(&way[1..2]).copied().collect();
+        let path = [(0, "mov %r6, 0"), (0, "add %r6, 0"), (0, "ja -2")];
+        let twice: Vec<_> = path.iter().chain(&path[1..]).chain(&path[1..2]).copied().collect();
         assert_eq!(marked(&twice, &Reason::InfiniteLoop { insn: 3 }), [3, 4, 5]);
         assert_eq!(marked(&[], &Reason::Empty), [0usize; 0]);
     }

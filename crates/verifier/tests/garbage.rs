@@ -122,7 +122,7 @@ fn counted(log: &str, word: &str) -> usize {
 }
 
 /// Twenty forks that each leave another word on the stack, and all of them decide something later:
-/// no two of a million ways are alike, and what is kept of them stays bounded.
+/// no two of a million paths are alike, and what is kept of them stays bounded.
 #[test]
 fn states_that_never_match_are_kept_in_bounds() {
     const BITS: i16 = 20;
@@ -166,7 +166,7 @@ fn a_long_counted_loop_with_a_fork_inside_is_walked_little_more_than_once() {
     insns.extend([Insn::mov64_imm(0, 0), Insn::exit()]);
     let prog = Linked::from_insns("laps", ProgramType::Kprobe, insns);
     let proof = verify(&prog, &Options::default()).expect("accepted");
-    // Six instructions a lap; the other way of each fork goes on to the next stored state.
+    // Six instructions a lap; the other path of each fork goes on to the next stored state.
     let laps = proof.info().processed / LAPS as u32;
     assert!(
         (6..20).contains(&laps),

@@ -201,8 +201,8 @@ fn a_global_function_has_at_most_five_arguments() {
 /// Linux puts aside as many.
 #[test]
 fn so_many_paths_may_be_open() {
-    for (ways, ok) in [(8192, true), (8193, false)] {
-        let jumps: String = (0..ways).map(|n| format!("jeq %r0, {}, out\n", n + 5)).collect();
+    for (paths, ok) in [(8192, true), (8193, false)] {
+        let jumps: String = (0..paths).map(|n| format!("jeq %r0, {}, out\n", n + 5)).collect();
         let p = prog(
             ProgramType::Kprobe,
             &format!("call get_prandom_u32\n{jumps}out: mov %r0, 0\nexit\n"),
@@ -218,7 +218,7 @@ fn so_many_paths_may_be_open() {
     }
 }
 
-/// The steps of a rejection are those of the way that was wrong, and no others; each with the
+/// The steps of a rejection are those of the path that was wrong, and no others; each with the
 /// registers it touches as they were.
 #[test]
 fn the_steps_of_a_rejection_are_its_path() {
@@ -226,7 +226,7 @@ fn the_steps_of_a_rejection_are_its_path() {
         let r = verify(p, &Options::default()).expect_err("refused");
         (r.path().iter().map(|s| s.insn).collect::<Vec<_>>(), r.insn, r.reason.to_string())
     };
-    // The way that falls through is walked first, and is right.
+    // The path that falls through is walked first, and is right.
     let p = prog(
         ProgramType::Kprobe,
         "call get_prandom_u32\njne %r0, 0, bad\nmov %r0, 0\nexit\nbad: mov %r0, %r5\nexit\n",
@@ -244,7 +244,7 @@ fn the_steps_of_a_rejection_are_its_path() {
     assert_eq!(
         seen.iter().filter(|(insn, _)| *insn == 2).count(),
         16,
-        "turns on the way: {seen:?}"
+        "turns on the path: {seen:?}"
     );
     let (first, last) = (&seen[..3], &seen[seen.len() - 4..]);
     assert_eq!(first, [(0, vec![]), (1, vec![]), (2, vec![(6, "0".to_owned())])]);
@@ -261,7 +261,7 @@ fn the_steps_of_a_rejection_are_its_path() {
             && regs.iter().zip(want).all(|(r, w)| r.0 == w.0 && r.1.starts_with(w.1));
         assert!(insn == at && same, "{insn}: {regs:?}, wanted {at}: {want:?}");
     }
-    // Behind a way with such a loop: nothing of it.
+    // Behind a path with such a loop: nothing of it.
     let asm = "call get_prandom_u32\njne %r0, 0, bad\nmov %r6, 0\nnext: may_goto out\nadd %r6, 1\nja next\nout: mov %r0, 0\nexit\n\
         bad: mov %r7, 8\nmov %r8, 9\nadd %r7, %r8\nadd %r8, %r7\nadd %r8, %r7\nadd %r8, %r7\nldxdw %r0, [%r8]\nexit\n";
     let r = verify(&prog(ProgramType::Kprobe, asm), &Options::default()).expect_err("refused");
@@ -305,7 +305,7 @@ fn the_steps_of_a_rejection_are_its_path() {
     assert_eq!(touched(&r), wanted);
 }
 
-/// The walk goes deep first and finds this fault behind three tests and a loop; the way that a
+/// The walk goes deep first and finds this fault behind three tests and a loop; the path that a
 /// person is shown is the shortest there is.
 #[test]
 fn the_path_shown_is_the_shortest() {
@@ -335,7 +335,7 @@ fn the_path_shown_is_the_shortest() {
 }
 
 /// Where stack may be read that was never written, it matters no more than stack that holds
-/// something unknown: one way stands for both.
+/// something unknown: one path stands for both.
 #[test]
 fn unwritten_stack_need_not_be_told_from_unknown_stack() {
     let asm = "call get_prandom_u32\nmov %r6, %r0\njeq %r6, 0, on\nstxdw [%r10-8], %r6\non: mov %r0, 0\nmov %r6, 0\nmov %r7, 0\nexit\n";
@@ -345,7 +345,7 @@ fn unwritten_stack_need_not_be_told_from_unknown_stack() {
         (options.allow_uninit_stack, options.strict) = (allow, strict);
         info(&prog(ProgramType::Kprobe, asm), &options).processed
     };
-    // The second way ends at the instruction where they meet, or is walked to its end.
+    // The second path ends at the instruction where they meet, or is walked to its end.
     assert_eq!([walked(true, false), walked(false, false), walked(true, true)], [9, 12, 12]);
 }
 

@@ -1,4 +1,4 @@
-//! The whole log reads as Linux 6.18 writes it: one grammar takes both, and on straight ways both
+//! The whole log reads as Linux 6.18 writes it: one grammar takes both, and on straight paths both
 //! say the same of every register.
 #![allow(clippy::print_stdout, reason = "how much was compared is worth seeing")]
 
@@ -101,7 +101,7 @@ fn every_line_has_a_shape_that_the_kernels_log_has() {
     }
 }
 
-/// What both say up to the first place where ways part: instructions, and registers that they
+/// What both say up to the first place where paths part: instructions, and registers that they
 /// looked at or changed.
 fn straight(log: &str) -> Vec<(String, BTreeMap<String, String>)> {
     let mut out: Vec<(String, BTreeMap<String, String>)> = Vec::new();
@@ -168,7 +168,7 @@ fn linux_says_the_same_of_straight_paths() {
         shapes(&c.name, taken, &theirs);
         let (_, log) = ours(&c.prog);
         let (log, theirs) = (straight(&log), straight(&theirs));
-        // Of a pointer that may be NULL the other way comes first here.
+        // Of a pointer that may be NULL the other path comes first here.
         let along = log.iter().zip(&theirs).take_while(|((ours, _), (theirs, _))| ours == theirs);
         for ((insn, regs), (_, their_regs)) in along {
             for (name, value) in regs {

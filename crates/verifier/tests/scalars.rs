@@ -85,7 +85,7 @@ fn insn(o: Op, class: u8) -> Insn {
     Insn::new(class | op::X | code, 0, 1, signed, 0)
 }
 
-/// Tells whether a comparison holds; `NotSet` is the way a `jset` does not take.
+/// Tells whether a comparison holds; `NotSet` is the path a `jset` does not take.
 fn holds(cmp: Cmp, a: u64, b: u64, is32: bool) -> bool {
     let code = match cmp {
         Cmp::Eq => op::JEQ,

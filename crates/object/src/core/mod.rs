@@ -24,7 +24,7 @@ use std::sync::Arc;
 pub const POISON_CORE: i32 = 0x0bad_2310;
 
 /// Steps of comparing types that one program may cost: types may refer to each other in any number
-/// of ways.
+/// of paths.
 const BUDGET: u64 = 50_000_000;
 
 /// Holds the types a program is fitted to: those of the code it looks at.

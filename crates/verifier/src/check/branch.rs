@@ -1,4 +1,4 @@
-//! Jumps: which ways are possible, and what each way teaches.
+//! Jumps: which paths are possible, and what each path teaches.
 
 use super::{Next, Walk};
 use crate::cfg;
@@ -66,18 +66,18 @@ impl Walk<'_> {
         } else {
             a.val.assume(cmp.negate(), b.val, is32)
         };
-        let (way, ways) = match (yes, no) {
+        let (side, sides) = match (yes, no) {
             (Some(_), None) => (Some(to), None),
             (None, Some(_)) => (Some(next), None),
             // No number is left: this point is never reached.
             (None, None) => (None, None),
             (Some(y), Some(n)) => (Some(next), Some((y, n))),
         };
-        let Some((y, n)) = ways else {
+        let Some((y, n)) = sides else {
             // The outcome rests on these numbers.
             self.flow.mark(a.node);
             self.flow.mark(b.node);
-            return Ok(way);
+            return Ok(side);
         };
         let mut taken = self.state.clone();
         self.learn(&mut taken, i, &a, &b, y);
@@ -85,7 +85,7 @@ impl Walk<'_> {
         self.learn(&mut fallen, i, &a, &b, n);
         self.state = fallen;
         self.fork(taken, to);
-        Ok(way)
+        Ok(side)
     }
 
     /// Writes what a comparison taught into a state, also into registers known to be equal.
@@ -146,7 +146,7 @@ impl Walk<'_> {
                     let mut null = self.state.clone();
                     null.settle_null(p.id, true, |_| false);
                     self.settle_not_null(p.id);
-                    // Walk the way with the memory first: errors there are the interesting ones.
+                    // Walk the path with the memory first: errors there are the interesting ones.
                     self.fork(null, if_equal);
                     return if_not;
                 }

@@ -1,5 +1,5 @@
-//! The shortest way to a fault: the walk goes deep first, and the way on which it finds one may be
-//! a long way round.
+//! The shortest path to a fault: the walk goes deep first, and the path on which it finds one may
+//! be a long way round.
 
 use super::Walk;
 use crate::compare::{How, covers, same_place};
@@ -8,22 +8,22 @@ use crate::state::State;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-/// Most instructions looked at in search of a shorter way: so many, and so many for each that the
+/// Most instructions looked at in search of a shorter path: so many, and so many for each that the
 /// walk itself looked at.
 const EFFORT: u32 = 100_000;
 const EFFORT_AT_LEAST: u32 = 1_000;
 const EFFORT_EACH: u32 = 4;
 
-/// Most ways open at a time, and most states kept at one instruction.
+/// Most paths open at a time, and most states kept at one instruction.
 const OPEN: usize = 4_096;
 const KEPT: usize = 256;
 
 /// Most jumps to one and the same place whose sides are tried.
 const FORKS_TRIED: u32 = 4;
-/// Longest way that is walked several times for it.
+/// Longest path that is walked several times for it.
 const LONGEST_TRIED: usize = 20_000;
 
-/// A way through a program.
+/// A path through a program.
 pub struct Route {
     /// The state it begins in.
     pub start: State,
@@ -33,9 +33,9 @@ pub struct Route {
     pub widened: Vec<(usize, State)>,
 }
 
-/// A way not followed to its end.
+/// A path not followed to its end.
 struct Open {
-    /// Instructions on it so far, and ways found before it: the shortest goes on first, of equal
+    /// Instructions on it so far, and paths found before it: the shortest goes on first, of equal
     /// ones the oldest.
     rank: (u32, u32),
     insn: usize,
@@ -65,7 +65,7 @@ impl PartialEq for Open {
 impl Eq for Open {}
 
 impl Walk<'_> {
-    /// The way that was walked last.
+    /// The path that was walked last.
     pub fn route(&self) -> Route {
         Route {
             start: self.start.clone(),
@@ -74,10 +74,10 @@ impl Walk<'_> {
         }
     }
 
-    /// Looks for the shortest way to the fault that ended the walk `long`, breadth first from where
-    /// that began; `None` when none is shorter than its own, or it is too far away.
+    /// Looks for the shortest path to the fault that ended the walk `long`, breadth first from
+    /// where that began; `None` when none is shorter than its own, or it is too far away.
     ///
-    /// A state within another one that was reached by a way no longer leads to no fault that the
+    /// A state within another one that was reached by a path no longer leads to no fault that the
     /// other does not lead to.
     pub fn shortest(&mut self, long: &Walk<'_>, reason: &Reason) -> Option<Route> {
         if matches!(
@@ -100,8 +100,8 @@ impl Walk<'_> {
             state: long.start.clone(),
         }]);
         let mut found = 0;
-        while let Some(way) = open.pop() {
-            let (len, at) = (way.rank.0 + 1, way.insn);
+        while let Some(path) = open.pop() {
+            let (len, at) = (path.rank.0 + 1, path.insn);
             if len >= longest || open.len() > OPEN || self.flow.is_full() {
                 return None;
             }
@@ -109,19 +109,19 @@ impl Walk<'_> {
             if self.cfg.prune.get(at) == Some(&true) || self.cfg.heads.get(at) == Some(&true) {
                 let here = seen.get_mut(at)?;
                 let within = |old: &State| {
-                    same_place(old, &way.state)
-                        && covers(old, &way.state, at, &self.cfg, &self.flow, How::Within)
+                    same_place(old, &path.state)
+                        && covers(old, &path.state, at, &self.cfg, &self.flow, How::Within)
                 };
                 if here.iter().any(within) {
                     continue;
                 }
                 if here.len() < KEPT {
-                    here.push(way.state.clone());
+                    here.push(path.state.clone());
                 }
             }
             let last = u32::try_from(all.len()).ok()?;
-            all.push((at as u32, way.last));
-            (self.state, self.insn) = (way.state, at);
+            all.push((at as u32, path.last));
+            (self.state, self.insn) = (path.state, at);
             let next = match self.step(at) {
                 Err(r) if at == long.insn && same_fault(&r, reason) => {
                     return Some(Route {
@@ -143,7 +143,7 @@ impl Walk<'_> {
         None
     }
 
-    /// Walks a way again and shows every step; ends at its end or at a fault. It is walked so that
+    /// Walks a path again and shows every step; ends at its end or at a fault. It is walked so that
     /// it ends with `reason`, if it can be.
     ///
     /// A trail does not tell which side of a jump was taken that leads to the same instruction on
@@ -219,16 +219,16 @@ impl Walk<'_> {
     }
 }
 
-/// Tells whether one fault is the other, found on another way.
+/// Tells whether one fault is the other, found on another path.
 fn same_fault(a: &Reason, b: &Reason) -> bool {
     match (a, b) {
-        // Ids tell in which order things were made, which depends on the ways walked before.
+        // Ids tell in which order things were made, which depends on the paths walked before.
         (Reason::Unreleased { insn: x, .. }, Reason::Unreleased { insn: y, .. }) => x == y,
         _ => a == b,
     }
 }
 
-/// The way that ends with the instruction `last`.
+/// The path that ends with the instruction `last`.
 fn trail(all: &[(u32, Option<u32>)], last: u32) -> Vec<u32> {
     let mut out: Vec<u32> =
         std::iter::successors(all.get(last as usize), |(_, before)| all.get((*before)? as usize))

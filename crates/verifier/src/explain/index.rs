@@ -1,5 +1,5 @@
 //! Where the variable part of an address comes from: the index, what it was multiplied by, and the
-//! tests of it on the way.
+//! tests of it along the path.
 //!
 //! Followed backwards through the steps of the path, inside one function, through registers,
 //! numbers added and multiplied, and slots of the stack that were filled whole. What cannot be
@@ -279,7 +279,7 @@ fn source(code: Insn, place: Place) -> Option<Place> {
     }
 }
 
-/// What a comparison says of the number in a register, on the way that was taken.
+/// What a comparison says of the number in a register, on the path that was taken.
 fn test(steps: &[Step], n: usize, reg: u8) -> Option<Test> {
     let code = steps[n].code;
     let narrow = code.class() == op::JMP32;

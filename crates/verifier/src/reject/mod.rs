@@ -55,7 +55,7 @@ pub struct Rejection {
 }
 
 impl Rejection {
-    /// Returns the shortest way to the fault that was found, or its last 400 instructions: oldest
+    /// Returns the shortest path to the fault that was found, or its last 400 instructions: oldest
     /// first, the one at fault last.
     #[must_use]
     pub fn path(&self) -> &[Step] {

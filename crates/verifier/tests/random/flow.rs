@@ -1,4 +1,4 @@
-//! Pieces with a way of their own: loops, functions, callbacks; and which piece comes next.
+//! Pieces with a path of their own: loops, functions, callbacks; and which piece comes next.
 
 use super::maker::{CALLEES, Callee, Content, Known, Maker, WORDS};
 use super::{VALUE, map};
@@ -45,7 +45,7 @@ impl Maker<'_> {
         }
     }
 
-    /// Meets what is known on another way that comes here.
+    /// Meets what is known on another path that comes here.
     pub fn join(&mut self, other: &Known) {
         let at = self.out.len();
         // Through a jump of no effect, so that there is something to land on.
@@ -115,7 +115,7 @@ impl Maker<'_> {
         self.join(&before);
     }
 
-    /// The body of a loop from `top` on, and the way back; false when there is no register for it
+    /// The body of a loop from `top` on, and the path back; false when there is no register for it
     /// to use. Of `regs`, what stands there before must stand there again.
     fn turn(&mut self, top: usize, regs: Range<u8>) -> bool {
         // Guesses from before the loop need not hold in it: only what no piece inside changes is

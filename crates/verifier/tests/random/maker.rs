@@ -38,7 +38,7 @@ pub enum Callee {
     Same,
     /// A callback that must never be called.
     Never,
-    /// A callback whose ways give different answers.
+    /// A callback whose paths give different answers.
     Answer,
 }
 

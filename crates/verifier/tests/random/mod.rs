@@ -2,7 +2,7 @@
 //! picks the next piece, and now and then the guess is ignored.
 //!
 //! [`program`] makes one; [`maker`] keeps the guesses, `numbers`, `memory`, `flow` and `objects`
-//! have the pieces. Those of `ways` are about what was proved of one way and must not count for
+//! have the pieces. Those of `paths` are about what was proved of one path and must not count for
 //! another that it meets.
 
 mod flow;

@@ -321,7 +321,7 @@ impl Maker<'_> {
         size
     }
 
-    /// Memory of a dynptr, and ways that end what it rests on.
+    /// Memory of a dynptr, and paths that end what it rests on.
     pub fn joined_slice(&mut self, p: u8) {
         if self.r.chance(40) {
             return self.joined_slice_size(p);

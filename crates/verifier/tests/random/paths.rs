@@ -1,5 +1,5 @@
-//! Pieces about ways that meet: each puts something else into a register or on the stack, what they
-//! brought is carried on in one of many forms, and then something depends on it. Mostly all ways
+//! Pieces about paths that meet: each puts something else into a register or on the stack, what they
+//! brought is carried on in one of many forms, and then something depends on it. Mostly all paths
 //! suit what follows; now and then one does not, and must not pass for another.
 
 use super::maker::{Callee, Content, Maker, Word};
@@ -13,10 +13,10 @@ const LDX: u8 = op::LDX | op::MEM;
 const STX: u8 = op::STX | op::MEM;
 const ST: u8 = op::ST | op::MEM;
 
-/// How often one of the ways does not suit, in percent.
+/// How often one of the paths does not suit, in percent.
 const ODD: u64 = 35;
 
-/// What the ways may bring.
+/// What the paths may bring.
 #[derive(Clone, Copy)]
 struct Numbers<'n> {
     good: &'n [i64],
@@ -104,8 +104,8 @@ impl Maker<'_> {
     }
 
     /// Ways that part here, and meet again.
-    fn part(&mut self, ways: usize, each: &mut dyn FnMut(&mut Self, usize)) {
-        let Some(others) = ways.checked_sub(1).filter(|n| *n > 0) else { return each(self, 0) };
+    fn part(&mut self, paths: usize, each: &mut dyn FnMut(&mut Self, usize)) {
+        let Some(others) = paths.checked_sub(1).filter(|n| *n > 0) else { return each(self, 0) };
         let fork = self.coin();
         let before = self.known;
         each(self, others);
@@ -118,20 +118,20 @@ impl Maker<'_> {
         self.known.meet(&after);
     }
 
-    /// As [`part`](Self::part) with two or three ways; `each` is told whether its way shall not
+    /// As [`part`](Self::part) with two or three paths; `each` is told whether its path shall not
     /// suit what follows.
     pub fn odd(&mut self, mut each: impl FnMut(&mut Self, bool)) {
-        let ways = 2 + self.r.below(2) as usize;
-        let odd = if self.r.chance(ODD) { self.r.below(ways as u64) as usize } else { ways };
-        self.part(ways, &mut |m, way| {
+        let paths = 2 + self.r.below(2) as usize;
+        let odd = if self.r.chance(ODD) { self.r.below(paths as u64) as usize } else { paths };
+        self.part(paths, &mut |m, path| {
             if m.r.chance(20) {
                 m.pad();
             }
-            each(m, way == odd);
+            each(m, path == odd);
         });
     }
 
-    /// Puts a number into `place` on each way, and carries it on.
+    /// Puts a number into `place` on each path, and carries it on.
     fn brought(&mut self, place: u8, n: Numbers<'_>) {
         self.odd(|m, odd| {
             m.bring(place, m.r.pick(if odd { n.bad } else { n.good }), n.ranges, odd)
@@ -167,7 +167,7 @@ impl Maker<'_> {
         self.set(d, Content::Number);
     }
 
-    /// Something that changes nothing of what is kept, with ways of its own: a place where states
+    /// Something that changes nothing of what is kept, with paths of its own: a place where states
     /// are compared.
     fn pad(&mut self) {
         match self.r.below(6) {
@@ -176,8 +176,8 @@ impl Maker<'_> {
             2 => self.may_goto(),
             _ => {
                 let d = self.free();
-                self.part(2, &mut |m, way| {
-                    m.emit(Insn::mov64_imm(d, way as i32));
+                self.part(2, &mut |m, path| {
+                    m.emit(Insn::mov64_imm(d, path as i32));
                     for _ in 0..m.r.below(4) {
                         m.emit(Insn::new(K64 | op::ADD, d, 0, 0, 1));
                     }
@@ -455,7 +455,7 @@ impl Maker<'_> {
         self.kept &= !(1 << q);
     }
 
-    /// A test that always goes one way, and what must not be done on the other.
+    /// A test that always goes one path, and what must not be done on the other.
     fn joined_branch(&mut self, p: u8) {
         let (code, than, good, bad): (_, _, &[i64], &[i64]) = self.r.pick(&[
             (op::JEQ, 5, &[5][..], &[4, 1 << 32 | 5, -5][..]),
@@ -594,7 +594,7 @@ impl Maker<'_> {
         self.emit(Insn::mov64_imm(p, 0));
     }
 
-    /// A pointer on some ways, NULL on others; a number that is neither.
+    /// A pointer on some paths, NULL on others; a number that is neither.
     fn joined_pointer(&mut self, p: u8) {
         let off = i64::from(VALUE[map::DATA]) - 8;
         self.initialize(1..2);
@@ -631,7 +631,7 @@ impl Maker<'_> {
         }
     }
 
-    /// Puts words of the stack or NULL into `p`, on odd ways a number that is neither.
+    /// Puts words of the stack or NULL into `p`, on odd paths a number that is neither.
     fn words_or_null(&mut self, p: u8, neither: &[i32]) {
         self.odd(|m, odd| {
             if odd {
@@ -682,7 +682,7 @@ impl Maker<'_> {
         }
     }
 
-    /// Bytes of the stack that are zero on all ways, however they were written.
+    /// Bytes of the stack that are zero on all paths, however they were written.
     fn joined_zeroes(&mut self, p: u8) {
         let slot = self.hidden();
         self.odd(|m, odd| {
@@ -736,7 +736,7 @@ impl Maker<'_> {
         self.set(d, Content::Number);
     }
 
-    /// A number that is the same as another, or so much more, on all ways: a test of one bounds the
+    /// A number that is the same as another, or so much more, on all paths: a test of one bounds the
     /// other.
     fn joined_link(&mut self, p: u8) {
         let Some(q) = self.saved() else { return };
@@ -791,7 +791,7 @@ impl Maker<'_> {
         self.kept &= !(1 << q);
     }
 
-    /// Bytes of the stack that not all ways write.
+    /// Bytes of the stack that not all paths write.
     fn joined_stack(&mut self, p: u8) {
         let slot = -8 * (17 + self.r.below(12) as i16);
         let need = self.r.pick(&[8, 4]);
@@ -916,7 +916,7 @@ impl Maker<'_> {
         self.kept &= !(1 << q);
     }
 
-    /// Something that is held on some ways only, and a number that says on which.
+    /// Something that is held on some paths only, and a number that says on which.
     fn joined_section(&mut self, p: u8) {
         let Some(q) = self.saved() else { return };
         self.kept |= 1 << q;
@@ -1029,7 +1029,7 @@ impl Maker<'_> {
         self.set(d, Content::Nothing);
     }
 
-    /// A test for NULL, of the value itself or of a copy; on some ways of another, or of none.
+    /// A test for NULL, of the value itself or of a copy; on some paths of another, or of none.
     fn joined_test(&mut self, p: u8, q: u8) {
         self.found(p, map::HASH);
         let early = self.r.chance(40);

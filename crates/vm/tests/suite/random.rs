@@ -224,7 +224,7 @@ impl Maker {
                 if self.judge == Judge::Kernel && size == op::W {
                     // Linux 6.18 clears the upper half of r0 after a comparison that succeeds only
                     // where its verifier has seen that half read, and it
-                    // forgets that on ways which it takes for the same as others.
+                    // forgets that on paths which it takes for the same as others.
                     self.push(op::ALU | op::X | op::MOV, 0, 0, 0, 0);
                 }
                 self.push(op::STX | op::ATOMIC | size, base, r, off, op::ATOMIC_CMPXCHG);
@@ -836,7 +836,7 @@ impl Maker {
 
     /// A loop of a few rounds.
     fn repeat(&mut self) {
-        // The kernel's verifier goes all rounds of all ways.
+        // The kernel's verifier goes all rounds of all paths.
         let kernel = self.judge == Judge::Kernel;
         if self.loops == if kernel { 3 } else { LOOPS } || (kernel && self.called_back) {
             return;
@@ -960,7 +960,7 @@ pub fn program(seed: u64, judge: Judge) -> Vec<Insn> {
 /// Makes both forms of the program of a seed.
 pub fn both(seed: u64, judge: Judge) -> Both {
     let mut rng = Rng(seed);
-    // The kernel's verifier goes all ways.
+    // The kernel's verifier goes all paths.
     let (steps, more) =
         if judge == Judge::Kernel { (3 + rng.below(12), 5) } else { (4 + rng.below(60), 10) };
     let in_ctx = judge == Judge::Engines || rng.below(8) == 0;
