@@ -29,9 +29,11 @@ use sites::Site;
 
 use crate::{files_below, relative, root};
 
-/// Files whose mutants change words, not verdicts.
+/// Files whose mutants change words, not verdicts, and tests.
 const LEFT_OUT: &[&str] =
-    &["check/shortest.rs", "lib.rs", "log.rs", "reject.rs", "show.rs", "slice.rs", "trace.rs"];
+    &["check/shortest.rs", "lib.rs", "log.rs", "prune/tests.rs", "show.rs", "slice.rs", "trace.rs"];
+/// And folders of such files.
+const LEFT_OUT_FOLDERS: &[&str] = &["reject/"];
 
 /// Test programs in the order they are asked, quick ones first, and which of their tests.
 const TESTS: &[(&str, &str)] = &[
@@ -342,7 +344,9 @@ fn plant(src: &Path, place: &Path) -> Result<Vec<Site>> {
     for path in files_below(&original, &|p| p.extension().is_some_and(|e| e == "rs"))? {
         let name = path.strip_prefix(&original)?.display().to_string();
         let text = std::fs::read_to_string(&path)?;
-        if !LEFT_OUT.contains(&name.as_str()) {
+        if !LEFT_OUT.contains(&name.as_str())
+            && !LEFT_OUT_FOLDERS.iter().any(|folder| name.starts_with(folder))
+        {
             sites.extend(sites::find(&name, &text));
         }
         sources.push((PathBuf::from(name), text));
