@@ -297,7 +297,11 @@ fn records<const K: usize, T>(
     if of.bytes.is_empty() {
         return Ok(Vec::new());
     }
-    if size < K * 4 || size > MOST || !size.is_multiple_of(4) || of.bytes.len() % size != 0 {
+    if size < K * 4
+        || size > MOST
+        || !size.is_multiple_of(4)
+        || !of.bytes.len().is_multiple_of(size)
+    {
         return Err(RawProgramError::RecordSize { array, size, bytes: of.bytes.len() });
     }
     let read = |(n, record): (usize, &[u8])| {

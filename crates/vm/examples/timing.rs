@@ -77,11 +77,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             continue;
         }
         let insns = text::assemble(asm)?;
-        // SAFETY: the programs above stay inside their memory and end.
         let compile = best(|| {
+            // SAFETY: the programs above stay inside their memory and end.
             unsafe { Code::compile(&insns, &env) }.map_or(0, |c| c.machine_code().len() as u64)
         });
-        // SAFETY: as above.
+        // SAFETY: the programs above stay inside their memory and end.
         let code = unsafe { Code::compile(&insns, &env) }?;
         let program = interp::Program::new(&insns, &env)?;
         let entry = code.entry();

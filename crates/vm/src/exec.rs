@@ -56,7 +56,7 @@ pub(crate) struct Exec {
 
 // SAFETY: the bytes never change after sealing, and the mapping is freed once, by the last owner.
 unsafe impl Send for Exec {}
-// SAFETY: as above.
+// SAFETY: the bytes never change after sealing, so threads may read them at once.
 unsafe impl Sync for Exec {}
 
 impl WritableCode {
@@ -156,7 +156,7 @@ pub(crate) struct Marker {
 
 // SAFETY: nobody reads or writes the page; it is unmapped once.
 unsafe impl Send for Marker {}
-// SAFETY: as above.
+// SAFETY: nobody reads or writes the page.
 unsafe impl Sync for Marker {}
 
 impl Marker {

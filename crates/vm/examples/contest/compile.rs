@@ -53,11 +53,11 @@ pub fn run(objects: &[&str]) -> Result<()> {
     };
     let maps = [map; 4];
     let env = Env { maps: &maps, helper: &helpers };
-    // SAFETY: what is compiled here is not run.
     let ns = best(|| {
+        // SAFETY: what is compiled here is not run.
         unsafe { Code::compile(&insns, &env) }.map_or(0, |c| c.machine_code().len() as u64)
     });
-    // SAFETY: as above.
+    // SAFETY: what is compiled here is not run.
     let code = unsafe { Code::compile(&insns, &env) }?;
     println!(
         "measured {ns} ns\nresult {} instructions, {} bytes",

@@ -90,7 +90,7 @@ pub struct Registered {
 
 // SAFETY: the entry is owned, and only touched under the lock.
 unsafe impl Send for Registered {}
-// SAFETY: as above; nothing is done through a shared reference.
+// SAFETY: the entry is only touched under the lock; nothing is done through a shared reference.
 unsafe impl Sync for Registered {}
 
 /// Makes the object file in memory that describes a program compiled from `insns`.

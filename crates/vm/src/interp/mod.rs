@@ -272,7 +272,7 @@ impl Program {
             return Ok(unsafe { (helper.func)(a, b, c, d, e) });
         }
         thunk::with(self, run, || {
-            // SAFETY: as above.
+            // SAFETY: the caller vouches for the arguments that the program passes.
             unsafe { (helper.func)(a, b, c, d, e) }
         })
     }
@@ -294,7 +294,7 @@ impl Program {
             return Ok(None);
         }
         let args = [args[0], args[1], u64::from(args[2] as u32), 0, 0];
-        // SAFETY: as this call.
+        // SAFETY: the caller vouches for the arguments of the helper.
         let found = unsafe { self.helper(id, pc, args, run) }?;
         // SAFETY: the helper returns the address of a target that its host keeps, or 0.
         let Some(target) = (unsafe { (found as *const Target).as_ref() }) else { return Ok(None) };
@@ -316,13 +316,13 @@ impl Program {
         match i.imm {
             // SAFETY: the caller vouches for the address, and it is aligned.
             op::ATOMIC_LOAD_ACQ => r[d] = unsafe { mem::load_acquire(at, size) },
-            // SAFETY: as above.
+            // SAFETY: the caller vouches for the address, and it is aligned.
             op::ATOMIC_STORE_REL => unsafe { mem::store_release(at, size, r[s]) },
-            // SAFETY: as above.
+            // SAFETY: the caller vouches for the address, and it is aligned.
             op::ATOMIC_CMPXCHG => r[0] = unsafe { mem::compare_exchange(at, size, r[0], r[s]) },
             n => {
                 let bad = Malformed::Opcode { insn: pc, code: i.code, off: i.off, imm: i.imm };
-                // SAFETY: as above.
+                // SAFETY: the caller vouches for the address, and it is aligned.
                 let old = unsafe { mem::fetch(at, size, n, r[s]) }.ok_or(bad)?;
                 if n & op::ATOMIC_FETCH != 0 {
                     r[s] = old;

@@ -175,8 +175,8 @@ impl Host {
         match (target.code(), target.program()) {
             // SAFETY: test programs stay inside the memory they are given.
             (Some(code), _) => Ok(unsafe { code.entry()(r1 as *mut u8) }),
-            // SAFETY: as above.
             (_, Some(program)) => {
+                // SAFETY: test programs stay inside the memory they are given.
                 unsafe { program.run([r1, 0, 0, 0, 0]) }.map_err(|e| e.to_string())
             }
             _ => Err("no engine".to_owned()),
