@@ -1,11 +1,11 @@
 //! Helper functions: number, name, and what goes in and out, one row each.
 //!
 //! [`HELPERS`] has every helper of the kernel, so that any can be named; a helper whose row says
-//! [`Helper::refused`] cannot be called here, and that is why. Whoever means one helper names it by
-//! its constant in [`id`]. What a call does to a packet, a lock, a reference or a map are columns
-//! of the row, and so is who may call it. Kernel functions (kfuncs) that skep offers are
-//! [`KFUNCS`], with numbers from [`KFUNC_BASE`] on: the object reader finds them by name, since
-//! their kernel numbers are BTF ids of the running kernel.
+//! [`refused`](field@Helper::refused) cannot be called here, and that is why. Whoever means one
+//! helper names it by its constant in [`id`]. What a call does to a packet, a lock, a reference or
+//! a map are columns of the row, and so is who may call it. Kernel functions (kfuncs) that skep
+//! offers are [`KFUNCS`], with numbers from [`KFUNC_BASE`] on: the object reader finds them by
+//! name, since their kernel numbers are BTF ids of the running kernel.
 
 mod kfuncs;
 mod rules;
