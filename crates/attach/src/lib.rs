@@ -81,3 +81,7 @@ mod table;
 mod thread_pointer;
 mod threads;
 mod tramp;
+
+/// Whether this crate is compiled with so much optimization that its part of the event path uses no
+/// vector registers.
+pub const IS_OPTIMIZED: bool = matches!(env!("SKEP_OPT_LEVEL").as_bytes(), b"2" | b"3");

@@ -42,6 +42,10 @@ pub use print::set_log;
 pub use table::{Lookup, Row};
 use table::{find, row, when};
 
+/// Whether this crate is compiled with so much optimization that its part of the event path uses no
+/// vector registers.
+pub const IS_OPTIMIZED: bool = matches!(env!("SKEP_OPT_LEVEL").as_bytes(), b"2" | b"3");
+
 /// Returns what a helper leaves in the result register when it fails with an error number.
 #[must_use]
 pub const fn fail(errno: i32) -> u64 {

@@ -72,3 +72,7 @@ pub use shm::{
 pub use slots::SlotTable;
 pub use types::map_types;
 pub use user_ringbuf::Drain;
+
+/// Whether this crate is compiled with so much optimization that its part of the event path uses no
+/// vector registers.
+pub const IS_OPTIMIZED: bool = matches!(env!("SKEP_OPT_LEVEL").as_bytes(), b"2" | b"3");

@@ -78,21 +78,28 @@ pub unsafe fn start() {
 /// What the process executes goes on without it.
 ///
 /// # Errors
-/// When the process is in a sandbox, the link cannot be read, or nothing can be attached at all.
-///
-/// # Safety
-/// As for [`start`], but it may be called as often as there are links.
-pub unsafe fn attach_own(dir: &Dir, id: u32) -> Result<u32, AgentError> {
+/// When the event path was compiled without optimization, the process is in a sandbox, the link
+/// cannot be read, or nothing can be attached at all.
+pub fn attach_own(dir: &Dir, id: u32) -> Result<u32, AgentError> {
     static WATCH: Once = Once::new();
+    static WATCH_LIBC: Once = Once::new();
+    if !IS_OPTIMIZED {
+        return Err("skep was compiled without optimization, and hooks would destroy vector \
+            registers; add `[profile.dev.package.\"*\"]` with `opt-level = 2` to `Cargo.toml`"
+            .into());
+    }
     if let Some(reason) = seccomp::inherited::obstacle() {
         return Err(format!("this process {reason}").into());
+    }
+    if exec::is_under_valgrind() {
+        return Err(format!("this process {}", exec::VALGRIND).into());
     }
     let _muted = skep_attach::mute();
     let modules = sites::scan()?;
     WATCH.call_once(watch_forks);
-    // SAFETY: the caller's promise.
+    // SAFETY: the event path is optimized (checked above), and this process uses the C library that
+    // it is linked with.
     let attached = unsafe { Agent::of_process().attach(dir, id, &modules) };
-    static WATCH_LIBC: Once = Once::new();
     WATCH_LIBC.call_once(|| {
         watch_loader(&modules);
         if let Some(libc) = Libc::find(&modules) {
@@ -102,6 +109,12 @@ pub unsafe fn attach_own(dir: &Dir, id: u32) -> Result<u32, AgentError> {
     });
     attached
 }
+
+/// Whether all that runs inside events is optimized.
+const IS_OPTIMIZED: bool = skep_attach::IS_OPTIMIZED
+    && skep_helpers::IS_OPTIMIZED
+    && skep_maps::IS_OPTIMIZED
+    && crate::IS_OPTIMIZED;
 
 /// Its handlers for fork come first, so that they run inside ours.
 fn watch_forks() {

@@ -1,19 +1,78 @@
 //! skep: the eBPF subsystem outside the kernel, as a library.
+//!
+//! A [`Session`] is an open skep directory. It loads objects: maps are created, programs relocated,
+//! verified and compiled; everything is a file that other processes can open. Programs are attached
+//! to [`Functions`] of this process or of commands, run on packets ([`Program::test_run`]), and what
+//! they counted is read from typed maps:
+//!
+//! ```no_run
+//! use skep::{Functions, HashMap, Session};
+//!
+//! let session = Session::open()?;
+//! let object = session.load("count.bpf.o")?;
+//! let link = object.program("count")?.attach(Functions::of_self("libc:malloc"))?;
+//! // ... the program's own work ...
+//! let counts: HashMap<u64, u64> = object.map("counts")?.typed()?;
+//! for entry in counts.iter() {
+//!     let (address, n) = entry?;
+//!     println!("{address:#x}: {n}");
+//! }
+//! link.detach().wait(std::time::Duration::from_secs(1));
+//! # Ok::<(), skep::Error>(())
+//! ```
+//!
+//! Each of these abilities has a program in `examples/`. An object is refused with the reason and
+//! the shortest path to it ([`verifier::Rejection`]).
+//!
+//! # Attaching to the own process
+//!
+//! Hooks run between any two instructions, so the code behind them may use no vector register, which
+//! compilers only promise with optimization. In a development profile, attaching is refused until
+//! the profile says:
+//!
+//! ```toml
+//! [profile.dev.package."*"]
+//! opt-level = 2
+//! ```
+//!
+//! # The other modules
+//!
+//! [`maps`], [`isa`], [`object`](mod@object) and [`verifier`] are the crates below, for what has no
+//! shorter way; [`link`], [`load`] and their like are what the command `skep` is made of, and change
+//! with it.
+
 pub mod btf;
 mod convert;
+mod error;
+mod functions;
 pub mod kconfig;
 pub mod link;
 pub mod load;
+mod loaded;
+mod map;
 pub mod prototypes;
 pub mod prove;
+mod ring;
+mod session;
 pub mod test_run;
+mod typed;
 
+pub use error::{Error, Result};
+pub use functions::{Detached, FunctionLink, Functions, LinkedFunction};
+pub use loaded::{Object, Program, verify};
+pub use map::Map;
+pub use ring::{Events, Ring};
+pub use session::{ObjectLoader, Session};
 pub use skep_isa as isa;
 pub use skep_maps as maps;
 pub use skep_object as object;
 pub use skep_runtime::memory;
-pub use skep_store::{Dir, DirError, Error, RecordError, dir, prog};
+pub use skep_store::{Dir, DirError, RecordError, dir, prog};
 pub use skep_verifier as verifier;
+pub use typed::{
+    Array, Entries, HashMap, LpmTrie, PerCpuArray, PerCpuHashMap, Plain, Queue, Stack, Typed,
+};
+pub use zerocopy;
 
 use skep_isa::{HelperId, ProgramType};
 use skep_vm::HelperImpl;

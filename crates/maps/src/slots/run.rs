@@ -27,8 +27,13 @@ impl SlotTable {
     ///
     /// A process runs the programs of one directory. Installing another table makes every thread
     /// claim anew at its next run; no program may be running meanwhile. The table stays mapped
-    /// for ever.
+    /// for ever. Where it is installed already, opened by somebody else, nothing changes.
     pub fn install(self: &Arc<Self>) {
+        // SAFETY: null, or a table that stays for ever.
+        let installed = unsafe { INSTALLED.load(Acquire).as_ref() };
+        if installed.is_some_and(|table| table.generation() == self.generation()) {
+            return;
+        }
         let raw = Arc::into_raw(Arc::clone(self)).cast_mut();
         let before = INSTALLED.swap(raw, AcqRel);
         if !before.is_null() && before != raw {

@@ -1,7 +1,7 @@
 //! A link as this process holds it: which functions it has hooked, and the hooking of more.
 
 use std::collections::{BTreeMap, HashSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -80,6 +80,11 @@ impl ActiveLink {
     /// Returns the link's id.
     pub(super) fn id(&self) -> u32 {
         self.file.id
+    }
+
+    /// Returns the directory the link is in.
+    pub(super) fn directory(&self) -> &Path {
+        self.dir.path()
     }
 
     /// Returns the path of the link's file.

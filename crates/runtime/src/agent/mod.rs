@@ -13,9 +13,10 @@ mod link;
 mod load;
 mod program;
 
+use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use skep_attach::Engine;
 use skep_attach::signals;
@@ -94,6 +95,7 @@ impl Agent {
         let file = LinkFile::open(dir, id)?;
         let began = Instant::now();
         let mut links = self.links();
+        one_directory(&links, dir)?;
         let mut link = match ActiveLink::open(dir, file, detach) {
             Ok(link) => link,
             Err(e) => {
@@ -110,6 +112,14 @@ impl Agent {
         done.map(|()| attached)
     }
 
+    /// Makes sure that programs of a directory can run in this process.
+    ///
+    /// # Errors
+    /// When the process has links of another directory: threads claim their slots in one.
+    pub fn may_run(&self, dir: &Dir) -> Result<(), OtherDirectory> {
+        one_directory(&self.links(), dir)
+    }
+
     /// Says in the file of each link that nothing can be attached, and why.
     pub(crate) fn report_failure(dir: &Dir, ids: &[u32], error: &str) {
         for id in ids {
@@ -119,24 +129,26 @@ impl Agent {
         }
     }
 
-    /// Takes out the hooks of a link; does nothing when this process does not have it. Its program
-    /// may still run on threads that are inside a hooked function.
-    pub fn detach(&self, id: u32) {
+    /// Takes out the hooks of a link; its programs may still run on threads that are inside a hooked
+    /// function, as the answer tells. Does nothing when this process does not have the link.
+    pub fn detach(&self, id: u32) -> Detached {
         let _muted = skep_attach::mute();
         let _signals = signals::Blocked::new();
         let mut links = self.links();
-        let Ok(engine) = Engine::get() else { return };
-        for link in links.iter_mut().filter(|l| l.id() == id) {
-            for attachment in link.take_attachments() {
-                drop(engine.detach(attachment));
+        let mut parts = Vec::new();
+        if let Ok(engine) = Engine::get() {
+            for link in links.iter_mut().filter(|l| l.id() == id) {
+                let all = link.take_attachments().into_iter();
+                parts.extend(all.filter_map(|id| engine.detach(id).ok()));
             }
         }
         // What is compiled stays: threads may be in it.
         links.retain(|l| l.id() != id);
+        Detached { parts }
     }
 
     /// Returns the paths of the links' files.
-    pub(crate) fn files(&self) -> Vec<std::path::PathBuf> {
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
         self.links().iter().map(ActiveLink::path).collect()
     }
 
@@ -183,6 +195,42 @@ impl Agent {
                 drop(engine.detach(id));
             }
         })));
+    }
+}
+
+/// Says that a process runs the programs of another directory.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "this process runs programs of links in `{}`, and can run none of another directory meanwhile",
+    self.path.display()
+)]
+pub struct OtherDirectory {
+    /// That directory.
+    pub path: PathBuf,
+}
+
+fn one_directory(links: &[ActiveLink], dir: &Dir) -> Result<(), OtherDirectory> {
+    let other = links.iter().find(|l| l.directory() != dir.path());
+    other.map_or(Ok(()), |l| Err(OtherDirectory { path: l.directory().to_owned() }))
+}
+
+/// What became of a link whose hooks were taken out.
+#[derive(Debug)]
+pub struct Detached {
+    parts: Vec<skep_attach::Detached>,
+}
+
+impl Detached {
+    /// Tells whether no thread can be inside a program of the link any more, nor return through one
+    /// of its hooks. Once true, it stays true.
+    pub fn is_quiescent(&mut self) -> bool {
+        self.parts.iter_mut().all(skep_attach::Detached::is_quiescent)
+    }
+
+    /// Waits until no thread can be inside any more, at most so long; tells whether it is so.
+    pub fn wait(&mut self, timeout: Duration) -> bool {
+        let begin = Instant::now();
+        self.parts.iter_mut().all(|part| part.wait(timeout.saturating_sub(begin.elapsed())))
     }
 }
 

@@ -40,6 +40,7 @@ use skep_maps::{Access, Map, SlotTable, slots};
 use skep_vm::{Code, CompileError, interp};
 
 use crate::load::Loaded;
+use skep_runtime::agent::{Agent, OtherDirectory};
 use skep_runtime::prepare::NoHandler;
 use skep_runtime::tail::{Form, TailCalls};
 use skep_store::dir::{Dir, Kind};
@@ -97,6 +98,9 @@ pub enum RunnerError {
         /// Why.
         source: interp::RunError,
     },
+    /// The process runs programs of another directory.
+    #[error(transparent)]
+    Directory(#[from] OtherDirectory),
     /// The table of slots cannot be used.
     #[error(transparent)]
     Slots(#[from] skep_maps::MapError),
@@ -160,6 +164,7 @@ impl Runner {
         let found = loaded
             .program(program)
             .ok_or_else(|| RunnerError::NotLoaded { program: program.to_owned() })?;
+        Agent::of_process().may_run(dir)?;
         SlotTable::open_or_create(dir.path())?.install();
         Self::prepare(found.program().clone(), loaded.maps_of(found), engine)
     }
@@ -169,6 +174,7 @@ impl Runner {
     /// # Errors
     /// When a map cannot be opened, or an engine cannot run the program.
     pub fn open(dir: &Dir, program: &Program, engine: Engine) -> Result<Self, RunnerError> {
+        Agent::of_process().may_run(dir)?;
         skep_runtime::memory::guard();
         SlotTable::open_or_create(dir.path())?.install();
         let open =

@@ -1,0 +1,175 @@
+//! What can go wrong between an object and what it counted.
+
+use std::path::PathBuf;
+
+use skep_isa::MapType;
+use skep_maps::MapError;
+use skep_object::{GlobalError, ObjectError};
+use skep_store::link::PatternError;
+use skep_store::{DirError, RecordError};
+
+use crate::link::AttachError;
+use crate::load::LoadError;
+use crate::test_run::{Errno, RunnerError};
+
+/// Any failure of this library. Its text is one line that says what and where; what a command of
+/// `skep` prints is the same.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The skep directory cannot be used.
+    #[error(transparent)]
+    Dir(#[from] DirError),
+    /// The file of a program or a link cannot be used.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// A file cannot be read.
+    #[error("cannot read `{}`: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file is no object.
+    #[error("`{}`: {source}", path.display())]
+    Object {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: ObjectError,
+    },
+    /// A file gives no types.
+    #[error("`{}` gives no types: {source}", path.display())]
+    Types {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A global variable cannot have this value.
+    #[error(transparent)]
+    Global(#[from] GlobalError),
+    /// The object has no program or map of this name.
+    #[error("the object has no {kind} `{name}`; it has {}", list(known))]
+    NotThere {
+        /// `program` or `map`.
+        kind: &'static str,
+        /// What was asked for.
+        name: String,
+        /// The names that are there.
+        known: Vec<String>,
+    },
+    /// A program's section is none that libbpf knows, or does not go with its type.
+    #[error("program `{program}` cannot be a `{section}`: {why}")]
+    ProgramType {
+        /// The program.
+        program: String,
+        /// What it should be.
+        section: String,
+        /// Why not.
+        why: String,
+    },
+    /// Loading failed: a map cannot be made, or a program is refused.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// A program is not one that can be attached to functions.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    /// A pattern cannot be read.
+    #[error(transparent)]
+    Pattern(#[from] PatternError),
+    /// A program cannot be attached to the functions of this process.
+    #[error("cannot attach to this process: {why}")]
+    Process {
+        /// Why.
+        why: String,
+    },
+    /// Nothing was attached.
+    #[error("no function matching {} was attached{}", list(patterns), reason(reasons))]
+    NothingAttached {
+        /// The patterns.
+        patterns: Vec<String>,
+        /// Why functions that match were left out.
+        reasons: Vec<String>,
+    },
+    /// The agent, which commands are started with, is not there.
+    #[error("the agent `libskep_preload.so` is not there: name it in `SKEP_PRELOAD`")]
+    NoAgent,
+    /// A command cannot be started.
+    #[error("cannot start `{command}`: {source}")]
+    Command {
+        /// The command.
+        command: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// An operation on a map failed.
+    #[error("map `{map}`: {source}")]
+    Map {
+        /// The map.
+        map: String,
+        /// Why.
+        source: MapError,
+    },
+    /// A map is of another type than it is taken for.
+    #[error("map `{map}` is of type {is}, and no {wanted}")]
+    MapType {
+        /// The map.
+        map: String,
+        /// What it is.
+        is: MapType,
+        /// What it is taken for.
+        wanted: &'static str,
+    },
+    /// Keys, values or records are of another size than the Rust type.
+    #[error("map `{map}`: a {what} has {is} bytes, `{rust}` has {wanted}")]
+    Size {
+        /// The map.
+        map: String,
+        /// `key`, `value` or `record`.
+        what: &'static str,
+        /// The Rust type.
+        rust: &'static str,
+        /// Its size.
+        wanted: usize,
+        /// The size in the map.
+        is: usize,
+    },
+    /// A program cannot be made ready for a test run.
+    #[error(transparent)]
+    Runner(#[from] RunnerError),
+    /// A test run failed as the kernel's would.
+    #[error("test run of `{program}`: {errno}")]
+    TestRun {
+        /// The program.
+        program: String,
+        /// With which error number.
+        errno: Errno,
+    },
+}
+
+/// What the functions of this library answer.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl From<skep_store::Error> for Error {
+    fn from(e: skep_store::Error) -> Self {
+        match e {
+            skep_store::Error::Dir(e) => Self::Dir(e),
+            skep_store::Error::Record(e) => Self::Record(e),
+            e => Self::Process { why: e.to_string() },
+        }
+    }
+}
+
+/// Names things in a sentence.
+fn list(names: &[String]) -> String {
+    match names {
+        [] => "none".to_owned(),
+        _ => names.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", "),
+    }
+}
+
+fn reason(reasons: &[String]) -> String {
+    reasons.first().map_or_else(String::new, |r| format!(": {r}"))
+}

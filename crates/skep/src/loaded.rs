@@ -1,0 +1,158 @@
+//! Loaded objects: their programs and maps by name.
+
+use std::sync::Arc;
+
+use skep_object::Btf;
+use skep_store::Dir;
+use skep_verifier::Verified;
+
+use crate::error::{Error, Result};
+use crate::functions::{FunctionLink, Functions};
+use crate::load::{Loaded, LoadedProgram};
+use crate::map::Map;
+use crate::ring::Ring;
+use crate::test_run::{Engine, Input, Outcome, Runner};
+
+/// A loaded object. Its files stay for as long as this value, a link or another process uses them.
+#[derive(Debug)]
+pub struct Object {
+    dir: Dir,
+    loaded: Loaded,
+    btf: Option<Arc<Btf>>,
+}
+
+impl Object {
+    pub(crate) fn new(dir: Dir, loaded: Loaded, btf: Option<Arc<Btf>>) -> Self {
+        Self { dir, loaded, btf }
+    }
+
+    /// Lists the programs that were loaded, in order of the object.
+    pub fn programs(&self) -> impl Iterator<Item = Program<'_>> {
+        self.loaded.programs().iter().map(|loaded| Program { object: self, loaded })
+    }
+
+    /// Finds a program by the name of its C function.
+    ///
+    /// # Errors
+    /// When it was not loaded.
+    pub fn program(&self, name: &str) -> Result<Program<'_>> {
+        let loaded = self.loaded.program(name).ok_or_else(|| Error::NotThere {
+            kind: "program",
+            name: name.to_owned(),
+            known: self.programs().map(|p| p.name().to_owned()).collect(),
+        })?;
+        Ok(Program { object: self, loaded })
+    }
+
+    /// Lists the maps, those of global variables among them (`.bss`, `.data`, `.rodata`).
+    pub fn maps(&self) -> impl Iterator<Item = Map> {
+        self.loaded.maps().iter().map(|m| Map::new(Arc::clone(&m.map), m.name.clone()))
+    }
+
+    /// Finds a map by its whole name.
+    ///
+    /// # Errors
+    /// When no program that was loaded uses one of this name.
+    pub fn map(&self, name: &str) -> Result<Map> {
+        self.maps().find(|m| m.name() == name).ok_or_else(|| Error::NotThere {
+            kind: "map",
+            name: name.to_owned(),
+            known: self.maps().map(|m| m.name().to_owned()).collect(),
+        })
+    }
+
+    /// Begins to read a ring buffer, or an array of perf events: as [`Map::ring`].
+    ///
+    /// # Errors
+    /// When there is no such map, it is of another type, or somebody else reads it.
+    pub fn ring(&self, name: &str) -> Result<Ring> {
+        self.map(name)?.ring()
+    }
+
+    /// Attaches several programs by one link, in this order: all of them, or none.
+    ///
+    /// # Errors
+    /// As for [`Program::attach`].
+    pub fn attach<'n>(
+        &self,
+        programs: impl IntoIterator<Item = &'n str>,
+        functions: Functions,
+    ) -> Result<FunctionLink> {
+        let programs: Vec<_> =
+            programs.into_iter().map(|n| Ok(self.program(n)?.loaded)).collect::<Result<_>>()?;
+        FunctionLink::create(&self.dir, &programs, functions)
+    }
+
+    /// Returns the types of the object.
+    #[must_use]
+    pub fn btf(&self) -> Option<&Arc<Btf>> {
+        self.btf.as_ref()
+    }
+}
+
+/// A program of a loaded object: verified, and not changed any more.
+#[derive(Clone, Copy, Debug)]
+pub struct Program<'o> {
+    object: &'o Object,
+    loaded: &'o LoadedProgram,
+}
+
+impl Program<'_> {
+    /// Returns the C function's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.loaded.program().name()
+    }
+
+    /// Returns the section it came from.
+    #[must_use]
+    pub fn section(&self) -> &str {
+        self.loaded.program().section()
+    }
+
+    /// Returns its id in the skep directory.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.loaded.id()
+    }
+
+    /// Attaches the program to functions.
+    ///
+    /// # Errors
+    /// When its section is for something else, a pattern cannot be read, or, in this process,
+    /// nothing can be attached at all.
+    pub fn attach(&self, functions: Functions) -> Result<FunctionLink> {
+        FunctionLink::create(&self.object.dir, &[self.loaded], functions)
+    }
+
+    /// Makes the program ready to run by itself, in this thread.
+    ///
+    /// # Errors
+    /// When it cannot be compiled.
+    pub fn runner(&self, engine: Engine) -> Result<Runner> {
+        Ok(Runner::new(&self.object.dir, &self.object.loaded, self.name(), engine)?)
+    }
+
+    /// Runs the program once, as the kernel's `BPF_PROG_TEST_RUN` does; [`Program::runner`] is for
+    /// many runs.
+    ///
+    /// # Errors
+    /// With the error number that the kernel's call fails with.
+    #[doc(alias = "bpf_prog_test_run_opts")]
+    pub fn test_run(&self, input: &Input<'_>) -> Result<Outcome> {
+        let done = self.runner(Engine::Jit)?.test_run(input);
+        done.map_err(|errno| Error::TestRun { program: self.name().to_owned(), errno })
+    }
+}
+
+/// Verifies a program that comes as instructions, for whoever has no object file: what the verifier
+/// accepted, or its rejection.
+///
+/// # Errors
+/// When the verifier rejects it, with the reason and the path to it.
+#[allow(clippy::result_large_err, reason = "as for `skep_verifier::verify`")]
+pub fn verify(
+    linked: &skep_object::Linked,
+) -> std::result::Result<Verified, skep_verifier::Rejection> {
+    skep_verifier::verify(linked, &crate::prove::options())
+}

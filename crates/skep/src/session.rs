@@ -1,0 +1,300 @@
+//! Sessions: a skep directory, and loading objects into it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use skep_maps::{Access, Map as RawMap, MapDef, SlotTable};
+use skep_object::{CoreTarget, Object as ElfObject};
+use skep_store::Dir;
+use skep_store::dir::{Kind, Scratch};
+
+use crate::error::{Error, Result};
+use crate::loaded::Object;
+use crate::map::Map;
+use crate::prototypes::Catalog;
+
+/// An open skep directory: where the maps, programs and links of this process, and of those it
+/// shares them with, are files.
+///
+/// ```
+/// # fn main() -> Result<(), skep::Error> {
+/// let session = skep::Session::scratch()?;
+/// # let object = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/library.bpf.o");
+/// let object = session.load(object)?;
+/// for program in object.programs() {
+///     println!("{} ({})", program.name(), program.section());
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Session {
+    dir: Dir,
+    scratch: Option<Scratch>,
+}
+
+impl Session {
+    /// Opens the directory that the environment asks for: `$SKEP_DIR`, else
+    /// `$XDG_RUNTIME_DIR/skep`, else `/dev/shm/skep-UID`. It is created when it is not there.
+    ///
+    /// # Errors
+    /// When it cannot be created, belongs to another user, or is open to others.
+    pub fn open() -> Result<Self> {
+        Self::open_in(Dir::default_path())
+    }
+
+    /// Opens a directory, or creates it.
+    ///
+    /// # Errors
+    /// As for [`Session::open`].
+    pub fn open_in(path: impl AsRef<Path>) -> Result<Self> {
+        Ok(Self { dir: Dir::create(path.as_ref())?, scratch: None })
+    }
+
+    /// Makes a directory for this process alone, which goes with the value: for tests, and for
+    /// whoever shares nothing.
+    ///
+    /// # Errors
+    /// As for [`Session::open`].
+    pub fn scratch() -> Result<Self> {
+        let scratch = Scratch::create()?;
+        Ok(Self { dir: scratch.dir().clone(), scratch: Some(scratch) })
+    }
+
+    /// Returns the directory.
+    #[must_use]
+    pub fn dir(&self) -> &Dir {
+        &self.dir
+    }
+
+    /// Tells whether the directory goes with this value.
+    #[must_use]
+    pub fn is_scratch(&self) -> bool {
+        self.scratch.is_some()
+    }
+
+    /// Loads an object file: its maps are created, its programs relocated and verified.
+    ///
+    /// # Errors
+    /// When the file cannot be read or is no object, a map cannot be made, or a program is refused;
+    /// then nothing is left behind.
+    pub fn load(&self, path: impl AsRef<Path>) -> Result<Object> {
+        self.loader().load(path)
+    }
+
+    /// Loads an object with options.
+    #[must_use]
+    pub fn loader(&self) -> ObjectLoader<'_> {
+        ObjectLoader::new(self)
+    }
+
+    /// Creates a map that no object asks for.
+    ///
+    /// # Errors
+    /// When its definition is not one of its type, or there is no room for it.
+    pub fn create_map(&self, def: &MapDef) -> Result<Map> {
+        let err = |source| Error::Map { map: def.name.clone(), source };
+        SlotTable::open_or_create(self.dir.path()).map_err(err)?;
+        skep_runtime::memory::guard();
+        let id = self.dir.next_id(Kind::Map)?;
+        let map = RawMap::create(&self.dir.kind(Kind::Map), id, def).map_err(err)?;
+        Ok(Map::new(Arc::new(map), def.name.clone()))
+    }
+
+    /// Opens a map by id, that any process made.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn open_map(&self, id: u32) -> Result<Map> {
+        let err = |source| Error::Map { map: id.to_string(), source };
+        skep_runtime::memory::guard();
+        let path = self.dir.object(Kind::Map, id);
+        let map = Arc::new(RawMap::open(&path, Access::ReadWrite).map_err(err)?);
+        let name = map.def().name.clone();
+        Ok(Map::new(map, name))
+    }
+}
+
+/// Options for loading an object.
+///
+/// ```
+/// # fn main() -> Result<(), skep::Error> {
+/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/library.bpf.o");
+/// let session = skep::Session::scratch()?;
+/// let object = session
+///     .loader()
+///     .global("limit", "100")
+///     .max_entries("counts", 64)
+///     .autoload("first_bytes", false)
+///     .load(path)?;
+/// assert!(object.program("first_bytes").is_err());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct ObjectLoader<'s> {
+    session: &'s Session,
+    globals: Vec<(String, String)>,
+    max_entries: Vec<(String, u32)>,
+    autoload: Vec<(String, bool)>,
+    sections: Vec<(String, String)>,
+    core_target: Option<PathBuf>,
+    prototypes: Option<PathBuf>,
+}
+
+impl<'s> ObjectLoader<'s> {
+    fn new(session: &'s Session) -> Self {
+        Self {
+            session,
+            globals: Vec::new(),
+            max_entries: Vec::new(),
+            autoload: Vec::new(),
+            sections: Vec::new(),
+            core_target: None,
+            prototypes: None,
+        }
+    }
+
+    /// Gives a global variable a value, written as in C: `7`, `{1, 2}`, `"text"`; `name.field[3]`
+    /// names part of one.
+    #[must_use]
+    pub fn global(mut self, name: &str, value: impl ToString) -> Self {
+        self.globals.push((name.to_owned(), value.to_string()));
+        self
+    }
+
+    /// Gives a map another number of entries than its definition.
+    #[must_use]
+    #[doc(alias = "bpf_map__set_max_entries")]
+    pub fn max_entries(mut self, map: &str, entries: u32) -> Self {
+        self.max_entries.push((map.to_owned(), entries));
+        self
+    }
+
+    /// Says whether a program is loaded; without, its section says so.
+    #[must_use]
+    #[doc(alias = "bpf_program__set_autoload")]
+    pub fn autoload(mut self, program: &str, load: bool) -> Self {
+        self.autoload.push((program.to_owned(), load));
+        self
+    }
+
+    /// Takes a program for one of another section, `xdp` or `fentry/malloc`.
+    #[must_use]
+    #[doc(alias = "bpf_program__set_type")]
+    pub fn program_type(mut self, program: &str, section: &str) -> Self {
+        self.sections.push((program.to_owned(), section.to_owned()));
+        self
+    }
+
+    /// Relocates programs (CO-RE) for the types in this file: BTF, or a program with debug
+    /// information. Without, for those of the running kernel.
+    #[must_use]
+    pub fn core_target(mut self, path: impl Into<PathBuf>) -> Self {
+        self.core_target = Some(path.into());
+        self
+    }
+
+    /// Looks up the types of the functions that programs are going to be attached to, in this
+    /// program and the libraries it is linked with. Without, programs that read arguments see the
+    /// six words of registers.
+    #[must_use]
+    pub fn prototypes(mut self, program: impl Into<PathBuf>) -> Self {
+        self.prototypes = Some(program.into());
+        self
+    }
+
+    /// Loads an object file.
+    ///
+    /// # Errors
+    /// As for [`Session::load`]; also when an option names what is not in the object.
+    pub fn load(self, path: impl AsRef<Path>) -> Result<Object> {
+        let path = path.as_ref();
+        let bytes = read(path)?;
+        self.load_parsed(path, &bytes)
+    }
+
+    /// Loads an object that is in memory, as by `include_bytes!`.
+    ///
+    /// # Errors
+    /// As for [`ObjectLoader::load`].
+    pub fn load_bytes(self, bytes: &[u8]) -> Result<Object> {
+        self.load_parsed(Path::new("object"), bytes)
+    }
+
+    fn load_parsed(self, path: &Path, bytes: &[u8]) -> Result<Object> {
+        let wrong = |source| Error::Object { path: path.to_owned(), source };
+        let mut object = ElfObject::parse(bytes).map_err(wrong)?;
+        self.apply(&mut object)?;
+        crate::kconfig::fill(&mut object).map_err(wrong)?;
+        let target = self.read_core_target(&object)?;
+        let catalog = self.prototypes.as_deref().map(|p| Catalog::of_command(p.as_os_str(), None));
+        let mut loader = crate::load::Loader::new(&self.session.dir).core_target(target.as_ref());
+        if let Some(catalog) = &catalog {
+            loader = loader.functions(catalog);
+        }
+        for (map, entries) in &self.max_entries {
+            loader = loader.max_entries(map, *entries);
+        }
+        let loaded = loader.load(&object)?;
+        Ok(Object::new(self.session.dir.clone(), loaded, object.btf.clone()))
+    }
+
+    /// Changes the object as the options say.
+    fn apply(&self, object: &mut ElfObject) -> Result<()> {
+        for (name, value) in &self.globals {
+            object.set_global(name, value)?;
+        }
+        for (map, _) in &self.max_entries {
+            if !object.maps.iter().any(|m| m.name == *map) {
+                let known = object.maps.iter().map(|m| m.name.clone()).collect();
+                return Err(Error::NotThere { kind: "map", name: map.clone(), known });
+            }
+        }
+        for (name, load) in &self.autoload {
+            program(object, name)?.autoload = *load;
+        }
+        for (name, section) in &self.sections {
+            program(object, name)?.take_as(section).map_err(|e| Error::ProgramType {
+                program: name.clone(),
+                section: section.clone(),
+                why: e.to_string(),
+            })?;
+        }
+        Ok(())
+    }
+
+    fn read_core_target(&self, object: &ElfObject) -> Result<Option<CoreTarget>> {
+        const KERNEL: &str = "/sys/kernel/btf/vmlinux";
+        let path = match &self.core_target {
+            Some(path) => path.as_path(),
+            None if object.needs_core_target() && Path::new(KERNEL).exists() => Path::new(KERNEL),
+            None => return Ok(None),
+        };
+        let bytes = read(path)?;
+        match types(&bytes) {
+            Ok(target) => Ok(Some(target)),
+            Err(source) => Err(Error::Types { path: path.to_owned(), source }),
+        }
+    }
+}
+
+/// Finds the types in a file, BTF or debug information.
+fn types(bytes: &[u8]) -> Result<CoreTarget, Box<dyn std::error::Error + Send + Sync>> {
+    let parsed = CoreTarget::parse(bytes);
+    #[cfg(feature = "dwarf")]
+    if parsed.is_err() {
+        return Ok(CoreTarget::from_dwarf(bytes)?);
+    }
+    Ok(parsed?)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })
+}
+
+fn program<'o>(object: &'o mut ElfObject, name: &str) -> Result<&'o mut skep_object::Program> {
+    let known = object.programs.iter().map(|p| p.name.clone()).collect();
+    let missing = Error::NotThere { kind: "program", name: name.to_owned(), known };
+    object.programs.iter_mut().find(|p| p.name == name).ok_or(missing)
+}

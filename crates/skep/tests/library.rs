@@ -1,0 +1,338 @@
+//! The library as its users see it: sessions, links to functions of the own process and of
+//! commands, typed maps, rings, test runs, and what it refuses.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Barrier, OnceLock};
+use std::time::Duration;
+
+use skep::test_run::Input;
+use skep::zerocopy::{FromBytes, Immutable, IntoBytes};
+use skep::{Array, Error, Functions, HashMap, PerCpuArray, PerCpuHashMap, Queue, Session, Stack};
+
+const OBJECT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/library.bpf.o");
+const FOREVER: Duration = Duration::from_secs(10);
+
+#[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+struct Event {
+    pid: u32,
+    cookie: u32,
+    address: u64,
+}
+
+static WORK: AtomicU64 = AtomicU64::new(0);
+
+/// Functions to hook, each for one test.
+macro_rules! functions {
+    ($($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        extern "C" fn $name(n: u64) -> u64 {
+            WORK.fetch_add(n, Ordering::Relaxed) ^ n
+        }
+    )*};
+}
+
+functions! { library_counted library_first library_second library_told library_limited }
+functions! { library_raced_one library_raced_two }
+
+static GO: AtomicBool = AtomicBool::new(false);
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn library_waits(inside: &Barrier) -> u64 {
+    inside.wait();
+    while !GO.load(Ordering::Acquire) {
+        std::thread::yield_now();
+    }
+    WORK.load(Ordering::Relaxed)
+}
+
+/// The tests share a directory, as a process runs the programs of one.
+fn session() -> Result<Session, Error> {
+    static DIR: OnceLock<skep_testkit::TempDir> = OnceLock::new();
+    Session::open_in(DIR.get_or_init(skep_testkit::TempDir::in_memory).join("skep"))
+}
+
+/// Calls a function so often.
+fn call(times: u64, function: extern "C" fn(u64) -> u64) {
+    for n in 0..times {
+        std::hint::black_box(function(n));
+    }
+}
+
+/// Sums the values of all slots.
+fn sum(values: Option<Vec<u64>>) -> u64 {
+    values.unwrap_or_default().into_iter().sum()
+}
+
+#[test]
+fn a_program_counts_its_own_calls_until_it_is_detached() -> Result<(), Error> {
+    let session = session()?;
+    let object = session.load(OBJECT)?;
+    let link = object.program("count")?.attach(Functions::of_self("*:library_counted"))?;
+    for n in 0..1000 {
+        library_counted(n);
+    }
+    assert_eq!(link.functions()?.len(), 1);
+    assert_eq!(link.missed().total(), 0);
+    assert!(link.detach().wait(FOREVER));
+    library_counted(1);
+    let counts: HashMap<u64, u64> = object.map("counts")?.typed()?;
+    let all: Vec<(u64, u64)> = counts.iter().collect::<Result<_, _>>()?;
+    let [(address, 1000)] = all[..] else { panic!("{all:?}") };
+    assert_eq!(address, library_counted as *const () as u64);
+    assert_eq!((counts.get(&address)?, counts.get(&1)?), (Some(1000), None));
+    Ok(())
+}
+
+/// One link runs several programs on each function, and tells them which function it is.
+#[test]
+fn a_link_has_several_programs_and_a_cookie_for_each_target() -> Result<(), Error> {
+    let session = session()?;
+    let object = session.load(OBJECT)?;
+    let functions = Functions::of_self("library_first")
+        .cookie(7)
+        .and("library_second")
+        .cookie(1 << 40)
+        .exclude("library_waits");
+    let link = object.attach(["enter", "leave"], functions)?;
+    for n in 0..300 {
+        library_first(n);
+        if n % 3 == 0 {
+            library_second(n);
+        }
+    }
+    drop(link);
+    library_second(1);
+    let calls: PerCpuArray<u64> = object.map("calls")?.typed()?;
+    assert_eq!((sum(calls.get(0)?), sum(calls.get(1)?)), (400, 400));
+    let by_cookie: PerCpuHashMap<u64, u32> = object.map("by_cookie")?.typed()?;
+    let mut sums: Vec<(u64, u32)> = by_cookie
+        .iter()
+        .map(|entry| entry.map(|(cookie, values)| (cookie, values.iter().sum())))
+        .collect::<Result<_, _>>()?;
+    sums.sort_unstable();
+    assert_eq!(sums, [(7, 300), (1 << 40, 100)]);
+    Ok(())
+}
+
+/// The answer of `detach` is about threads: one that is inside a function with an exit hook will
+/// return through it.
+#[test]
+fn detaching_tells_when_no_thread_is_inside() -> Result<(), Error> {
+    let session = session()?;
+    let object = session.load(OBJECT)?;
+    let link = object.attach(["enter", "leave"], Functions::of_self("library_waits"))?;
+    let inside = Barrier::new(2);
+    std::thread::scope(|scope| -> Result<(), Error> {
+        let thread = scope.spawn(|| library_waits(&inside));
+        inside.wait();
+        let mut detached = link.detach();
+        let early = detached.is_quiescent();
+        GO.store(true, Ordering::Release);
+        thread.join().expect("no panic");
+        assert!(!early, "a thread was inside");
+        assert!(detached.wait(FOREVER));
+        Ok(())
+    })?;
+    let calls: PerCpuArray<u64> = object.map("calls")?.typed()?;
+    assert_eq!((sum(calls.get(0)?), sum(calls.get(1)?)), (1, 0), "it was off at the return");
+    Ok(())
+}
+
+#[test]
+fn records_of_a_ring_come_in_order_and_are_waited_for() -> Result<(), Error> {
+    let session = session()?;
+    let object = session.load(OBJECT)?;
+    let program = object.program("tell")?;
+    let functions = Functions::of_self("library_told").cookie(3);
+    let link = program.attach(functions)?;
+    let mut events = object.ring("events")?.typed::<Event>();
+    assert!(matches!(object.ring("events"), Err(Error::Map { .. })), "there is one reader");
+    let address = library_told as *const () as u64;
+    std::thread::scope(|scope| {
+        scope.spawn(|| call(500, library_told));
+        for _ in 0..500 {
+            let event = events.next_within(FOREVER)?;
+            let event = event.unwrap_or_else(|| panic!("{:?}", link.missed()));
+            assert_eq!(event, Event { pid: std::process::id(), cookie: 3, address });
+        }
+        Ok::<(), Error>(())
+    })?;
+    assert_eq!(events.try_next()?, None);
+    assert_eq!(events.until_idle(Duration::ZERO).count(), 0);
+    drop(link);
+    Ok(())
+}
+
+#[test]
+fn a_command_is_traced_from_its_start() -> Result<(), Box<dyn std::error::Error>> {
+    let agent = skep_testkit::trace::skep_bin().with_file_name("libskep_preload.so");
+    let session = session()?;
+    let object = session.load(OBJECT)?;
+    let link = object.program("count")?.attach(Functions::of_commands("libc.so.6:malloc"))?;
+    let mut command = link.command_with("sort", &agent)?;
+    assert!(command.arg("/etc/passwd").stdout(std::process::Stdio::null()).status()?.success());
+    let counts: HashMap<u64, u64> = object.map("counts")?.typed()?;
+    let calls: u64 = counts.iter().map(|entry| entry.map(|(_, n)| n)).sum::<Result<u64, _>>()?;
+    assert!(calls > 0);
+    assert!(link.functions()?.iter().any(|f| f.name == "malloc" && f.skipped.is_none()));
+    Ok(())
+}
+
+#[test]
+fn programs_run_on_packets_and_share_maps_with_the_test() -> Result<(), Error> {
+    let session = session()?;
+    let object = session.load(OBJECT)?;
+    let (waiting, done): (Queue<u32>, Stack<u32>) =
+        (object.map("waiting")?.typed()?, object.map("done")?.typed()?);
+    waiting.push(&9)?;
+    waiting.push(&4)?;
+    let program = object.program("first_bytes")?;
+    let verdicts = [9, 9, 5, 4].map(|byte| program.test_run(&Input::data(&[byte; 64])));
+    let verdicts: Vec<u32> =
+        verdicts.into_iter().map(|r| r.map(|r| r.retval)).collect::<Result<_, _>>()?;
+    assert_eq!(verdicts, [2, 1, 1, 2]);
+    assert_eq!((waiting.pop()?, done.peek()?, done.pop()?, done.pop()?, done.pop()?), {
+        (None, Some(5), Some(5), Some(9), None)
+    });
+    let short = program.test_run(&Input::data(&[0; 3])).expect_err("no Ethernet header");
+    assert!(short.to_string().contains("first_bytes"), "{short}");
+    Ok(())
+}
+
+#[test]
+fn what_is_taken_is_gone_and_counted_once() -> Result<(), Error> {
+    let session = session()?;
+    let object = session.loader().max_entries("counts", 300).load(OBJECT)?;
+    let counts: HashMap<u64, u64> = object.map("counts")?.typed()?;
+    for n in 0..300 {
+        counts.insert(&n, &(n * n))?;
+    }
+    assert!(matches!(counts.insert(&300, &1), Err(Error::Map { .. })), "it is full");
+    let mut taken: Vec<(u64, u64)> = counts.iter().taken().collect::<Result<_, _>>()?;
+    taken.sort_unstable();
+    assert_eq!(taken, (0..300).map(|n| (n, n * n)).collect::<Vec<_>>());
+    assert_eq!(counts.iter().strict().count(), 0);
+    assert!(!counts.remove(&5)?);
+    Ok(())
+}
+
+/// A global variable that is set before loading is what the program sees.
+#[test]
+fn options_change_what_is_loaded() -> Result<(), Error> {
+    let session = session()?;
+    let object = session.loader().global("limit", 3).autoload("first_bytes", false).load(OBJECT)?;
+    assert!(object.program("first_bytes").is_err());
+    let rodata: Array<u64> = object.map(".rodata")?.typed()?;
+    assert_eq!(rodata.get(0)?, Some(3));
+    let link = object.program("count")?.attach(Functions::of_self("library_limited"))?;
+    call(10, library_limited);
+    drop(link);
+    let counts: HashMap<u64, u64> = object.map("counts")?.typed()?;
+    let n = counts.get(&(library_limited as *const () as u64))?;
+    assert_eq!(n, Some(3));
+    Ok(())
+}
+
+/// Threads claim their slots in one directory.
+#[test]
+fn a_process_runs_programs_of_one_directory() -> Result<(), Error> {
+    let object = session()?.load(OBJECT)?;
+    let _link = object.program("count")?.attach(Functions::of_self("library_waits"))?;
+    let other = Session::scratch()?;
+    let object = other.load(OBJECT)?;
+    let refused = object.program("count")?.attach(Functions::of_self("library_waits"));
+    assert!(matches!(refused, Err(Error::Process { .. })), "{refused:?}");
+    let refused = object.program("first_bytes")?.test_run(&Input::data(&[0; 64]));
+    assert!(matches!(refused, Err(Error::Runner(_))), "{refused:?}");
+    Ok(())
+}
+
+#[test]
+fn refusals_say_what_and_where() -> Result<(), Error> {
+    let session = session()?;
+    let object = session.load(OBJECT)?;
+    let text = |e: Error| e.to_string();
+    assert_eq!(
+        object.map("count").map(drop).map_err(text),
+        Err("the object has no map `count`; it has `by_cookie`, `events`, `waiting`, `done`, \
+             `counts`, `calls`, `.rodata`, `.bss`"
+            .to_owned())
+    );
+    assert_eq!(
+        object.map("counts")?.typed::<HashMap<u32, u64>>().map(drop).map_err(text),
+        Err("map `counts`: a key has 8 bytes, `u32` has 4".to_owned())
+    );
+    assert_eq!(
+        object.map("counts")?.typed::<Array<u64>>().map(drop).map_err(text),
+        Err("map `counts` is of type hash, and no array".to_owned())
+    );
+    let nothing = object.program("count")?.attach(Functions::of_self("no_such_function"));
+    assert_eq!(
+        nothing.map(drop).map_err(text),
+        Err("no function matching `no_such_function` was attached".to_owned())
+    );
+    let packets = object.program("first_bytes")?.attach(Functions::of_self("malloc"));
+    assert_eq!(
+        packets.map(drop).map_err(text),
+        Err("program `first_bytes`: section `xdp` does not attach to functions of a process"
+            .to_owned())
+    );
+    assert_eq!(
+        session.load("/no/such/file").map(drop).map_err(text),
+        Err("cannot read `/no/such/file`: No such file or directory (os error 2)".to_owned())
+    );
+    assert!(session.loader().global("no_such", 1).load(OBJECT).is_err());
+    Ok(())
+}
+
+/// A link that is dropped takes its hooks out; the next one finds the functions as they were.
+#[test]
+fn links_come_and_go_under_running_threads() -> Result<(), Error> {
+    let session = session()?;
+    let object = session.load(OBJECT)?;
+    let end = AtomicBool::new(false);
+    std::thread::scope(|scope| -> Result<(), Error> {
+        let _stop = skep_testkit::run::SetOnDrop(&end);
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !end.load(Ordering::Relaxed) {
+                    library_raced_one(library_raced_two(1));
+                }
+            });
+        }
+        for round in 0..50 {
+            let link = object.attach(["enter", "leave"], Functions::of_self("library_raced_*"))?;
+            if round % 2 == 0 {
+                assert!(link.detach().wait(FOREVER));
+            }
+        }
+        Ok(())
+    })?;
+    let calls: PerCpuArray<u64> = object.map("calls")?.typed()?;
+    assert!(sum(calls.get(0)?) >= sum(calls.get(1)?));
+    Ok(())
+}
+
+/// Each example is a program that ends by itself.
+#[test]
+fn examples_run() -> Result<(), Box<dyn std::error::Error>> {
+    let dir = std::env::current_exe()?;
+    let dir = dir.ancestors().nth(2).ok_or("a target directory")?.join("examples");
+    let names = ["count_self", "events", "packet_test", "typed_maps", "several_programs"];
+    if !names.iter().all(|name| dir.join(name).is_file()) {
+        // `cargo test --test library` builds no examples.
+        let mut cargo = Command::new(env!("CARGO"));
+        assert!(cargo.args(["build", "--package", "skep", "--examples"]).status()?.success());
+    }
+    for name in names {
+        let output = Command::new(dir.join(name)).output()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && !text.is_empty(), "{name}: {text}{errors}");
+    }
+    Ok(())
+}
