@@ -264,10 +264,10 @@ pub unsafe extern "C" fn tail_call(_ctx: u64, handle: u64, index: u64, _: u64, _
         index: u32,
         target: u64,
     }
-    unsafe extern "C" fn resolve(call: *mut Call) {
-        // SAFETY: the call below, on the stack; its array lives as long as the program that is
-        // running.
-        let (call, array) = unsafe { (&mut *call, &*(*call).array) };
+    unsafe extern "C" fn resolve(call: *const Call) {
+        // SAFETY: the call below, on the stack, which may be written to; its array lives as long as
+        // the program that is running.
+        let (call, array) = unsafe { (&mut *call.cast_mut(), &*(*call).array) };
         let id = id_in(&array.map, call.index);
         if id == 0 {
             return;
@@ -282,6 +282,6 @@ pub unsafe extern "C" fn tail_call(_ctx: u64, handle: u64, index: u64, _: u64, _
     }
     let mut call = Call { array: handle as *const Array, index: index as u32, target: 0 };
     // SAFETY: `resolve` is called with what it takes; vector registers are kept.
-    unsafe { keep_vectors(resolve, &raw mut call) };
+    unsafe { keep_vectors(resolve, (&raw mut call).cast_const()) };
     call.target
 }

@@ -4,9 +4,12 @@ use std::arch::asm;
 
 /// Calls `f` with all that XSAVE knows of the vector, mask and x87 state kept.
 ///
+/// Saving, the call and restoring are one block of assembly: between several, the compiler could
+/// put code that uses vector registers.
+///
 /// # Safety
 /// `f` may be called with `arg` here.
-pub(crate) unsafe fn keep_vectors<P>(f: unsafe extern "C" fn(P), arg: P) {
+pub(crate) unsafe fn keep_vectors<T>(f: unsafe extern "C" fn(*const T), arg: *const T) {
     // 4 KiB: more than any state component layout of today (AVX-512 ends at 2,696 bytes; AMX tiles
     // are not saved, no code here touches them).
     const MASK: u32 = 0xe7;
@@ -20,10 +23,23 @@ pub(crate) unsafe fn keep_vectors<P>(f: unsafe extern "C" fn(P), arg: P) {
     }
     // SAFETY: the area is large enough and aligned for the components asked for; the processor has
     // XSAVE wherever Linux offers AVX, and the mask is cut to what is enabled by the
-    // instruction itself.
+    // instruction itself. The stack is aligned for a call, as the block may use it; the call keeps
+    // r12, and all that it may change is named. `f` may be called with `arg`, by the caller's
+    // promise.
     unsafe {
-        asm!("xsave64 [{at}]", at = in(reg) at, in("eax") MASK, in("edx") 0, options(nostack));
-        f(arg);
-        asm!("xrstor64 [{at}]", at = in(reg) at, in("eax") MASK, in("edx") 0, options(nostack));
+        asm!(
+            "mov eax, {mask}",
+            "xor edx, edx",
+            "xsave64 [r12]",
+            "call r13",
+            "mov eax, {mask}",
+            "xor edx, edx",
+            "xrstor64 [r12]",
+            mask = const MASK,
+            in("r12") at,
+            in("r13") f,
+            in("rdi") arg,
+            clobber_abi("C"),
+        );
     }
 }
