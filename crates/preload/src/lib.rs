@@ -5,6 +5,7 @@
 //! the program, and never prints. It has a heap of its own: the program's may be locked by the very
 //! thread the agent runs on, when a hooked function is part of it.
 
+mod resident;
 mod signals;
 
 /// Memory from mmap, apart from the program's.
@@ -24,8 +25,10 @@ extern "C" fn start() {
         unsafe { dlmalloc::enable_alloc_after_fork() };
         std::panic::set_hook(Box::new(|_| {}));
         // SAFETY: the library is built with optimization for the baseline of x86-64, runs where the
-        // C library has loaded it, and its constructor runs once.
-        unsafe { skep_runtime::start::start() };
+        // C library has loaded it, and its constructor runs once. It is relocated then, and signals
+        // wait while it is copied; threads that earlier constructors may have made write to none of
+        // its variables but caches of addresses, which are found again.
+        unsafe { skep_runtime::start::start(|| resident::detach_from_file()) };
         drop(std::panic::take_hook());
     }));
 }

@@ -20,7 +20,8 @@ use crate::{blocked, seccomp};
 /// elf/dl-debug.c).
 const LOADER_EVENT: &str = "_dl_debug_state";
 
-/// Attaches every link the environment names. Does nothing when it names none.
+/// Attaches every link the environment names. Does nothing when it names none. `prepare` runs before
+/// anything is hooked, with signals held back, unless a sandbox keeps the agent out.
 ///
 /// # Safety
 /// This code was compiled with optimization for the baseline of its machine: events happen between
@@ -29,9 +30,9 @@ const LOADER_EVENT: &str = "_dl_debug_state";
 /// this code is linked with, and this is called once.
 ///
 /// ```compile_fail,E0133
-/// skep_runtime::start::start();
+/// skep_runtime::start::start(|| ());
 /// ```
-pub unsafe fn start() {
+pub unsafe fn start(prepare: impl FnOnce()) {
     let Some(list) = std::env::var_os(ENV_LINKS) else { return };
     let ids: Vec<u32> =
         list.to_string_lossy().split(',').filter_map(|s| s.trim().parse().ok()).collect();
@@ -49,6 +50,7 @@ pub unsafe fn start() {
     // A handler that another library has installed may fork, which takes the locks that are held
     // here.
     let _signals = signals::Blocked::new();
+    prepare();
     let Ok(dir) = dir() else { return };
     if exec::is_under_valgrind() {
         return stay_out(&dir, &ids, exec::VALGRIND);

@@ -32,11 +32,12 @@ use skep_attach::{Engine, Hook, Position, RunFn, sandbox, signals};
 
 use inspect::{Kind, Program};
 use libc::Libc;
-use skep_sys::syscall::{FACCESSAT, call4};
+use skep_sys::syscall::{FACCESSAT, FSTATAT, call4};
 
 /// How an untraced program came to be so, as a predicate: "`/bin/busybox` is statically linked".
 const NO_AGENT: &str = "was started without the agent in `LD_PRELOAD`";
 const NO_LIBRARY: &str = "cannot open the agent's library from where it is";
+const CUT_OFF: &str = "was executed when the agent's library had been cut off";
 /// For a process that finds out by itself.
 pub(crate) const VALGRIND: &str = "runs under valgrind";
 
@@ -44,6 +45,8 @@ pub(crate) const VALGRIND: &str = "runs under valgrind";
 struct Watch {
     /// The agent's library as it stands in `LD_PRELOAD`.
     library: CString,
+    /// Its size when this process began.
+    size: u64,
     /// The link files of this process.
     links: Vec<note::Link>,
 }
@@ -60,8 +63,9 @@ pub(crate) fn watch<'a>(libc: &Libc<'_>, links: impl Iterator<Item = &'a Path>) 
     }) else {
         return;
     };
+    let size = size_of_file(&library).unwrap_or(0);
     let links = links.filter_map(note::Link::new).collect();
-    WATCH.store(Box::into_raw(Box::new(Watch { library, links })), Release);
+    WATCH.store(Box::into_raw(Box::new(Watch { library, size, links })), Release);
     let Ok(engine) = Engine::get() else { return };
     let hooks: [(&CStr, RunFn); 5] = [
         (c"execve", on_execve),
@@ -181,8 +185,10 @@ unsafe fn consider(fd: i32, path: u64, envp: u64) -> u64 {
         // It may be executed and not read, or it is a text that its caller gives to a shell.
         Kind::Unknown => None,
         Kind::Traceable if environment::has_sanitizer_first(value) => None,
-        Kind::Traceable if is_visible(&watch.library) => None,
-        Kind::Traceable => Some(NO_LIBRARY),
+        Kind::Traceable if !is_visible(&watch.library) => Some(NO_LIBRARY),
+        // The dynamic linker would complain of it on the program's stderr.
+        Kind::Traceable if size_of_file(&watch.library) != Some(watch.size) => Some(CUT_OFF),
+        Kind::Traceable => None,
         Kind::AddressSanitizer if environment::has_sanitizer_first(value) => None,
         Kind::Static | Kind::Secure => {
             // The agent does no harm where nobody loads it.
@@ -227,6 +233,17 @@ fn is_visible(path: &CStr) -> bool {
     const R_OK: u64 = 4;
     // SAFETY: reads the string.
     unsafe { call4(FACCESSAT, AT_FDCWD as u64, path.as_ptr() as u64, R_OK, 0) == 0 }
+}
+
+/// The size of a file that can be found from here.
+fn size_of_file(path: &CStr) -> Option<u64> {
+    /// `st_size` among the words of `struct stat` (asm/stat.h).
+    const SIZE: usize = 6;
+    let mut stat = [0_u64; 18];
+    let at = stat.as_mut_ptr() as u64;
+    // SAFETY: reads the string, and writes a `struct stat`, which is 18 words long.
+    let done = unsafe { call4(FSTATAT, AT_FDCWD as u64, path.as_ptr() as u64, at, 0) };
+    (done == 0).then_some(stat[SIZE])
 }
 
 impl Watch {
