@@ -9,8 +9,8 @@ use skep::Dir;
 use skep::dir::ENV_DIR;
 use skep_proc::maps::Live;
 
-use crate::failure::{FAILED, Result};
-use crate::launch;
+use crate::agent::Library;
+use crate::failure::{FAILED, Failure, Result};
 use crate::printer::{Output, Printer};
 use crate::units;
 
@@ -112,9 +112,15 @@ fn space() -> Finding {
 }
 
 fn library() -> Finding {
-    match launch::library() {
-        Ok(path) => finding("agent", Grade::Good, format!("`{}`", path.display())),
-        Err(failure) => finding("agent", Grade::Bad, failure.message),
+    let found = Dir::create(&Dir::default_path())
+        .map_err(Failure::from)
+        .and_then(|dir| Library::find(&dir));
+    match found {
+        Ok(library) => finding("agent", Grade::Good, library.to_string()),
+        Err(failure) => {
+            let all: Vec<String> = [failure.message].into_iter().chain(failure.causes).collect();
+            finding("agent", Grade::Bad, all.join("; "))
+        }
     }
 }
 

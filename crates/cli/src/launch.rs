@@ -1,9 +1,8 @@
 //! Starting a command with the agent in it, and waiting for its end.
 
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -14,56 +13,12 @@ use skep::dir::{ENV_DIR, ENV_LINKS, OWN_DIR};
 use skep::link::{LinkFile, Untraced};
 use skep_proc::launch::{self, LaunchError, Obstacle};
 
-use crate::args::ENV_PRELOAD;
 use crate::failure::{Context, Failure, Result};
 use crate::inherited;
 use crate::signals::{Blocked, Signal, Signals};
 
-/// File name of the agent's library.
-const LIBRARY: &str = "libskep_preload.so";
 /// How long a command may take to end after Ctrl-C before its report is printed without its end.
 const PATIENCE: Duration = Duration::from_secs(1);
-
-/// Finds the agent's library: where `$SKEP_PRELOAD` says, or beside this program.
-pub fn library() -> Result<PathBuf> {
-    let path = match std::env::var_os(ENV_PRELOAD).filter(|v| !v.is_empty()) {
-        Some(path) => {
-            let path = std::path::absolute(&path).context(format!("{ENV_PRELOAD} is no path"))?;
-            if !path.is_file() {
-                return Err(Failure::environment(format!(
-                    "{ENV_PRELOAD} names `{}`, which is not a file",
-                    path.display()
-                )));
-            }
-            path
-        }
-        None => {
-            let exe = std::env::current_exe().context("cannot tell where this program is")?;
-            let dir = exe.parent().unwrap_or(Path::new("/"));
-            // An installed program, one built by cargo, and a test of one built by cargo (in
-            // `deps/`).
-            let places =
-                [dir.to_owned(), dir.join("../lib/skep"), dir.join("../lib"), dir.join("..")];
-            places.iter().map(|p| p.join(LIBRARY)).find(|p| p.is_file()).ok_or_else(|| {
-                Failure::environment(format!(
-                    "cannot find `{LIBRARY}` beside `{}` or in `../lib`",
-                    exe.display()
-                ))
-                .hint(format!(
-                    "build it with `cargo build --release`, or say where it is with {ENV_PRELOAD}"
-                ))
-            })?
-        }
-    };
-    if path.as_os_str().as_bytes().iter().any(|b| matches!(b, b' ' | b':' | b'$')) {
-        return Err(Failure::environment(format!(
-            "`{}` cannot be preloaded: the dynamic linker splits paths at spaces and colons",
-            path.display()
-        ))
-        .hint(format!("put a copy elsewhere and name it in {ENV_PRELOAD}")));
-    }
-    Ok(path)
-}
 
 /// A command that can be started.
 #[derive(Debug)]

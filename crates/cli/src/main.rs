@@ -1,10 +1,11 @@
 //! The `skep` command: loads programs, starts commands with them, and prints what they found.
 //!
 //! `trace` and `run` do the same in turn: [`directory`] opens the skep directory, programs are
-//! loaded, [`launch`] starts the command and waits, [`sites`] tells what was attached, and a report
-//! follows. All text
-//! goes through [`printer`]; every error becomes a [`failure::Failure`] with its exit status.
+//! loaded, [`agent`] finds the agent's library, [`launch`] starts the command and waits, [`sites`]
+//! tells what was attached, and a report follows. All text goes through [`printer`]; every error
+//! becomes a [`failure::Failure`] with its exit status.
 
+mod agent;
 mod args;
 mod calibrate;
 mod directory;

@@ -422,7 +422,7 @@ fn an_agent_that_cannot_be_preloaded_is_refused() {
         ("/no/such.so", "which is not a file"),
         (spaced.to_str().unwrap(), "splits paths at spaces and colons"),
     ] {
-        let mut command = skep.command(["trace", "x", "--", "true"]);
+        let mut command = skep.command(["trace", "*", "--", "true"]);
         let ended = skep_testkit::run::run(
             command.env("SKEP_PRELOAD", path),
             b"",

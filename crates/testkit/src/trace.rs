@@ -21,8 +21,8 @@ pub enum Scope {
     All,
 }
 
-/// The path of the `skep` command: `$SKEP_BIN`, else built once for this process, with the agent
-/// beside it.
+/// The path of the `skep` command: `$SKEP_BIN`, else built once for this process. It carries the
+/// agent, whose symbols are beside it ([`agent_symbols`]).
 ///
 /// It is a release build, as users have it, whatever the profile of the tests: code that is not
 /// optimised may use vector registers where an event must not. The command is that of the README,
@@ -37,7 +37,9 @@ pub fn skep_bin() -> &'static Path {
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         // Cargo holds no lock on its folders while it runs tests; other test programs that build
         // the same wait for each other.
-        cargo.args(["build", "--quiet", "--release", "--workspace", "--target-dir"]).arg(&target);
+        cargo
+            .args(["build", "--quiet", "--release", "--package", "skep-cli", "--target-dir"])
+            .arg(&target);
         let done = cargo
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .output()
@@ -49,6 +51,11 @@ pub fn skep_bin() -> &'static Path {
         );
         target.join("release/skep")
     })
+}
+
+/// The agent that [`skep_bin`] carries, with all symbols, as a file of its own.
+pub fn agent_symbols() -> PathBuf {
+    skep_bin().with_file_name("libskep_preload.so.debug")
 }
 
 /// The build directory this program was built into: the nearest folder above it that cargo has

@@ -1,17 +1,19 @@
-//! What runs between a hooked function and its program's result, read as machine code from the
-//! library that users preload: no vector registers except in helpers that are called with them
+//! What runs between a hooked function and its program's result, read as machine code of the
+//! library that `skep` carries: no vector registers except in helpers that are called with them
 //! saved, and no call into the C library anywhere.
 //!
 //! The trampolines have a test of their own beside them; this one follows everything they call.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
 
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpKind, Register,
 };
 use skep_proc::demangle::demangle;
 use skep_proc::elf::Elf;
-use skep_testkit::trace::skep_bin;
+use skep_testkit::TempDir;
+use skep_testkit::trace::{agent_symbols, skep_bin};
 
 /// Where events enter our code, and helpers that are called without saving anything.
 const PLAIN: &[&str] = &[
@@ -184,8 +186,9 @@ fn follow(
 
 #[test]
 fn events_use_no_vector_registers_and_no_libc() {
-    let library = skep_bin().with_file_name("libskep_preload.so");
-    let elf = Elf::open(&library).expect("the agent was built beside the command");
+    let library = agent_symbols();
+    let elf = Elf::open(&library).expect("the symbols are beside the command");
+    assert_unpacks(&elf);
     let (all, table) = (functions(&elf), own_pointers(&elf));
     let named = |names: &[&str]| -> BTreeSet<u64> {
         let found: BTreeSet<u64> = all
@@ -219,6 +222,24 @@ fn events_use_no_vector_registers_and_no_libc() {
         all.iter().filter(|(_, f)| called(&f.name)).map(|(at, _)| *at).collect();
     let (count, wrong) = follow(&all, &table, &saved, true);
     assert!(wrong.is_empty(), "of {count} functions:\n{}", wrong.join("\n"));
+}
+
+/// The agent that the command puts into the skep directory has this library's code: it is read for
+/// the one that is used.
+fn assert_unpacks(library: &Elf) {
+    let dir = TempDir::in_memory();
+    let mut command = Command::new(skep_bin());
+    command.args(["trace", "*", "--", "true"]).env("SKEP_DIR", dir.path());
+    let done = command.env_remove("SKEP_PRELOAD").output().expect("there is a command");
+    let files = std::fs::read_dir(dir.join("agents")).expect("the command has put it there");
+    let agents: Vec<_> = files.map(|version| version.expect("a folder").path()).collect();
+    let [agent] = agents.as_slice() else { panic!("{agents:?} {done:?}") };
+    let agent = Elf::open(agent.join("libskep_preload.so")).expect("it is a library");
+    let text = |elf: &Elf| {
+        let section = elf.section(".text").expect("a library has code");
+        elf.section_data(section).expect("it can be read")
+    };
+    assert!(text(&agent) == text(library), "the symbols beside the command are not its agent's");
 }
 
 /// A demangled name without a hash behind it.

@@ -43,15 +43,7 @@ pub fn run(args: &[&str]) -> Result<()> {
         );
     }
     if std::env::var_os("SKEP_BIN").is_none() {
-        check(crate::cargo().args([
-            "build",
-            "--quiet",
-            "--release",
-            "--package",
-            "skep-cli",
-            "--package",
-            "skep-preload",
-        ]))?;
+        check(crate::cargo().args(["build", "--quiet", "--release", "--package", "skep-cli"]))?;
     }
     let mut rows = Vec::new();
     for program in PROGRAMS.iter().filter(|p| names.is_empty() || names.contains(&p.name)) {

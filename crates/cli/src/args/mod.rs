@@ -19,7 +19,7 @@ pub use run::RunArgs;
 pub use trace::{SortBy, TraceArgs};
 pub use vma::VmaCommand;
 
-/// Names the agent's library when it is not where `skep` looks for it.
+/// Names another library than the agent that `skep` carries.
 pub const ENV_PRELOAD: &str = "SKEP_PRELOAD";
 
 const ENVIRONMENT: &str = "\
@@ -27,7 +27,7 @@ Environment:
   SKEP_DIR      directory of maps, programs and links, which are files
                 [default: $XDG_RUNTIME_DIR/skep, else /dev/shm/skep-UID]
   SKEP_PRELOAD  the agent's library
-                [default: libskep_preload.so beside this program or in ../lib]
+                [default: the one in this program, put into SKEP_DIR or a cache]
   NO_COLOR      no colors in messages
 
 Exit status: `trace` and `run` exit with the status of the command, if that is

@@ -11,6 +11,7 @@ use skep::load::LoadedMap;
 use skep::maps::Map;
 use skep::object::{LinkOptions, Object};
 
+use crate::agent::Library;
 use crate::args::RunArgs;
 use crate::events::{self, Collector, Form};
 use crate::failure::{Failure, Result};
@@ -36,10 +37,10 @@ pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
     let objects: Vec<(&PathBuf, Object)> =
         args.objects.iter().zip(std::mem::take(&mut reading.all)).collect();
     check_programs(args, &objects)?;
-    let library = launch::library()?;
     let program = launch::resolve(&args.command)?;
     let output = Output::open(args.report.output.as_deref())?;
     let dir = directory::create()?;
+    let library = Library::find(&dir)?;
     let log = if objects.iter().any(|(_, o)| prints(o, &reading.link_options())) {
         Some(create_log(&dir, LOG).map_err(|e| rejection::load_failure(e, ""))?)
     } else {
@@ -69,7 +70,7 @@ pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
     let collectors = collectors(&loaded, log.as_ref(), args)?;
     let launch = Launch {
         command: &args.command,
-        library: &library,
+        library: library.path(),
         dir: &dir,
         links: links().map(|link| link.id()).collect(),
     };

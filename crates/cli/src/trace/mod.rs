@@ -5,6 +5,7 @@ mod report;
 
 use std::borrow::Cow;
 
+use crate::agent::Library;
 use crate::args::TraceArgs;
 use crate::failure::Result;
 use crate::launch::{self, Launch, Outcome};
@@ -22,14 +23,14 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     }
     let patterns = unmatched::patterns(&args.patterns)?;
     let exclude = unmatched::patterns(&args.exclude)?;
-    let library = launch::library()?;
     let program = launch::resolve(&args.command)?;
     if !args.allow_unmatched {
         unmatched::check(&args.command, &patterns)?;
     }
     let output = Output::open(args.report.output.as_deref())?;
     let dir = directory::create()?;
-    let (trace, objects) = Trace::load(&dir, args, &patterns, exclude, &library)?;
+    let library = Library::find(&dir)?;
+    let (trace, objects) = Trace::load(&dir, args, &patterns, exclude, library.path())?;
     let record = TraceRecord {
         command: args.command.iter().map(|a| a.to_string_lossy().into_owned()).collect(),
         start: trace.link.counter(),
@@ -38,7 +39,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
 
     let launch = Launch {
         command: &args.command,
-        library: &library,
+        library: library.path(),
         dir: &dir,
         links: vec![trace.link.id()],
     };

@@ -1,0 +1,68 @@
+//! Builds the agent that the command carries.
+//!
+//! In a release build a cargo of its own builds `skep-preload` with the profile `agent`, into a
+//! folder below `OUT_DIR`. What comes of it is stripped to the symbols that debuggers need and
+//! deflated, and the command includes it (`src/agent/`). The library with all symbols and lines goes beside the
+//! command, as `libskep_preload.so.debug`; the command does not need it.
+//!
+//! A debug build carries no agent: it finds one beside itself. So `cargo check`, `clippy` and tests
+//! build nothing twice.
+
+#![allow(clippy::print_stdout, reason = "how build scripts talk to cargo")]
+
+#[path = "../src/agent/hash.rs"]
+mod hash;
+mod nested;
+mod strip;
+
+use std::error::Error;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
+
+fn main() -> Result<()> {
+    println!("cargo::rerun-if-changed=build");
+    println!("cargo::rerun-if-changed=src/agent/hash.rs");
+    println!("cargo::rustc-check-cfg=cfg(carries_agent)");
+    if variable("PROFILE")? == "debug" {
+        return Ok(());
+    }
+    let out = PathBuf::from(variable("OUT_DIR")?);
+    let whole = nested::build(&out)?;
+    let bytes = std::fs::read(&whole).map_err(|e| format!("`{}`: {e}", whole.display()))?;
+    let stripped = strip::strip(&bytes, is_for_debuggers)?;
+    let file = out.join("agent.deflate");
+    std::fs::write(&file, deflate(&stripped)?)?;
+    println!("cargo::rustc-cfg=carries_agent");
+    println!("cargo::rustc-env=SKEP_AGENT_FILE={}", file.display());
+    println!("cargo::rustc-env=SKEP_AGENT_HASH={}", hash::hash(&stripped));
+    keep_symbols(&out, &whole)
+}
+
+/// Symbols of the agent that its users need: gdb looks for its list of programs, and backtraces
+/// through hooked functions name the islands. Those of Rust functions are most, and go.
+fn is_for_debuggers(name: &[u8]) -> bool {
+    name.starts_with(b"__jit_debug_") || name.starts_with(b"skep_attach_")
+}
+
+/// Puts the library with all its symbols beside the command: `OUT_DIR` is
+/// `target/PROFILE/build/skep-cli-HASH/out`.
+fn keep_symbols(out: &Path, whole: &Path) -> Result<()> {
+    let Some(beside) = out.ancestors().nth(3) else { return Ok(()) };
+    let file = beside.join("libskep_preload.so.debug");
+    std::fs::copy(whole, &file).map_err(|e| format!("`{}`: {e}", file.display()))?;
+    println!("cargo::rerun-if-changed={}", file.display());
+    Ok(())
+}
+
+/// Deflated, the library has less than half its size.
+fn deflate(bytes: &[u8]) -> Result<Vec<u8>> {
+    let mut out = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::best());
+    out.write_all(bytes)?;
+    Ok(out.finish()?)
+}
+
+fn variable(name: &str) -> Result<String> {
+    std::env::var(name).map_err(|e| format!("{name}: {e}; is this run by cargo?").into())
+}
