@@ -57,6 +57,7 @@ mod tests {
     fn the_readme_has_both() {
         assert!(test_command().unwrap().starts_with("cargo test"));
         let try_it = try_command().unwrap();
-        assert!(try_it.contains("cargo build") && try_it.contains("skep trace"), "{try_it}");
+        assert!(try_it.starts_with("cargo run --release -- trace "), "{try_it}");
+        assert_eq!(try_it.lines().count(), 1, "{try_it}");
     }
 }
