@@ -414,7 +414,10 @@ fn command(tree: &Path, place: &Path) -> Command {
 fn build(tree: &Path, place: &Path) -> Result<Vec<(&'static str, &'static str, PathBuf)>> {
     let mut c = command(tree, place);
     c.args(["test", "--release", "--no-run", "-p", "skep-verifier", "--lib", "--tests"])
-        .env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
+        .env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true")
+        // Many programs that run for seconds.
+        .env("CARGO_PROFILE_RELEASE_LTO", "off")
+        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
     let out = c.output()?;
     let text = String::from_utf8_lossy(&out.stderr);
     ensure!(out.status.success(), "the tests do not compile:\n{text}");
