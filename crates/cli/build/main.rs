@@ -47,12 +47,12 @@ fn is_for_debuggers(name: &[u8]) -> bool {
 }
 
 /// Puts the library with all its symbols beside the command: `OUT_DIR` is
-/// `target/PROFILE/build/skep-cli-HASH/out`.
+/// `target/PROFILE/build/skep-cli-HASH/out`. Cargo is not told of the file: written while this
+/// runs, it would seem changed at each build.
 fn keep_symbols(out: &Path, whole: &Path) -> Result<()> {
     let Some(beside) = out.ancestors().nth(3) else { return Ok(()) };
     let file = beside.join("libskep_preload.so.debug");
     std::fs::copy(whole, &file).map_err(|e| format!("`{}`: {e}", file.display()))?;
-    println!("cargo::rerun-if-changed={}", file.display());
     Ok(())
 }
 
