@@ -54,6 +54,7 @@ pub mod prototypes;
 pub mod prove;
 mod ring;
 mod session;
+mod targets;
 pub mod test_run;
 mod typed;
 

@@ -15,7 +15,9 @@ pub use skep_store::link::{
     Untraced, pattern,
 };
 
-use crate::load::{LoadError, LoadedProgram, own_map};
+use crate::load::definition::own_map;
+use crate::load::{LoadError, LoadedProgram};
+use crate::targets::listed;
 
 /// How long the loader measures the time-stamp counter.
 const CLOCK_SPAN: Duration = Duration::from_millis(4);
@@ -60,17 +62,6 @@ pub enum AttachError {
 pub struct Link {
     file: LinkFile,
     control: Map,
-}
-
-/// Parts what a section says after its slash.
-pub(crate) fn listed(target: Option<&str>) -> Vec<String> {
-    Pattern::list(target.unwrap_or_default())
-}
-
-/// The functions that a section names, without their modules. Patterns that cannot be read are left
-/// out.
-pub(crate) fn functions(target: Option<&str>) -> Vec<String> {
-    listed(target).iter().filter_map(|n| n.parse::<Pattern>().ok()).map(|p| p.function).collect()
 }
 
 /// Reads the functions a section names: patterns, parted by commas.

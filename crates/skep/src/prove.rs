@@ -12,7 +12,8 @@ use skep_maps::{MapDef, MapError};
 use skep_object::{CoreTarget, InnerValue, LinkError, LinkOptions, Linked, MapSpec, Object};
 use skep_verifier::{Options, Rejection, Verified};
 
-use crate::load::{LoadError, definition};
+use crate::load::definition::definition;
+use crate::load::error::LoadError;
 use crate::prototypes::{Asked, Catalog, Proved, Resolved};
 
 /// Why a program is refused by itself.
@@ -267,5 +268,7 @@ fn named<'p>(
     program: &'p str,
     target: Option<&str>,
 ) -> impl Iterator<Item = (String, String)> + use<'p> {
-    crate::link::functions(target).into_iter().map(move |function| (program.to_owned(), function))
+    crate::targets::functions(target)
+        .into_iter()
+        .map(move |function| (program.to_owned(), function))
 }

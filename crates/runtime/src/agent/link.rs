@@ -318,7 +318,11 @@ fn select(
         else {
             continue;
         };
+        let linked_in = module.is_main() && has_this_code(module);
         for f in module.functions().unwrap_or_default() {
+            if linked_in && is_part_of_skep(f.name()) {
+                continue;
+            }
             let target = patterns.function(f.name(), f.aliases().iter().map(String::as_str));
             if let Some(target) = target.and_then(|at| spec.include.get(at)) {
                 cookies.push(target.cookie);
@@ -329,9 +333,37 @@ fn select(
     (all, cookies)
 }
 
-/// Tells whether a module is the library this code is in: not worth a word, unless it is asked for
-/// by name. Where this code is part of a program of its own, that is a module like others.
+/// Tells whether a module is the library with the agent: not worth a word, unless it is asked for by
+/// name. A program that this code is linked into is a module like others.
 fn is_own(module: &Module) -> bool {
-    let here = is_own as *const () as u64;
-    !module.is_main() && module.text().iter().any(|t| t.contains(&here))
+    !module.is_main() && has_this_code(module)
+}
+
+fn has_this_code(module: &Module) -> bool {
+    let here = has_this_code as *const () as u64;
+    module.text().iter().any(|t| t.contains(&here))
+}
+
+/// Tells by the symbol whether a function is of the crates that run inside events: hooked, it would
+/// be an event of its own.
+fn is_part_of_skep(symbol: &str) -> bool {
+    const CRATES: [&str; 9] =
+        ["attach", "helpers", "isa", "maps", "proc", "runtime", "store", "sys", "vm"];
+    symbol.match_indices("skep_").any(|(at, prefix)| {
+        let rest = symbol.get(at + prefix.len()..).unwrap_or_default();
+        CRATES.iter().any(|name| rest.starts_with(name))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_part_of_skep;
+
+    #[test]
+    fn symbols_of_the_event_path_are_known() {
+        assert!(is_part_of_skep("_ZN12skep_runtime3run7tracing17h0123456789abcdefE"));
+        assert!(is_part_of_skep("_RNvNtCs1234_11skep_attach6engine5start"));
+        assert!(!is_part_of_skep("_ZN7library12library_told17h0123456789abcdefE"));
+        assert!(!is_part_of_skep("skep_get_func_sp"));
+    }
 }

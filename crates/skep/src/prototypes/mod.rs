@@ -76,7 +76,7 @@ impl Catalog {
             skep_store::link::attach_type::on_functions_of(linked.prog_type, linked.attach_type)
                 .filter(|_| !reads.is_empty());
         let Some(attach) = attach else { return Ok(()) };
-        let include = crate::link::functions(linked.target.as_deref());
+        let include = crate::targets::functions(linked.target.as_deref());
         let ask = Ask { reads: &reads, attach, include: &include, exclude: &[] };
         let Ok(Err(refusal)) = self.resolve(&ask) else { return Ok(()) };
         let mut options = options.clone();

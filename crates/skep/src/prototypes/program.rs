@@ -9,7 +9,7 @@ use skep_verifier::{Options, Verified};
 
 use super::Catalog;
 use super::resolve::{Ask, Resolved};
-use crate::load::LoadError;
+use crate::load::error::LoadError;
 
 /// A program that was proved safe, by its place in the object.
 pub(crate) type Proved<'o> = (usize, &'o skep_object::Program, Linked, Verified);
@@ -53,7 +53,7 @@ impl Asked<'_> {
             .map(|(_, p)| p.clone())
             .collect();
         if include.is_empty() {
-            include = crate::link::listed(program.target.as_deref());
+            include = crate::targets::listed(program.target.as_deref());
         }
         let nothing = Catalog::default();
         let ask = Ask { reads: &reads, attach, include: &include, exclude: self.exclude };

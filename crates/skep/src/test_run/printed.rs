@@ -3,7 +3,8 @@
 use skep_isa::MapType;
 use skep_maps::{Map, MapError};
 
-use crate::load::{LoadError, own_map};
+use crate::load::LoadError;
+use crate::load::definition::own_map;
 use skep_store::dir::Dir;
 
 /// Bytes of the buffer; lines beyond are lost until it is read.

@@ -11,6 +11,9 @@ use crate::map::Map;
 /// Elements that are read at once.
 const AT_ONCE: usize = 128;
 
+/// Reads a key and a value from their bytes.
+pub(super) type Decode<K, V> = fn(&Map, &[u8], &[u8]) -> Result<(K, V)>;
+
 /// A walk through the elements of a map, which may change meanwhile: elements that are there all
 /// the time come exactly once, those that come or go meanwhile once or not at all. It ends.
 ///
@@ -33,7 +36,7 @@ const AT_ONCE: usize = 128;
 pub struct Entries<'m, K, V> {
     map: &'m Map,
     walk: Walk<'m>,
-    decode: fn(&Map, &[u8], &[u8]) -> Result<(K, V)>,
+    decode: Decode<K, V>,
     key_size: usize,
     rows: Vec<u8>,
     /// Bytes of `rows` that are there, and that were returned.
@@ -44,11 +47,7 @@ pub struct Entries<'m, K, V> {
 }
 
 impl<'m, K, V> Entries<'m, K, V> {
-    pub(super) fn new(
-        map: &'m Map,
-        key_size: usize,
-        decode: fn(&Map, &[u8], &[u8]) -> Result<(K, V)>,
-    ) -> Self {
+    pub(super) fn new(map: &'m Map, key_size: usize, decode: Decode<K, V>) -> Self {
         Self {
             map,
             walk: map.walk(),
