@@ -211,12 +211,12 @@ mod tests {
     #[test]
     fn upward_imports_are_named() {
         let metadata = json!({
-            "packages": [package("skep-isa", "lib"), package("skep-maps", "lib"), package("skep-preload", "cdylib"), package("skep", "lib")],
-            "workspace_members": ["skep-isa", "skep-maps", "skep-preload", "skep"],
+            "packages": [package("skep-isa", "lib"), package("skep-maps", "lib"), package("skep-cli", "bin"), package("skep", "lib")],
+            "workspace_members": ["skep-isa", "skep-maps", "skep-cli", "skep"],
             "resolve": {"nodes": [
                 node("skep-isa", &[("skep-maps", None)]),
                 node("skep-maps", &[("skep-isa", None), ("skep", Some("dev"))]),
-                node("skep-preload", &[("skep", None)]),
+                node("skep-cli", &[("skep", None)]),
                 node("skep", &[("skep-maps", None)]),
             ]},
         });

@@ -13,8 +13,10 @@
 use std::ffi::c_void;
 use std::ptr;
 
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::mm::{
-    MapFlags, MprotectFlags, MremapFlags, ProtFlags, mmap_anonymous, mprotect, mremap_fixed, munmap,
+    MapFlags, MprotectFlags, MremapFlags, ProtFlags, mmap, mmap_anonymous, mprotect, mremap_fixed,
+    munmap,
 };
 
 /// The kernel's smallest page, which x86-64's loaders map by.
@@ -130,6 +132,10 @@ unsafe fn replace(pages: Pages, flags: u32) {
     protection.set(MprotectFlags::WRITE, flags & PF_W != 0);
     protection.set(MprotectFlags::EXEC, flags & PF_X != 0);
     let place = pages.start as *mut c_void;
+    // SAFETY: as the caller promises; a place that is never written to.
+    if flags & PF_W == 0 && unsafe { replace_by_memory_file(place, len, protection) }.is_some() {
+        return;
+    }
     let write = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: new memory is written to, of the size of what is read. Moving it replaces pages by
     // equal ones with the same protection, at once for all who use them: this very code as well.
@@ -145,4 +151,41 @@ unsafe fn replace(pages: Pages, flags: u32) {
             let _ = munmap(copy, len);
         }
     }
+}
+
+/// Puts a private mapping of an unnamed file in memory in the place of pages, which nobody else can
+/// open and cut off. Unlike that of anonymous memory, its page table is not copied when the program
+/// forks. `None`, and nothing changed, when the kernel does not allow it.
+///
+/// # Safety
+/// The pages are mapped and readable, and never written to; `protection` is theirs.
+unsafe fn replace_by_memory_file(
+    place: *mut c_void,
+    len: usize,
+    protection: MprotectFlags,
+) -> Option<()> {
+    // `MFD_EXEC`, which Linux knows since 6.3.
+    let executable = MemfdFlags::CLOEXEC | MemfdFlags::from_bits_retain(0x10);
+    let name = c"libskep_preload.so";
+    let file =
+        memfd_create(name, executable).or_else(|_| memfd_create(name, MemfdFlags::CLOEXEC)).ok()?;
+    // SAFETY: readable, by the caller's promise.
+    let mut bytes = unsafe { std::slice::from_raw_parts(place.cast::<u8>(), len) };
+    while !bytes.is_empty() {
+        let written = rustix::io::write(&file, bytes).ok().filter(|n| *n > 0)?;
+        bytes = bytes.get(written..)?;
+    }
+    let protection = ProtFlags::from_bits_retain(protection.bits());
+    let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
+    // SAFETY: a new mapping of a file of that length takes the place of equal bytes with the same
+    // protection, at once for all who use them: this very code as well.
+    unsafe {
+        let copy = mmap(ptr::null_mut(), len, protection, flags, &file, 0).ok()?;
+        if mremap_fixed(copy, len, len, MremapFlags::MAYMOVE, place).is_err() {
+            // Nothing is to be done about memory that stays.
+            let _ = munmap(copy, len);
+            return None;
+        }
+    }
+    Some(())
 }

@@ -2,7 +2,8 @@
 //! program's own code, or when a program attaches to itself.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Once};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use skep_attach::signals;
 use skep_attach::sites::{self, Module};
@@ -12,8 +13,9 @@ use skep_store::dir::{ENV_DIR, ENV_LINKS};
 use skep_store::link::{LinkFile, Untraced};
 use skep_sys::sandbox;
 
-use crate::agent::{Agent, AgentError, executable};
+use crate::agent::{self, Agent, AgentError, executable};
 use crate::exec::{self, libc::Libc};
+use crate::run::Running;
 use crate::{blocked, seccomp};
 
 /// The function the dynamic loader calls after every change to the list of libraries (glibc
@@ -64,7 +66,7 @@ pub unsafe fn start(prepare: impl FnOnce()) {
     let agent = Agent::of_process();
     for id in ids {
         // SAFETY: the caller's promise.
-        drop(unsafe { agent.attach(&dir, id, &modules) });
+        drop(unsafe { agent.attach(&dir, id, &modules, agent::detach) });
     }
     watch_loader(&modules);
     if let Some(libc) = Libc::find(&modules) {
@@ -83,10 +85,10 @@ pub unsafe fn start(prepare: impl FnOnce()) {
 /// When the event path was compiled without optimization, the process is in a sandbox, the link
 /// cannot be read, or nothing can be attached at all.
 pub fn attach_own(dir: &Dir, id: u32) -> Result<u32, AgentError> {
-    static WATCH: Once = Once::new();
-    static WATCH_LIBC: Once = Once::new();
+    static WATCHES_FORKS: AtomicBool = AtomicBool::new(false);
+    static WATCHES_LIBC: AtomicBool = AtomicBool::new(false);
     if !IS_OPTIMIZED {
-        return Err("skep was compiled without optimization, and hooks would destroy vector \
+        return Err("skep was compiled without optimization, or for more than the baseline of x86-64, and hooks would destroy vector \
             registers; add `[profile.dev.package.\"*\"]` with `opt-level = 2` to `Cargo.toml`"
             .into());
     }
@@ -98,25 +100,36 @@ pub fn attach_own(dir: &Dir, id: u32) -> Result<u32, AgentError> {
     }
     let _muted = skep_attach::mute();
     let modules = sites::scan()?;
-    WATCH.call_once(watch_forks);
+    if !WATCHES_FORKS.swap(true, Relaxed) {
+        watch_forks();
+    }
     // SAFETY: the event path is optimized (checked above), and this process uses the C library that
     // it is linked with.
-    let attached = unsafe { Agent::of_process().attach(dir, id, &modules) };
-    WATCH_LIBC.call_once(|| {
+    let attached = unsafe { Agent::of_process().attach(dir, id, &modules, leave_hooks) };
+    if !WATCHES_LIBC.swap(true, Relaxed) {
         watch_loader(&modules);
         if let Some(libc) = Libc::find(&modules) {
             blocked::watch(&libc);
             seccomp::watch(&libc);
         }
-    });
+    }
     attached
 }
 
-/// Whether all that runs inside events is optimized.
+/// What the first event that finds a link off does in a program that attached to itself: nothing.
+/// Its heap is the program's, which this very thread may have locked; whoever turned the link off
+/// takes the hooks out ([`Agent::detach`]).
+unsafe extern "C" fn leave_hooks(_: *const Running) {}
+
+/// Whether all that runs inside events is optimized, and for the baseline of x86-64: a compiler that
+/// may use more registers than that uses them where nobody looked.
 const IS_OPTIMIZED: bool = skep_attach::IS_OPTIMIZED
     && skep_helpers::IS_OPTIMIZED
     && skep_maps::IS_OPTIMIZED
-    && crate::IS_OPTIMIZED;
+    && skep_sys::IS_OPTIMIZED
+    && skep_vm::IS_OPTIMIZED
+    && crate::IS_OPTIMIZED
+    && !cfg!(any(target_feature = "sse3", target_feature = "avx"));
 
 /// Its handlers for fork come first, so that they run inside ours.
 fn watch_forks() {

@@ -3,16 +3,18 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use skep_runtime::agent::{Agent, Detached as AgentDetached};
 use skep_store::Dir;
-use skep_store::dir::{ENV_DIR, ENV_LINKS};
-use skep_store::link::{LinkSpec, LinkTarget, Pattern};
+use skep_store::dir::{ENV_DIR, ENV_LINKS, Scratch};
+use skep_store::link::{AgentRecord, LinkSpec, LinkTarget, Pattern, Untraced};
 
 use crate::error::{Error, Result};
 use crate::link::{Link, Missed, describe};
-use crate::load::LoadedProgram;
+use crate::load::{Loaded, LoadedProgram};
+use crate::session::Place;
 
 /// Names the agent's library, which commands are started with.
 const ENV_PRELOAD: &str = "SKEP_PRELOAD";
@@ -34,13 +36,15 @@ const ENV_PRELOAD: &str = "SKEP_PRELOAD";
 pub struct Functions {
     own_process: bool,
     targets: Vec<LinkTarget>,
+    /// Where the targets of the last pattern begin.
+    last: usize,
     exclude: Vec<String>,
 }
 
 impl Functions {
     fn new(own_process: bool, pattern: &str) -> Self {
         let targets = LinkTarget::all(Pattern::list(pattern));
-        Self { own_process, targets, exclude: Vec::new() }
+        Self { own_process, targets, last: 0, exclude: Vec::new() }
     }
 
     /// Means functions of this very process. They are hooked when [`attach`](crate::Program::attach)
@@ -56,6 +60,7 @@ impl Functions {
 
     /// Means those of another pattern too. A function is that of the first pattern it matches.
     pub fn and(mut self, pattern: &str) -> Self {
+        self.last = self.targets.len();
         self.targets.extend(LinkTarget::all(Pattern::list(pattern)));
         self
     }
@@ -64,8 +69,8 @@ impl Functions {
     /// them.
     #[doc(alias = "bpf_get_attach_cookie")]
     pub fn cookie(mut self, cookie: u64) -> Self {
-        if let Some(last) = self.targets.last_mut() {
-            last.cookie = cookie;
+        for target in self.targets.iter_mut().skip(self.last) {
+            target.cookie = cookie;
         }
         self
     }
@@ -83,6 +88,11 @@ pub struct FunctionLink {
     dir: Dir,
     link: Link,
     own_process: bool,
+    /// The process that made it.
+    process: u32,
+    /// Programs and maps stay for those who attach the link later.
+    _loaded: Arc<Loaded>,
+    _scratch: Option<Arc<Scratch>>,
 }
 
 /// A function that a link met, in any process.
@@ -101,15 +111,20 @@ pub struct LinkedFunction {
 
 impl FunctionLink {
     pub(crate) fn create(
-        dir: &Dir,
+        place: &Place,
+        loaded: &Arc<Loaded>,
         programs: &[&LoadedProgram],
         functions: Functions,
     ) -> Result<Self> {
-        let Functions { own_process, targets, exclude } = functions;
+        let dir = &place.dir;
+        let Functions { own_process, targets, exclude, .. } = functions;
         for pattern in targets.iter().map(|t| &t.pattern).chain(&exclude) {
             pattern.parse::<Pattern>()?;
         }
         let patterns: Vec<String> = targets.iter().map(|t| t.pattern.clone()).collect();
+        if patterns.is_empty() {
+            return Err(Error::NothingAttached { patterns, reasons: Vec::new() });
+        }
         let mut spec: Option<LinkSpec> = None;
         for program in programs {
             let described = describe(program, &patterns)?;
@@ -124,7 +139,14 @@ impl FunctionLink {
         for (place, program) in programs.iter().enumerate() {
             link.tell(place, &program.functions().types)?;
         }
-        let link = Self { dir: dir.clone(), link, own_process };
+        let link = Self {
+            dir: dir.clone(),
+            link,
+            own_process,
+            process: std::process::id(),
+            _loaded: Arc::clone(loaded),
+            _scratch: place.scratch.clone(),
+        };
         if own_process {
             link.attach_own(&patterns)?;
         }
@@ -145,6 +167,22 @@ impl FunctionLink {
     #[must_use]
     pub fn id(&self) -> u32 {
         self.link.id()
+    }
+
+    /// Lists the processes that attached the link so far, and what went wrong there.
+    ///
+    /// # Errors
+    /// When the link's file cannot be read.
+    pub fn processes(&self) -> Result<Vec<AgentRecord>> {
+        Ok(self.link.read()?.agents)
+    }
+
+    /// Lists the programs that were executed without the agent, and why.
+    ///
+    /// # Errors
+    /// When the link's file cannot be read.
+    pub fn untraced(&self) -> Result<Vec<Untraced>> {
+        Ok(self.link.read()?.untraced)
     }
 
     /// Lists the functions that processes met so far, attached or not.
@@ -211,9 +249,13 @@ impl FunctionLink {
     }
 
     fn detach_now(&mut self) -> Detached {
-        self.link.detach();
         let own = std::mem::take(&mut self.own_process);
-        Detached { agent: own.then(|| Agent::of_process().detach(self.id())) }
+        let agent = own.then(|| Agent::of_process().detach(&self.dir, self.id()));
+        // A forked child has the hooks as a copy of its own, and the link in common.
+        if self.process == std::process::id() {
+            self.link.detach();
+        }
+        Detached { agent }
     }
 }
 

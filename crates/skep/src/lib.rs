@@ -60,7 +60,7 @@ mod typed;
 
 pub use error::{Error, Result};
 pub use functions::{Detached, FunctionLink, Functions, LinkedFunction};
-pub use loaded::{Object, Program, verify};
+pub use loaded::{Object, Program};
 pub use map::Map;
 pub use ring::{Events, Ring};
 pub use session::{ObjectLoader, Session};

@@ -3,27 +3,26 @@
 use std::sync::Arc;
 
 use skep_object::Btf;
-use skep_store::Dir;
-use skep_verifier::Verified;
 
 use crate::error::{Error, Result};
 use crate::functions::{FunctionLink, Functions};
 use crate::load::{Loaded, LoadedProgram};
 use crate::map::Map;
 use crate::ring::Ring;
+use crate::session::Place;
 use crate::test_run::{Engine, Input, Outcome, Runner};
 
 /// A loaded object. Its files stay for as long as this value, a link or another process uses them.
 #[derive(Debug)]
 pub struct Object {
-    dir: Dir,
-    loaded: Loaded,
+    place: Place,
+    loaded: Arc<Loaded>,
     btf: Option<Arc<Btf>>,
 }
 
 impl Object {
-    pub(crate) fn new(dir: Dir, loaded: Loaded, btf: Option<Arc<Btf>>) -> Self {
-        Self { dir, loaded, btf }
+    pub(crate) fn new(place: Place, loaded: Loaded, btf: Option<Arc<Btf>>) -> Self {
+        Self { place, loaded: Arc::new(loaded), btf }
     }
 
     /// Lists the programs that were loaded, in order of the object.
@@ -80,7 +79,7 @@ impl Object {
     ) -> Result<FunctionLink> {
         let programs: Vec<_> =
             programs.into_iter().map(|n| Ok(self.program(n)?.loaded)).collect::<Result<_>>()?;
-        FunctionLink::create(&self.dir, &programs, functions)
+        FunctionLink::create(&self.place, &self.loaded, &programs, functions)
     }
 
     /// Returns the types of the object.
@@ -122,7 +121,8 @@ impl Program<'_> {
     /// When its section is for something else, a pattern cannot be read, or, in this process,
     /// nothing can be attached at all.
     pub fn attach(&self, functions: Functions) -> Result<FunctionLink> {
-        FunctionLink::create(&self.object.dir, &[self.loaded], functions)
+        let object = self.object;
+        FunctionLink::create(&object.place, &object.loaded, &[self.loaded], functions)
     }
 
     /// Makes the program ready to run by itself, in this thread.
@@ -130,7 +130,7 @@ impl Program<'_> {
     /// # Errors
     /// When it cannot be compiled.
     pub fn runner(&self, engine: Engine) -> Result<Runner> {
-        Ok(Runner::new(&self.object.dir, &self.object.loaded, self.name(), engine)?)
+        Ok(Runner::new(&self.object.place.dir, &self.object.loaded, self.name(), engine)?)
     }
 
     /// Runs the program once, as the kernel's `BPF_PROG_TEST_RUN` does; [`Program::runner`] is for
@@ -143,16 +143,4 @@ impl Program<'_> {
         let done = self.runner(Engine::Jit)?.test_run(input);
         done.map_err(|errno| Error::TestRun { program: self.name().to_owned(), errno })
     }
-}
-
-/// Verifies a program that comes as instructions, for whoever has no object file: what the verifier
-/// accepted, or its rejection.
-///
-/// # Errors
-/// When the verifier rejects it, with the reason and the path to it.
-#[allow(clippy::result_large_err, reason = "as for `skep_verifier::verify`")]
-pub fn verify(
-    linked: &skep_object::Linked,
-) -> std::result::Result<Verified, skep_verifier::Rejection> {
-    skep_verifier::verify(linked, &crate::prove::options())
 }

@@ -23,6 +23,10 @@ impl Map {
         Self { raw, name }
     }
 
+    pub(crate) fn raw(&self) -> Arc<RawMap> {
+        Arc::clone(&self.raw)
+    }
+
     /// Returns the whole name; the file keeps 15 characters of it.
     #[must_use]
     pub fn name(&self) -> &str {

@@ -72,14 +72,8 @@ impl<'o> Proofs<'o> {
         let linked = self.object.link_with(index, &how).map_err(Refusal::Link)?;
         let proof = skep_verifier::verify(&linked, &self.options)
             .map_err(|r| Refusal::Rejected(Box::new(r)))?;
-        if let Some(id) =
-            proof.info().helpers.iter().find(|id| crate::helper(proof.prog_type(), **id).is_none())
-        {
-            let name = helper::by_id(*id)
-                .map(|h| h.name)
-                .or_else(|| kfunc::by_id(*id).map(|k| k.name))
-                .unwrap_or("unknown");
-            return Err(Refusal::Helper { program: linked.name, helper: format!("{name}#{id}") });
+        if let Some(helper) = missing_helper(&proof) {
+            return Err(Refusal::Helper { program: linked.name, helper });
         }
         Ok((linked, proof))
     }
@@ -156,6 +150,17 @@ pub(crate) fn needed(object: &Object, verified: &[Proved<'_>]) -> Vec<bool> {
         .enumerate()
         .map(|(index, spec)| used.contains(&index) || offered(spec))
         .collect()
+}
+
+/// Names a helper that a proved program calls and that is not here.
+pub(crate) fn missing_helper(proof: &Verified) -> Option<String> {
+    let mut called = proof.info().helpers.iter();
+    let id = called.find(|id| crate::helper(proof.prog_type(), **id).is_none())?;
+    let name = helper::by_id(*id)
+        .map(|h| h.name)
+        .or_else(|| kfunc::by_id(*id).map(|k| k.name))
+        .unwrap_or("unknown");
+    Some(format!("{name}#{id}"))
 }
 
 /// Checks whether maps can be made, and what they are to begin with.

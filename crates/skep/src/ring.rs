@@ -71,7 +71,7 @@ impl Ring {
     /// Takes the records for values of a type.
     #[must_use]
     pub fn typed<T: Plain>(self) -> Events<T> {
-        Events { ring: self, limit: None, types: PhantomData }
+        Events { ring: self, limit: None, damaged: false, types: PhantomData }
     }
 }
 
@@ -94,6 +94,8 @@ impl Ring {
 pub struct Events<T> {
     ring: Ring,
     limit: Option<Duration>,
+    /// The ring is damaged: there is no next record.
+    damaged: bool,
     types: PhantomData<fn() -> T>,
 }
 
@@ -150,11 +152,15 @@ impl<T: Plain> Iterator for Events<T> {
     type Item = Result<T>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        loop {
+        while !self.damaged {
             match self.next_within(self.limit.unwrap_or(LONG)) {
                 Ok(None) if self.limit.is_none() => {}
-                done => return done.transpose(),
+                done => {
+                    self.damaged = matches!(done, Err(Error::Map { .. }));
+                    return done.transpose();
+                }
             }
         }
+        None
     }
 }

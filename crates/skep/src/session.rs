@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use skep_maps::{Access, Map as RawMap, MapDef, SlotTable};
-use skep_object::{CoreTarget, Object as ElfObject};
+use skep_object::{CoreTarget, Object as ElfObject, RawProgram};
 use skep_store::Dir;
 use skep_store::dir::{Kind, Scratch};
 
@@ -29,8 +29,14 @@ use crate::prototypes::Catalog;
 /// ```
 #[derive(Debug)]
 pub struct Session {
-    dir: Dir,
-    scratch: Option<Scratch>,
+    place: Place,
+}
+
+/// A directory, and what keeps it if it is for this process alone.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub dir: Dir,
+    pub scratch: Option<Arc<Scratch>>,
 }
 
 impl Session {
@@ -48,29 +54,33 @@ impl Session {
     /// # Errors
     /// As for [`Session::open`].
     pub fn open_in(path: impl AsRef<Path>) -> Result<Self> {
-        Ok(Self { dir: Dir::create(path.as_ref())?, scratch: None })
+        let dir = Dir::create(path.as_ref())?;
+        // What nobody uses any more; who cannot remove it may work all the same.
+        drop(dir.collect());
+        Ok(Self { place: Place { dir, scratch: None } })
     }
 
-    /// Makes a directory for this process alone, which goes with the value: for tests, and for
-    /// whoever shares nothing.
+    /// Makes a directory for this process alone, which goes with the session, its objects and links:
+    /// for tests, and for whoever shares nothing.
     ///
     /// # Errors
     /// As for [`Session::open`].
     pub fn scratch() -> Result<Self> {
         let scratch = Scratch::create()?;
-        Ok(Self { dir: scratch.dir().clone(), scratch: Some(scratch) })
+        let dir = scratch.dir().clone();
+        Ok(Self { place: Place { dir, scratch: Some(Arc::new(scratch)) } })
     }
 
     /// Returns the directory.
     #[must_use]
     pub fn dir(&self) -> &Dir {
-        &self.dir
+        &self.place.dir
     }
 
-    /// Tells whether the directory goes with this value.
+    /// Tells whether the directory is for this process alone.
     #[must_use]
     pub fn is_scratch(&self) -> bool {
-        self.scratch.is_some()
+        self.place.scratch.is_some()
     }
 
     /// Loads an object file: its maps are created, its programs relocated and verified.
@@ -88,16 +98,48 @@ impl Session {
         ObjectLoader::new(self)
     }
 
+    /// Loads a program that comes as instructions, not out of an object file. The handle of a map in
+    /// them (`BPF_PSEUDO_MAP_FD`) is its place in `maps`, which are of this session.
+    ///
+    /// ```
+    /// use skep::isa::{Insn, MapType, ProgramType, op};
+    /// use skep::maps::MapDef;
+    /// use skep::object::RawProgram;
+    /// use skep::test_run::Input;
+    ///
+    /// # fn main() -> Result<(), skep::Error> {
+    /// let session = skep::Session::scratch()?;
+    /// let map = session.create_map(&MapDef::new(MapType::Array, 4, 8, 1))?;
+    /// let [low, high] = Insn::ld_imm64(1, op::PSEUDO_MAP_FD, 0);
+    /// let insns = [low, high, Insn::mov64_imm(0, 2), Insn::exit()];
+    /// let raw = RawProgram::new("pass", ProgramType::Xdp, &insns);
+    /// let object = session.load_instructions(&raw, &[map])?;
+    /// assert_eq!(object.program("pass")?.test_run(&Input::data(&[0; 64]))?.retval, 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// When a map is of another directory, the program refers to what is not there, or is rejected.
+    #[doc(alias = "BPF_PROG_LOAD")]
+    pub fn load_instructions(&self, raw: &RawProgram<'_>, maps: &[Map]) -> Result<Object> {
+        SlotTable::open_or_create(self.place.dir.path())
+            .map_err(|source| Error::Map { map: "slots".to_owned(), source })?;
+        let maps: Vec<_> = maps.iter().map(|m| (m.raw(), m.name().to_owned())).collect();
+        let loaded = crate::load::instructions::load(&self.place.dir, raw, &maps)?;
+        Ok(Object::new(self.place.clone(), loaded, raw.btf.clone()))
+    }
+
     /// Creates a map that no object asks for.
     ///
     /// # Errors
     /// When its definition is not one of its type, or there is no room for it.
     pub fn create_map(&self, def: &MapDef) -> Result<Map> {
         let err = |source| Error::Map { map: def.name.clone(), source };
-        SlotTable::open_or_create(self.dir.path()).map_err(err)?;
+        SlotTable::open_or_create(self.place.dir.path()).map_err(err)?;
         skep_runtime::memory::guard();
-        let id = self.dir.next_id(Kind::Map)?;
-        let map = RawMap::create(&self.dir.kind(Kind::Map), id, def).map_err(err)?;
+        let id = self.place.dir.next_id(Kind::Map)?;
+        let map = RawMap::create(&self.place.dir.kind(Kind::Map), id, def).map_err(err)?;
         Ok(Map::new(Arc::new(map), def.name.clone()))
     }
 
@@ -108,7 +150,7 @@ impl Session {
     pub fn open_map(&self, id: u32) -> Result<Map> {
         let err = |source| Error::Map { map: id.to_string(), source };
         skep_runtime::memory::guard();
-        let path = self.dir.object(Kind::Map, id);
+        let path = self.place.dir.object(Kind::Map, id);
         let map = Arc::new(RawMap::open(&path, Access::ReadWrite).map_err(err)?);
         let name = map.def().name.clone();
         Ok(Map::new(map, name))
@@ -229,7 +271,8 @@ impl<'s> ObjectLoader<'s> {
         crate::kconfig::fill(&mut object).map_err(wrong)?;
         let target = self.read_core_target(&object)?;
         let catalog = self.prototypes.as_deref().map(|p| Catalog::of_command(p.as_os_str(), None));
-        let mut loader = crate::load::Loader::new(&self.session.dir).core_target(target.as_ref());
+        let mut loader =
+            crate::load::Loader::new(&self.session.place.dir).core_target(target.as_ref());
         if let Some(catalog) = &catalog {
             loader = loader.functions(catalog);
         }
@@ -237,7 +280,7 @@ impl<'s> ObjectLoader<'s> {
             loader = loader.max_entries(map, *entries);
         }
         let loaded = loader.load(&object)?;
-        Ok(Object::new(self.session.dir.clone(), loaded, object.btf.clone()))
+        Ok(Object::new(self.session.place.clone(), loaded, object.btf.clone()))
     }
 
     /// Changes the object as the options say.

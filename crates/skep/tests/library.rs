@@ -6,6 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, OnceLock};
 use std::time::Duration;
 
+use skep::isa::{AttachType, Insn, MapType, ProgramType, op};
+use skep::load::LoadError;
+use skep::maps::MapDef;
+use skep::object::RawProgram;
 use skep::test_run::Input;
 use skep::zerocopy::{FromBytes, Immutable, IntoBytes};
 use skep::{Array, Error, Functions, HashMap, PerCpuArray, PerCpuHashMap, Queue, Session, Stack};
@@ -35,7 +39,7 @@ macro_rules! functions {
 }
 
 functions! { library_counted library_first library_second library_told library_limited }
-functions! { library_raced_one library_raced_two }
+functions! { library_raced_one library_raced_two library_raw library_alone library_kept }
 
 static GO: AtomicBool = AtomicBool::new(false);
 
@@ -237,17 +241,82 @@ fn options_change_what_is_loaded() -> Result<(), Error> {
     Ok(())
 }
 
+/// A program that is in no file counts like any other, and is verified like any other.
+#[test]
+fn programs_come_as_instructions() -> Result<(), Error> {
+    let session = session()?;
+    let map = session
+        .create_map(&MapDef { name: "sum".to_owned(), ..MapDef::new(MapType::Array, 4, 8, 1) })?;
+    let [low, high] = Insn::ld_imm64(1, op::PSEUDO_MAP_FD, 0);
+    let count = [
+        Insn { code: op::ST | op::MEM | op::W, regs: 10, off: -4, imm: 0 },
+        low,
+        high,
+        Insn::mov64_reg(2, 10),
+        Insn { code: op::ALU64 | op::ADD, regs: 2, off: 0, imm: -4 },
+        Insn::call(1),
+        Insn { code: op::JMP | op::JEQ, regs: 0, off: 2, imm: 0 },
+        Insn::mov64_imm(1, 1),
+        Insn { code: op::STX | op::ATOMIC | op::DW, regs: 0x10, off: 0, imm: 0 },
+        Insn::mov64_imm(0, 0),
+        Insn::exit(),
+    ];
+    let mut raw = RawProgram::new("count_raw", ProgramType::Tracing, &count);
+    raw.attach_type = Some(AttachType::TraceFentryMulti);
+    raw.target = Some("library_raw");
+    let object = session.load_instructions(&raw, std::slice::from_ref(&map))?;
+    let link = object.program("count_raw")?.attach(Functions::of_self("library_raw"))?;
+    call(123, library_raw);
+    drop(link);
+    assert_eq!(map.typed::<Array<u64>>()?.get(0)?, Some(123));
+
+    let refused = session.load_instructions(&raw, &[]).map(drop);
+    assert!(matches!(refused, Err(Error::Load(LoadError::Instructions { .. }))), "{refused:?}");
+    raw.insns = &count[3..];
+    let refused = session.load_instructions(&raw, std::slice::from_ref(&map)).map(drop);
+    assert!(matches!(refused, Err(Error::Load(LoadError::Rejected(_)))), "{refused:?}");
+    let elsewhere = Session::scratch()?.create_map(map.def())?;
+    raw.insns = &count;
+    let refused = session.load_instructions(&raw, &[elsewhere]).map(drop);
+    assert!(matches!(refused, Err(Error::Load(LoadError::MapHandle { .. }))), "{refused:?}");
+    Ok(())
+}
+
+/// A link keeps what it needs, though the object it came from is gone, and a pattern may be a list.
+#[test]
+fn a_link_outlives_its_object() -> Result<(), Error> {
+    let session = session()?;
+    let link = session
+        .load(OBJECT)?
+        .program("tell")?
+        .attach(Functions::of_self("library_kept,library_no_such_function").cookie(5))?;
+    // Another loader removes what nobody uses.
+    drop(Session::open_in(session.dir().path())?);
+    call(3, library_kept);
+    assert_eq!((link.missed().total(), link.processes()?.len()), (0, 1));
+    assert!(matches!(
+        session.load(OBJECT)?.program("tell")?.attach(Functions::of_self(",")),
+        Err(Error::NothingAttached { .. })
+    ));
+    Ok(())
+}
+
 /// Threads claim their slots in one directory.
 #[test]
 fn a_process_runs_programs_of_one_directory() -> Result<(), Error> {
-    let object = session()?.load(OBJECT)?;
-    let _link = object.program("count")?.attach(Functions::of_self("library_waits"))?;
+    let counted = session()?.load(OBJECT)?;
+    let link = counted.program("count")?.attach(Functions::of_self("library_alone"))?;
     let other = Session::scratch()?;
     let object = other.load(OBJECT)?;
     let refused = object.program("count")?.attach(Functions::of_self("library_waits"));
     assert!(matches!(refused, Err(Error::Process { .. })), "{refused:?}");
     let refused = object.program("first_bytes")?.test_run(&Input::data(&[0; 64]));
     assert!(matches!(refused, Err(Error::Runner(_))), "{refused:?}");
+    // What was refused has the same id in the other directory, and takes nothing away.
+    call(10, library_alone);
+    drop(link);
+    let counts: HashMap<u64, u64> = counted.map("counts")?.typed()?;
+    assert_eq!(counts.get(&(library_alone as *const () as u64))?, Some(10));
     Ok(())
 }
 

@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use rustix::fs::{FlockOperation, flock};
 
@@ -259,6 +260,8 @@ impl Dir {
 #[derive(Debug)]
 pub struct Scratch {
     dir: Dir,
+    /// Who made it: what a forked child drops stays for its parent.
+    process: u32,
     _lock: File,
 }
 
@@ -294,15 +297,18 @@ impl Scratch {
                 drop(std::fs::remove_dir_all(&path));
             }
         }
-        let pid = std::process::id();
+        // A name comes once in a process: who remembers the path of one that is gone must not find
+        // another there.
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let process = std::process::id();
         let path = (0..u32::MAX)
-            .map(|n| all.join(format!("{pid}.{n}")))
+            .map(|_| all.join(format!("{process}.{}", NEXT.fetch_add(1, Relaxed))))
             .find(|path| !path.exists())
             .unwrap_or_else(|| all.join("none"));
         let dir = Dir::create(&path)?;
         let lock = lock_file(&path.join("lock"))?;
         flock(&lock, FlockOperation::LockExclusive).map_err(|e| io_err("lock", &path, e.into()))?;
-        Ok(Self { dir, _lock: lock })
+        Ok(Self { dir, process, _lock: lock })
     }
 
     /// Returns the directory.
@@ -314,6 +320,9 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
+        if self.process != std::process::id() {
+            return;
+        }
         // Without it, who makes another would open the lock again in the middle, and take the name
         // for a left-over.
         let _guard = self.dir.path.parent().map(lock_all);

@@ -14,6 +14,10 @@ pub mod syscall;
 
 use std::arch::asm;
 
+/// Whether this crate is compiled with so much optimization that its part of the event path uses
+/// no vector registers.
+pub const IS_OPTIMIZED: bool = matches!(env!("SKEP_OPT_LEVEL").as_bytes(), b"2" | b"3");
+
 /// Returns the thread pointer: it tells threads of a process apart, but for a child of `vfork` or
 /// `clone(CLONE_VM)`, which may have that of the thread that made it.
 #[inline(always)]

@@ -44,6 +44,7 @@ fn forks_in_a_handler_that_interrupts_a_fork() {
 #include <stdio.h>
 #include <sys/time.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 static volatile int handled;
 static void child(void)
@@ -65,7 +66,15 @@ int main(void)
 {
 	struct sigaction action = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
 	sigaction(SIGALRM, &action, 0);
-	struct itimerval timer = {{0, 300}, {0, 300}};
+	/* Often, and not so often that the handler alone takes all the time. */
+	struct timespec begin, end;
+	clock_gettime(CLOCK_MONOTONIC, &begin);
+	for (int i = 0; i < 50; i++)
+		child();
+	clock_gettime(CLOCK_MONOTONIC, &end);
+	long us = (end.tv_sec - begin.tv_sec) * 1000000 + (end.tv_nsec - begin.tv_nsec) / 1000;
+	us = 300 + us / 50 * 2;
+	struct itimerval timer = {{0, us}, {0, us}};
 	setitimer(ITIMER_REAL, &timer, 0);
 	for (int i = 0; i < 4000 || !handled; i++)
 		child();

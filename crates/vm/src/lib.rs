@@ -25,6 +25,10 @@ pub use check::Malformed;
 pub use env::{Env, HelperCall, HelperFn, HelperImpl, MapRef};
 pub use jit::{Code, CompileError, Cpu};
 
+/// Whether this crate is compiled with so much optimization that its part of the event path uses
+/// no vector registers.
+pub const IS_OPTIMIZED: bool = matches!(env!("SKEP_OPT_LEVEL").as_bytes(), b"2" | b"3");
+
 /// Rounds that `may_goto` allows in one activation of a function (include/linux/bpf.h
 /// `BPF_MAX_LOOPS`).
 pub const MAY_GOTO_ROUNDS: u64 = 8 * 1024 * 1024;

@@ -32,6 +32,8 @@ pub(super) struct ActiveLink {
     room: u32,
     /// Ids the engine gave.
     attachments: Vec<u64>,
+    /// What was taken out by an event.
+    pub detached: Vec<skep_attach::Detached>,
     /// Modules that were looked at.
     seen: HashSet<(PathBuf, u64)>,
     attached: u32,
@@ -71,6 +73,7 @@ impl ActiveLink {
             detach,
             room: 0,
             attachments: Vec::new(),
+            detached: Vec::new(),
             seen: HashSet::new(),
             attached: 0,
             attach_ns: 0,

@@ -25,7 +25,7 @@ use skep_store::Dir;
 use skep_store::link::LinkFile;
 use skep_sys::sandbox;
 
-use crate::run::Running;
+use crate::run::{DetachFn, Running};
 use fork::ForkGuard;
 use link::{ActiveLink, failed};
 
@@ -74,7 +74,8 @@ impl Agent {
     }
 
     /// Attaches a link to the functions of these modules that it means; returns how many were
-    /// attached. The others are in the link's file with the reason.
+    /// attached. The others are in the link's file with the reason. The first event that finds the
+    /// link off calls `detach`.
     ///
     /// # Errors
     /// When the link cannot be read, or nothing can be attached at all. It is in the link's file
@@ -87,6 +88,7 @@ impl Agent {
         dir: &Dir,
         id: u32,
         modules: &[Arc<Module>],
+        detach: DetachFn,
     ) -> Result<u32, AgentError> {
         let _muted = skep_attach::mute();
         // A handler that another library has installed may fork, which takes the locks that are
@@ -129,22 +131,27 @@ impl Agent {
         }
     }
 
-    /// Takes out the hooks of a link; its programs may still run on threads that are inside a hooked
-    /// function, as the answer tells. Does nothing when this process does not have the link.
-    pub fn detach(&self, id: u32) -> Detached {
+    /// Takes out the hooks of a link in this directory; its programs may still run on threads that
+    /// are inside a hooked function, as the answer tells. Does nothing when this process does not
+    /// have the link.
+    pub fn detach(&self, dir: &Dir, id: u32) -> Detached {
         let _muted = skep_attach::mute();
         let _signals = signals::Blocked::new();
         let mut links = self.links();
-        let mut parts = Vec::new();
-        if let Ok(engine) = Engine::get() {
-            for link in links.iter_mut().filter(|l| l.id() == id) {
-                let all = link.take_attachments().into_iter();
-                parts.extend(all.filter_map(|id| engine.detach(id).ok()));
+        let is_it = |link: &ActiveLink| link.id() == id && link.directory() == dir.path();
+        let mut detached = Detached { parts: Vec::new(), unknown: false };
+        for link in links.iter_mut().filter(|link| is_it(link)) {
+            detached.parts.append(&mut link.detached);
+            for attachment in link.take_attachments() {
+                match Engine::get().and_then(|engine| engine.detach(attachment)) {
+                    Ok(part) => detached.parts.push(part),
+                    Err(_) => detached.unknown = true,
+                }
             }
         }
         // What is compiled stays: threads may be in it.
-        links.retain(|l| l.id() != id);
-        Detached { parts }
+        links.retain(|link| !is_it(link));
+        detached
     }
 
     /// Returns the paths of the links' files.
@@ -155,8 +162,12 @@ impl Agent {
     /// Hooks the functions of libraries that came, forgets those that went. What goes wrong leaves a
     /// library untraced; the functions that were skipped are in the link file.
     pub(crate) fn modules_changed(&self, modules: &dyn Fn() -> Option<Vec<Arc<Module>>>) {
-        // Busy: another thread is at it, or the agent itself caused the event.
-        let Ok(mut links) = self.links.try_lock() else { return };
+        let mut links = match self.links.try_lock() {
+            Ok(links) => links,
+            Err(TryLockError::Poisoned(links)) => links.into_inner(),
+            // Another thread is at it, or the agent itself caused the event.
+            Err(TryLockError::WouldBlock) => return,
+        };
         let Some(modules) = modules() else { return };
         if let Ok(engine) = Engine::get() {
             engine.forget(&modules);
@@ -218,19 +229,22 @@ fn one_directory(links: &[ActiveLink], dir: &Dir) -> Result<(), OtherDirectory> 
 #[derive(Debug)]
 pub struct Detached {
     parts: Vec<skep_attach::Detached>,
+    /// Hooks could not be taken out: nothing is known of threads in them.
+    unknown: bool,
 }
 
 impl Detached {
     /// Tells whether no thread can be inside a program of the link any more, nor return through one
     /// of its hooks. Once true, it stays true.
     pub fn is_quiescent(&mut self) -> bool {
-        self.parts.iter_mut().all(skep_attach::Detached::is_quiescent)
+        !self.unknown && self.parts.iter_mut().all(skep_attach::Detached::is_quiescent)
     }
 
     /// Waits until no thread can be inside any more, at most so long; tells whether it is so.
     pub fn wait(&mut self, timeout: Duration) -> bool {
         let begin = Instant::now();
-        self.parts.iter_mut().all(|part| part.wait(timeout.saturating_sub(begin.elapsed())))
+        !self.unknown
+            && self.parts.iter_mut().all(|part| part.wait(timeout.saturating_sub(begin.elapsed())))
     }
 }
 
@@ -244,9 +258,10 @@ pub(crate) fn executable() -> String {
 /// Takes out the hooks of a link that was detached. Called by the first event that notices.
 ///
 /// # Safety
-/// `running` is a program of a link, none of which is ever freed.
+/// `running` is a program of a link, none of which is ever freed; and the heap is not the program's,
+/// which may be locked by this very thread.
 #[cold]
-unsafe extern "C" fn detach(running: *const Running) {
+pub(crate) unsafe extern "C" fn detach(running: *const Running) {
     if !sandbox::may_call_system() {
         // They stay, and each finds its link detached.
         return;
@@ -272,7 +287,8 @@ unsafe extern "C" fn detach(running: *const Running) {
         let Ok(engine) = Engine::get() else { return };
         for link in links.iter_mut().filter(|l| l.runs(running)) {
             for id in link.take_attachments() {
-                drop(engine.detach(id));
+                // Whoever detaches the link asks them about threads.
+                link.detached.extend(engine.detach(id).ok());
             }
         }
     })));

@@ -1,7 +1,7 @@
 //! Why an object cannot be loaded.
 
 use skep_maps::MapError;
-use skep_object::{LinkError, Mismatch};
+use skep_object::{LinkError, Mismatch, RawProgramError};
 use skep_store::Error;
 use skep_verifier::Rejection;
 
@@ -43,6 +43,24 @@ pub enum LoadError {
         function: String,
         /// Why.
         why: Box<Mismatch>,
+    },
+    /// A program that comes as instructions refers to what is not there.
+    #[error("program `{program}`: {source}")]
+    Instructions {
+        /// The program.
+        program: String,
+        /// What is wrong.
+        source: RawProgramError,
+    },
+    /// A program that comes as instructions cannot have this map.
+    #[error("program `{program}` cannot use map `{map}`: {why}")]
+    MapHandle {
+        /// The program.
+        program: String,
+        /// The map.
+        map: String,
+        /// Why not.
+        why: &'static str,
     },
     /// The object holds nothing to load.
     #[error("the object has no programs")]

@@ -2,6 +2,7 @@
 
 pub mod definition;
 pub mod error;
+pub(crate) mod instructions;
 mod loaded;
 
 use std::collections::HashMap;

@@ -11,7 +11,7 @@
 //!
 //! let object = skep::object::Object::parse(&std::fs::read("filter.bpf.o")?)?;
 //! let scratch = skep::dir::Scratch::create()?;
-//! let loaded = Loader::new(scratch.dir()).only("drop_short").load(&object)?;
+//! let loaded = Loader::new(scratch.dir()).autoload_only("drop_short").load(&object)?;
 //! let runner = Runner::new(scratch.dir(), &loaded, "drop_short", Engine::Jit)?;
 //! let done = runner.test_run(&Input::data(&[0; 64]))?;
 //! println!("retval {}, packet {:02x?}", done.retval, done.data_out);

@@ -8,8 +8,9 @@ use skep_maps::dump::Walk;
 use crate::error::Result;
 use crate::map::Map;
 
-/// Elements that are read at once.
+/// Elements that are read at once, at most, and bytes.
 const AT_ONCE: usize = 128;
+const BYTES_AT_ONCE: usize = 256 << 10;
 
 /// Reads a key and a value from their bytes.
 pub(super) type Decode<K, V> = fn(&Map, &[u8], &[u8]) -> Result<(K, V)>;
@@ -42,6 +43,8 @@ pub struct Entries<'m, K, V> {
     /// Bytes of `rows` that are there, and that were returned.
     filled: usize,
     at: usize,
+    /// Elements that are read at once.
+    at_once: usize,
     failed: bool,
     types: PhantomData<(K, V)>,
 }
@@ -56,16 +59,17 @@ impl<'m, K, V> Entries<'m, K, V> {
             rows: Vec::new(),
             filled: 0,
             at: 0,
+            at_once: AT_ONCE.min(map.def().max_entries as usize),
             failed: false,
             types: PhantomData,
         }
     }
 
-    /// Removes what it returns, in the moment it is read: what programs add meanwhile is in what is
-    /// returned, or in a new element.
+    /// Removes what it returns, one by one: what programs add meanwhile is in what is returned, or in
+    /// a new element. Each removal waits for running programs.
     #[must_use]
     pub fn taken(self) -> Self {
-        Self { walk: self.walk.taking(Take::Exact), ..self }
+        Self { walk: self.walk.taking(Take::Exact), at_once: 1, ..self }
     }
 
     /// Returns only what was there when the walk began.
@@ -76,9 +80,9 @@ impl<'m, K, V> Entries<'m, K, V> {
 
     fn fill(&mut self) -> Result<bool> {
         let size = self.walk.element_size();
-        self.rows.resize(size * AT_ONCE, 0);
+        let count = self.at_once.min(BYTES_AT_ONCE / size.max(1)).max(1);
+        self.rows.resize(size * count, 0);
         let rows = self.map.named(self.walk.rows(&mut self.rows))?;
-        // Values of per-CPU maps may have grown.
         (self.filled, self.at) = (rows * self.walk.element_size(), 0);
         Ok(rows > 0)
     }

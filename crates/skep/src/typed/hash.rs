@@ -27,6 +27,15 @@ macro_rules! keyed {
             }
         }
 
+        impl<'m, K: Plain, V: Plain> IntoIterator for &'m $name<K, V> {
+            type Item = Result<(K, V)>;
+            type IntoIter = Entries<'m, K, V>;
+
+            fn into_iter(self) -> Self::IntoIter {
+                self.iter()
+            }
+        }
+
         impl<K: Plain, V: Plain> $name<K, V> {
             /// Returns the value of a key; `None` when there is none.
             ///
