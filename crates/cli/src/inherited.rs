@@ -2,7 +2,7 @@
 //!
 //! Rust's start-up code ignores `SIGPIPE` and opens `/dev/null` where a standard stream is closed;
 //! `nohup` and shells without job control ignore signals on purpose. The command must find all of
-//! that as if `skep` were not there, so it is written down before `main`, in an initialiser that
+//! that as if `skep` were not there, so it is written down before `main`, in an initializer that
 //! the dynamic linker runs.
 
 use std::io;

@@ -50,7 +50,7 @@ impl Output {
 #[derive(Debug, Clone, Copy)]
 pub struct Printer {
     quiet: bool,
-    colour: bool,
+    color: bool,
 }
 
 impl Printer {
@@ -58,7 +58,7 @@ impl Printer {
     pub fn new(quiet: bool) -> Self {
         let plain = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty())
             || std::env::var_os("TERM").is_some_and(|t| t == "dumb");
-        Self { quiet, colour: !plain && io::stderr().is_terminal() }
+        Self { quiet, color: !plain && io::stderr().is_terminal() }
     }
 
     /// Tells whether nothing but data is wanted.
@@ -125,8 +125,8 @@ impl Printer {
         self.err(&text);
     }
 
-    fn paint(self, colour: &str, word: &str) -> String {
-        if self.colour { format!("\x1b[1;{colour}m{word}\x1b[0m") } else { word.to_owned() }
+    fn paint(self, color: &str, word: &str) -> String {
+        if self.color { format!("\x1b[1;{color}m{word}\x1b[0m") } else { word.to_owned() }
     }
 
     fn err(self, text: &str) {

@@ -26,7 +26,7 @@ pub(super) unsafe fn copy(to: u64, from: u64, len: u64) -> u64 {
 #[inline(always)]
 pub(super) fn word(from: u64) -> Option<u64> {
     let mut word = std::mem::MaybeUninit::<u64>::uninit();
-    // SAFETY: eight bytes to write to; initialised when eight were written.
+    // SAFETY: eight bytes to write to; initialized when eight were written.
     unsafe { (copy(word.as_mut_ptr() as u64, from, 8) == 8).then(|| word.assume_init()) }
 }
 

@@ -96,6 +96,15 @@ pub enum Error {
     /// The agent, which commands are started with, is not there.
     #[error("the agent `libskep_preload.so` is not there: name it in `SKEP_PRELOAD`")]
     NoAgent,
+    /// The dynamic linker cannot load the agent from where it is.
+    #[error(
+        "`{}` cannot be preloaded: the dynamic linker splits paths at spaces and colons",
+        path.display()
+    )]
+    AgentPath {
+        /// The agent's library.
+        path: PathBuf,
+    },
     /// A command cannot be started.
     #[error("cannot start `{command}`: {source}")]
     Command {

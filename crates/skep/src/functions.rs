@@ -224,8 +224,10 @@ impl FunctionLink {
     /// # Errors
     /// When the library is not there.
     pub fn command_with(&self, program: impl AsRef<OsStr>, agent: &Path) -> Result<Command> {
-        if !agent.is_file() {
-            return Err(Error::NoAgent);
+        // The command may have another working folder, and the dynamic linker parts paths.
+        let agent = agent.canonicalize().map_err(|_| Error::NoAgent)?;
+        if agent.as_os_str().as_encoded_bytes().iter().any(|b| matches!(b, b' ' | b':' | b'$')) {
+            return Err(Error::AgentPath { path: agent });
         }
         let mut preload = std::env::var_os("LD_PRELOAD").unwrap_or_default();
         if !preload.is_empty() {

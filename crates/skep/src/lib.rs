@@ -35,6 +35,9 @@
 //! opt-level = 2
 //! ```
 //!
+//! Nor may the compiler use more than the baseline of x86-64 (`-C target-cpu`). What a process
+//! attached stays compiled until it ends, and it runs the programs of one directory at a time.
+//!
 //! # The other modules
 //!
 //! [`maps`], [`isa`], [`object`](mod@object) and [`verifier`] are the crates below, for what has no

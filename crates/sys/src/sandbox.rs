@@ -3,7 +3,7 @@
 //! A program may put itself under seccomp, and then a system call that its filter does not know
 //! ends it. So nothing of ours makes one behind the program's back any more: threads and children
 //! whose first event comes after that run without hooks, libraries that are opened then are not
-//! looked at, hooks stay where they are when their link is turned off. Threads that have had an
+//! looked at, hooks stay where they are when their link is detached. Threads that have had an
 //! event go on as before: their events need no system call.
 //!
 //! Who finds out that the program is about to do so calls [`close`]. Whoever is about to make a

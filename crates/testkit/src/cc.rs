@@ -6,7 +6,7 @@ use std::process::Command;
 /// One way to build a target: what a tracer finds at the start of functions depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Build {
-    /// Not optimised: every function has a frame pointer.
+    /// Not optimized: every function has a frame pointer.
     O0,
     /// Optimised, nothing prepared for a tracer.
     O2,

@@ -25,7 +25,7 @@ pub enum Scope {
 /// agent, whose symbols are beside it ([`agent_symbols`]).
 ///
 /// It is a release build, as users have it, whatever the profile of the tests: code that is not
-/// optimised may use vector registers where an event must not. The command is that of the README,
+/// optimized may use vector registers where an event must not. The command is that of the README,
 /// so whoever has run it does not wait for anything here.
 pub fn skep_bin() -> &'static Path {
     static BIN: OnceLock<PathBuf> = OnceLock::new();

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_to_one_of_several_places_initialises_none_of_them() {
+    fn a_store_to_one_of_several_places_initializes_none_of_them() {
         let mut s = Stack::default();
         s.fill(-2, 2, Byte::Zero);
         s.smear(-4, 4, false);
