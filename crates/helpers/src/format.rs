@@ -517,11 +517,9 @@ mod tests {
                 assert!(why.contains("Invalid format string"), "{what}: {why}");
                 let values = Values { first: values.as_ptr(), count: values.len() };
                 // SAFETY: the format ends with a zero, the values are there.
-                assert_eq!(
-                    unsafe { Args::new().prepare(constants.as_ptr(), usize::MAX, values) },
-                    Err(errno::EINVAL),
-                    "{what}"
-                );
+                let refused =
+                    unsafe { Args::new().prepare(constants.as_ptr(), usize::MAX, values) };
+                assert_eq!(refused, Err(errno::EINVAL), "{what}");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Map helpers. Argument 1 is the address of the process's [`Map`](skep_maps::Map).
+//! Map helpers. Argument 1 is the address of the process's [`Map`].
 
 use skep_maps::Map;
 

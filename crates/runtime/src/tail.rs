@@ -256,7 +256,7 @@ fn id_in(map: &Map, index: u32) -> u32 {
 /// 0.
 ///
 /// # Safety
-/// `handle` is the address of an [`Array`], as [`reference`] gave it to the program that is
+/// `handle` is the address of an `Array`, as `reference` gave it to the program that is
 /// running, whose [`TailCalls`] lives.
 pub unsafe extern "C" fn tail_call(_ctx: u64, handle: u64, index: u64, _: u64, _: u64) -> u64 {
     struct Call {

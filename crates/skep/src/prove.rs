@@ -222,7 +222,8 @@ impl<'a> DryRun<'a> {
         Self::default()
     }
 
-    /// Fits programs to these types, as [`Loader::fit`](crate::load::Loader::fit).
+    /// Relocates programs for these types, as
+    /// [`Loader::core_target`](crate::load::Loader::core_target).
     #[must_use]
     pub fn core_target(self, target: Option<&'a CoreTarget>) -> Self {
         Self { target, ..self }
@@ -237,7 +238,7 @@ impl<'a> DryRun<'a> {
     }
 
     /// Tells for each program whether a loader that is asked for it
-    /// ([`Loader::only`](crate::load::Loader::only)) would load it, or why not. In order of the
+    /// ([`Loader::autoload_only`](crate::load::Loader::autoload_only)) would load it, or why not. In order of the
     /// object.
     #[must_use]
     pub fn each(&self, object: &Object) -> Vec<Result<(), LoadError>> {

@@ -2,7 +2,7 @@
 //!
 //! An [`Agent`] holds the links of the process it is in, and gets orders while the process runs:
 //! attach this link ([`Agent::attach`]), detach it ([`Agent::detach`]), look at the libraries that
-//! were loaded ([`Agent::modules_changed`]). What came of an order is its result, and stands in the
+//! were loaded (`modules_changed`). What came of an order is its result, and stands in the
 //! link's file for whoever gave it from outside. Whatever goes wrong, the program runs on.
 //!
 //! The agent makes no thread. When a link is detached its program stops at once ([`Running`]); the

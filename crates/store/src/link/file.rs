@@ -26,7 +26,7 @@ const TAG_ENTRY_ONLY: u32 = 6;
 /// Set in the attach cookie of a function whose session program runs at entry only
 /// ([`LinkSpec::entry_only`]).
 pub const ENTRY_ONLY: u64 = 1 << 63;
-/// Appended by [`crate::exec`] too.
+/// Appended by `skep_runtime` too, when a program is executed without the agent.
 pub const TAG_UNTRACED: u32 = 7;
 const TAG_TYPES: u32 = 10;
 
