@@ -173,7 +173,7 @@ fn records_of_a_ring_come_in_order_and_are_waited_for() -> Result<(), Error> {
 
 #[test]
 fn a_command_is_traced_from_its_start() -> Result<(), Box<dyn std::error::Error>> {
-    let agent = skep_testkit::trace::skep_bin().with_file_name("libskep_preload.so");
+    let agent = skep_testkit::trace::agent_symbols();
     let session = session()?;
     let object = session.load(OBJECT)?;
     let link = object.program("count")?.attach(Functions::of_commands("libc.so.6:malloc"))?;
