@@ -153,6 +153,9 @@ fn a_directory_that_others_can_enter_is_not_used() {
 /// Runs `script` in a mount namespace of its own, with the directory to mount as `$1` and the
 /// command behind it.
 fn in_namespace(moved: &Moved, script: &str) -> Option<Ended> {
+    // What is mounted may hide where it was built.
+    let program = moved.path("program");
+    fs::copy(target(), &program).unwrap();
     if !is_root() || !has_command("unshare") {
         skip("root and unshare, to mount a file system");
         return None;
@@ -162,7 +165,9 @@ fn in_namespace(moved: &Moved, script: &str) -> Option<Ended> {
         .args(["-m", "sh", "-c", script, "sh"])
         .arg(moved.path("mounted"))
         .arg(moved.path("bin/skep"))
-        .args(["trace", "leaf", "--json", "--", target(), "3"]);
+        .args(["trace", "leaf", "--json", "--"])
+        .arg(&program)
+        .arg("3");
     fs::create_dir(moved.path("mounted")).unwrap();
     moved.prepare(&mut command);
     command.env("SKEP_DIR", moved.path("mounted/skep"));
@@ -194,6 +199,9 @@ fn without_any_place_it_says_what_was_tried() {
         chmod 0700 \"$1\"
         cp /dev/null \"$XDG_CACHE_HOME\"
         shift && exec \"$@\"";
+    if moved.path("").starts_with("/tmp") {
+        return skip("a file system in memory beside /tmp");
+    }
     let Some(ended) = in_namespace(&moved, script) else { return };
     assert_eq!(ended.shell_status(), 2, "{}", ended.transcript());
     let told = text(&ended.stderr);
