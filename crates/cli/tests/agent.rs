@@ -235,7 +235,7 @@ fn another_library_is_used_when_it_is_named() {
 fn the_agent_does_not_need_its_file() {
     let moved = Moved::new();
     let script = format!(
-        "for agent in \"$SKEP_DIR\"/agents/*/*; do : > \"$agent\"; done; {} 3; exit 5",
+        "for agent in \"$SKEP_DIR\"/agents/*/*; do chmod u+w \"$agent\"; : > \"$agent\"; done; {} 3; exit 5",
         target()
     );
     let out = moved.path("report.json");
