@@ -106,7 +106,11 @@ fn runs_are_one_for_each_input_on_the_same_maps() {
         lengths.sort();
         assert_eq!(lengths, ["102=1", "46=2"]);
         let sums = maps["bytes"][1]["value"].as_array().unwrap();
-        assert_eq!((sums.len(), &sums[0]), (skep_kernel::possible_cpus().unwrap(), &json!(194)));
+        // Without /sys, as in a clean room, those that are there count.
+        let cpus = skep_kernel::possible_cpus().unwrap_or_else(|_| {
+            std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+        });
+        assert_eq!((sums.len(), &sums[0]), (cpus, &json!(194)));
         let ended = skep.run(args.iter().chain(&["--maps", "--raw", "--json", "--engine", engine]));
         let maps = &json(&ended.stdout)["maps"];
         assert_eq!(maps["verdicts"][3], json!({"key": "03000000", "value": "0500000000000000"}));
