@@ -4,7 +4,8 @@
 //! direct branch whose target could be among the first bytes of a function is kept. Indirect jumps
 //! through tables are looked at when a function that has one is about to be changed.
 
-use iced_x86::{Code as Op, Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
+use crate::flow::{Flow, flow};
+use iced_x86::{Code as Op, Decoder, DecoderOptions, Instruction, OpKind, Register};
 use skep_proc::maps::{self, Perms, Vma};
 use std::ops::Range;
 
@@ -78,12 +79,10 @@ impl Code {
         let mut decoder = Decoder::with_ip(64, slice, part.start, DecoderOptions::NO_INVALID_CHECK);
         while decoder.can_decode() {
             decoder.decode_out(i);
-            match i.flow_control() {
-                FlowControl::Next | FlowControl::Return => {}
-                FlowControl::IndirectBranch if !i.is_ip_rel_memory_operand() => {
-                    self.indirect.push(i.ip())
-                }
-                FlowControl::IndirectBranch | FlowControl::IndirectCall => {}
+            match flow(i) {
+                Flow::Next | Flow::Return => {}
+                Flow::IndirectBranch if !i.is_ip_rel_memory_operand() => self.indirect.push(i.ip()),
+                Flow::IndirectBranch | Flow::IndirectCall => {}
                 flow => {
                     if !matches!(i.op0_kind(), OpKind::NearBranch64) {
                         continue;
@@ -91,7 +90,7 @@ impl Code {
                     let target = i.near_branch_target();
                     let near = target.wrapping_sub(own) < ENTRY_BYTES;
                     let inside = part.contains(&target) && !near;
-                    let call = flow == FlowControl::Call && self.is_start(target);
+                    let call = flow == Flow::Call && self.is_start(target);
                     if !(inside || call) {
                         self.branches.push((target, i.ip()));
                     }
@@ -153,7 +152,7 @@ impl Code {
                     .map(|e| i.ip_rel_memory_address().wrapping_add(e as i32 as u64))
                     .take_while(|t| function.contains(t))
                     .any(|t| range.contains(&t))
-            } else if i.flow_control() == FlowControl::IndirectBranch
+            } else if flow(&i) == Flow::IndirectBranch
                 && i.memory_base() == Register::None
                 && i.memory_index() != Register::None
             {

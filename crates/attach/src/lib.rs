@@ -56,6 +56,7 @@ mod calls_in_progress;
 mod code;
 mod deny;
 mod engine;
+mod flow;
 pub mod frame;
 mod hook;
 mod hook_list;

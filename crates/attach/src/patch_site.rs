@@ -1,14 +1,13 @@
 //! Where a function is patched: which bytes, and whether they can be changed at all.
 
 use crate::code::{self, Code};
+use crate::flow::{Flow, flow};
 use crate::jump::PATCH;
 use crate::runtime::Convention;
 use crate::sites::{Function, Kind};
 use crate::skip::Skip;
 use crate::stack_check::{behind_stack_check, calls_nothing};
-use iced_x86::{
-    Code as Op, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register,
-};
+use iced_x86::{Code as Op, Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 
 /// How the bytes to change look before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,12 +70,9 @@ impl PatchSite {
                 at = end;
                 continue;
             }
-            ended = matches!(
-                i.flow_control(),
-                FlowControl::Return
-                    | FlowControl::UnconditionalBranch
-                    | FlowControl::IndirectBranch
-            ) || i.mnemonic() == Mnemonic::Ud2;
+            ended =
+                matches!(flow(&i), Flow::Return | Flow::UnconditionalBranch | Flow::IndirectBranch)
+                    || i.mnemonic() == Mnemonic::Ud2;
             moved.push(i);
         }
         if end > next {
@@ -141,22 +137,22 @@ impl PatchSite {
         for (n, i) in self.moved.iter().enumerate() {
             let offset = i.ip() - addr;
             let fail = |why| Err(Skip::Unmovable { offset, why });
-            match i.flow_control() {
-                FlowControl::Call | FlowControl::IndirectCall
+            match flow(i) {
+                Flow::Call | Flow::IndirectCall
                     if n != last || i.next_ip() < self.at + PATCH as u64 =>
                 {
                     return fail("a call would return among the changed bytes");
                 }
-                FlowControl::Call if !matches!(i.op0_kind(), OpKind::NearBranch64) => {
+                Flow::Call if !matches!(i.op0_kind(), OpKind::NearBranch64) => {
                     return fail("far call");
                 }
-                FlowControl::IndirectCall
+                Flow::IndirectCall
                     if i.memory_base() == Register::RSP || i.op0_register() == Register::RSP =>
                 {
                     return fail("call through the stack pointer");
                 }
-                FlowControl::Interrupt => return fail("breakpoint or software interrupt"),
-                FlowControl::XbeginXabortXend => return fail("transaction"),
+                Flow::Interrupt => return fail("breakpoint or software interrupt"),
+                Flow::Transaction => return fail("transaction"),
                 _ => {}
             }
             if matches!(

@@ -1,7 +1,8 @@
 //! The check of the stack that functions of some runtimes begin with.
 
 use crate::code;
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic, OpKind, Register};
+use crate::flow::{Flow, flow};
+use iced_x86::{Decoder, DecoderOptions, Mnemonic, OpKind, Register};
 use std::ops::Range;
 
 /// Finds the end of the check of the stack that a function begins with: a comparison, and a branch
@@ -23,8 +24,8 @@ pub(crate) unsafe fn behind_stack_check(own: &Range<u64>) -> Option<u64> {
     let mut makes_room = None;
     let mut behind = None;
     for i in Decoder::with_ip(64, bytes, own.start, DecoderOptions::NONE).into_iter().take(CHECK) {
-        match i.flow_control() {
-            FlowControl::ConditionalBranch => {
+        match flow(&i) {
+            Flow::ConditionalBranch => {
                 // Of two branches, for the largest frames, both lead to the same place.
                 let target = i.near_branch_target();
                 if !own.contains(&target)
@@ -39,7 +40,7 @@ pub(crate) unsafe fn behind_stack_check(own: &Range<u64>) -> Option<u64> {
                     break;
                 }
             }
-            FlowControl::Next => {
+            Flow::Next => {
                 let pushes = i.stack_pointer_increment() != 0
                     || (i.op0_kind() == OpKind::Register && i.op0_register() == Register::RSP);
                 let looks = matches!(i.mnemonic(), Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Nop);
@@ -56,10 +57,10 @@ pub(crate) unsafe fn behind_stack_check(own: &Range<u64>) -> Option<u64> {
     let path = bytes.get((start - own.start) as usize..)?;
     let mut called = false;
     for i in Decoder::with_ip(64, path, start, DecoderOptions::NONE).into_iter().take(PATH) {
-        match i.flow_control() {
-            FlowControl::Next => {}
-            FlowControl::Call if !called => called = true,
-            FlowControl::UnconditionalBranch => {
+        match flow(&i) {
+            Flow::Next => {}
+            Flow::Call if !called => called = true,
+            Flow::UnconditionalBranch => {
                 return (called && i.near_branch_target() == own.start).then_some(behind);
             }
             _ => return None,
@@ -80,16 +81,14 @@ pub(crate) unsafe fn calls_nothing(own: &Range<u64>) -> bool {
     let mut used = 0;
     Decoder::with_ip(64, bytes, own.start, DecoderOptions::NONE).into_iter().all(|i| {
         let to_rsp = i.op0_kind() == OpKind::Register && i.op0_register() == Register::RSP;
-        match i.flow_control() {
-            FlowControl::Next if to_rsp && i.mnemonic() == Mnemonic::Sub => {
-                used += i.immediate(1) as i64
-            }
-            FlowControl::Next if to_rsp && i.mnemonic() != Mnemonic::Cmp => {
+        match flow(&i) {
+            Flow::Next if to_rsp && i.mnemonic() == Mnemonic::Sub => used += i.immediate(1) as i64,
+            Flow::Next if to_rsp && i.mnemonic() != Mnemonic::Cmp => {
                 used += if i.mnemonic() == Mnemonic::Add { 0 } else { FRAME }
             }
-            FlowControl::Next => used -= i64::from(i.stack_pointer_increment().min(0)),
-            FlowControl::Return | FlowControl::Exception => {}
-            FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
+            Flow::Next => used -= i64::from(i.stack_pointer_increment().min(0)),
+            Flow::Return | Flow::Exception => {}
+            Flow::ConditionalBranch | Flow::UnconditionalBranch => {
                 return own.contains(&i.near_branch_target());
             }
             _ => return false,

@@ -1,7 +1,8 @@
 //! Cold parts of functions, which are only jumped to.
 
 use super::track::{At, UNKNOWN, Use, memory, same, step};
-use iced_x86::{Decoder, DecoderOptions, FlowControl, OpKind};
+use crate::flow::{Flow, flow};
+use iced_x86::{Decoder, DecoderOptions, OpKind};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -35,9 +36,8 @@ pub(super) fn cold_part(range: &Range<u64>, bytes: &[u8], at: At, budget: &mut u
         let mut one = Use::default();
         let guess = guessed;
         memory(&i, now, &mut one);
-        let flow = i.flow_control();
-        let branches =
-            matches!(flow, FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch);
+        let flow = flow(&i);
+        let branches = matches!(flow, Flow::UnconditionalBranch | Flow::ConditionalBranch);
         if branches && !guessed && matches!(i.op0_kind(), OpKind::NearBranch64) {
             let target = i.near_branch_target();
             if range.contains(&target) && target > i.ip() {
@@ -49,10 +49,9 @@ pub(super) fn cold_part(range: &Range<u64>, bytes: &[u8], at: At, budget: &mut u
             }
         }
         (now, guessed) = match flow {
-            FlowControl::Return
-            | FlowControl::UnconditionalBranch
-            | FlowControl::IndirectBranch
-            | FlowControl::Exception => (at, true),
+            Flow::Return | Flow::UnconditionalBranch | Flow::IndirectBranch | Flow::Exception => {
+                (at, true)
+            }
             _ => (step(&i, now, &mut one), guessed),
         };
         out.words = out.words.max(one.words);

@@ -7,9 +7,10 @@
 //! unknown, and unknown is answered with a larger copy.
 
 use crate::code::Code;
+use crate::flow::{Flow, flow};
 use crate::jump::PATCH;
 use cold::cold_part;
-use iced_x86::{Code as Op, Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
+use iced_x86::{Code as Op, Decoder, DecoderOptions, Instruction, OpKind, Register};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -113,19 +114,19 @@ impl<'a> Follower<'a> {
                 memory(&i, at, &mut out);
                 stores.look(&i, at);
             }
-            match i.flow_control() {
-                FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => {
+            match flow(&i) {
+                Flow::UnconditionalBranch | Flow::ConditionalBranch => {
                     if !guessed && matches!(i.op0_kind(), OpKind::NearBranch64) {
                         self.branch(&i, at, range, &mut ahead, &mut out);
                         stores.tail |=
                             at.rsp == Some(0) && !range.contains(&i.near_branch_target());
                     }
-                    if i.flow_control() == FlowControl::UnconditionalBranch {
+                    if flow(&i) == Flow::UnconditionalBranch {
                         now = None;
                         continue;
                     }
                 }
-                FlowControl::IndirectBranch => {
+                Flow::IndirectBranch => {
                     stores.tail |= at.rsp == Some(0);
                     if at.rsp == Some(0) || at.rsp.is_none() {
                         out.words = out.words.max(UNKNOWN);
@@ -134,15 +135,15 @@ impl<'a> Follower<'a> {
                     now = None;
                     continue;
                 }
-                FlowControl::Return | FlowControl::Exception => {
+                Flow::Return | Flow::Exception => {
                     now = None;
                     continue;
                 }
-                FlowControl::Call | FlowControl::IndirectCall if at.rsp.is_some_and(|r| r > 0) => {
+                Flow::Call | Flow::IndirectCall if at.rsp.is_some_and(|r| r > 0) => {
                     usual = Some(at)
                 }
                 // Not in the epilogue, where the frame shrinks.
-                FlowControl::Next
+                Flow::Next
                     if at.rsp.is_some_and(|r| r > 0) && at.rsp >= usual.and_then(|u| u.rsp) =>
                 {
                     usual = Some(at)
@@ -166,10 +167,8 @@ impl<'a> Follower<'a> {
         if matches!(i.memory_base(), Register::RSP | Register::RBP) {
             out.words = out.words.max(UNKNOWN);
         }
-        if matches!(
-            i.flow_control(),
-            FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch
-        ) && matches!(i.op0_kind(), OpKind::NearBranch64)
+        if matches!(flow(i), Flow::UnconditionalBranch | Flow::ConditionalBranch)
+            && matches!(i.op0_kind(), OpKind::NearBranch64)
         {
             // Its target is looked at when a branch that is no guess leads there.
             self.branch(i, at, range, &mut HashMap::new(), out);
