@@ -12,6 +12,8 @@
 //! type must do, each type is a file, `types` is the table of them, `map/` is what users and
 //! programs call, and [`dump`] reads whole maps. A key is what [`skep_isa::KeyShape`] says.
 
+#![cfg_attr(not(feature = "users"), allow(dead_code, reason = "what users do is not called then"))]
+
 mod array;
 mod bloom_filter;
 mod cgroup_array;
@@ -55,6 +57,7 @@ pub fn stays_out() -> bool {
 }
 
 pub use def::MapDef;
+#[cfg(feature = "users")]
 pub use dump::{CURSOR_LEN, Cursor, Iter, Take, Verdict};
 pub use error::{ENOTSUPP, MapError};
 pub use map::Map;

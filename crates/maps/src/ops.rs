@@ -17,9 +17,18 @@ use crate::shm::lock::Held;
 pub(crate) const PREFETCH_KEYS: usize = 32;
 
 /// All that a map type does.
+#[cfg(feature = "users")]
 pub(crate) trait MapOps: WalkOps + ProgOps + Send + Sync {}
 
+#[cfg(feature = "users")]
 impl<T: WalkOps + ProgOps + Send + Sync> MapOps for T {}
+
+/// All that a map type does where only programs use maps: what is in a table of methods is linked.
+#[cfg(not(feature = "users"))]
+pub(crate) trait MapOps: ProgOps + Send + Sync {}
+
+#[cfg(not(feature = "users"))]
+impl<T: ProgOps + Send + Sync> MapOps for T {}
 
 /// What users do with single elements.
 pub(crate) trait UserOps {
@@ -185,6 +194,12 @@ pub(crate) enum ElementKey {
 /// readable bytes, and any length may come: it is the type's duty to refuse what its keys cannot
 /// have.
 pub(crate) trait ProgOps {
+    /// Tells whether somebody may wait for programs that have found an element: where there is
+    /// [`WalkOps::exact_take`].
+    fn is_waited_for(&self) -> bool {
+        false
+    }
+
     /// Tells the code generator where values lie.
     fn shape(&self) -> MapShape {
         MapShape { base: 0, stride: 0, entries: 0, kind: ShapeKind::Opaque }

@@ -15,13 +15,20 @@
 //! proposed, without what sank it; [`batch`] has the kernel's BATCH commands, and what looks many
 //! keys up at once.
 
+#[cfg(feature = "users")]
 pub mod batch;
+#[cfg(feature = "users")]
 pub mod command;
+#[cfg(feature = "users")]
 mod cursor;
 pub(crate) mod output;
 pub(crate) mod position;
+#[cfg(feature = "users")]
 mod take;
+#[cfg(feature = "users")]
 mod walk;
 
+#[cfg(feature = "users")]
 pub use cursor::{CURSOR_LEN, Cursor};
+#[cfg(feature = "users")]
 pub use walk::{Iter, Take, Verdict, Walk};

@@ -193,6 +193,10 @@ impl<K: Kind> WalkOps for Hash<K> {
 }
 
 impl<K: Kind> ProgOps for Hash<K> {
+    fn is_waited_for(&self) -> bool {
+        true
+    }
+
     fn shape(&self) -> MapShape {
         let func: unsafe extern "C" fn(u64, u64) -> u64 = match self.table.key_size() {
             4 => lookup_sized::<K, 4>,

@@ -5,6 +5,7 @@
 mod bytes_keys;
 mod open;
 pub(crate) mod prog;
+#[cfg(feature = "users")]
 mod user;
 
 use std::sync::Arc;
@@ -43,6 +44,7 @@ pub struct Map {
     fixed_key: usize,
     per_cpu: bool,
     /// Bytes of a user's value, for types where they never change: all that are not per-CPU.
+    #[cfg(feature = "users")]
     value_size: usize,
     epochs: InsertionEpochs,
     /// Elements of the type come and go, whether the file tells when or not.
@@ -103,6 +105,7 @@ impl Map {
 
     /// Returns the bytes of a value as [`Map::lookup`] gives it: for per-CPU types, all shown
     /// values.
+    #[cfg(feature = "users")]
     #[must_use]
     #[inline]
     pub fn user_value_size(&self) -> usize {
@@ -114,7 +117,7 @@ impl Map {
     /// [`slots::enter`](crate::slots::enter). Maps that lead to such maps are among them.
     #[must_use]
     pub fn is_waited_for(&self) -> bool {
-        self.ops.exact_take().is_some()
+        self.ops.is_waited_for()
             || matches!(
                 self.def.map_type,
                 MapType::ArrayOfMaps | MapType::HashOfMaps | MapType::ProgArray
@@ -127,6 +130,7 @@ impl Map {
         self.per_cpu
     }
 
+    #[cfg(feature = "users")]
     pub(crate) fn ops(&self) -> &dyn MapOps {
         &*self.ops
     }

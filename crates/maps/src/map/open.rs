@@ -160,6 +160,7 @@ impl Map {
             epochs: epochs.clone(),
             entries,
         })?;
+        #[cfg(feature = "users")]
         let value_size = ops.user_value_size();
         let keys = def.key_shape();
         Ok(Self {
@@ -170,6 +171,7 @@ impl Map {
             keys,
             fixed_key: fixed_key(keys),
             per_cpu,
+            #[cfg(feature = "users")]
             value_size,
             epochs,
             has_epochs: layout.epochs != 0,

@@ -146,12 +146,10 @@ impl std::fmt::Display for Size {
             return write!(f, "{} bytes", self.0);
         }
         let power = (self.0.ilog2() / 10).min(5);
-        write!(
-            f,
-            "{:.1} {}",
-            self.0 as f64 / (1u64 << (10 * power)) as f64,
-            UNITS[power as usize - 1]
-        )
+        // Without floating point, whose text takes 16 KB of code.
+        let unit = 1_u128 << (10 * power);
+        let tenths = (u128::from(self.0) * 10 + unit / 2) / unit;
+        write!(f, "{}.{} {}", tenths / 10, tenths % 10, UNITS[power as usize - 1])
     }
 }
 
@@ -165,6 +163,9 @@ mod tests {
             (0, "0 bytes"),
             (1023, "1023 bytes"),
             (1024, "1.0 KiB"),
+            (1100, "1.1 KiB"),
+            (1536, "1.5 KiB"),
+            (2047, "2.0 KiB"),
             (3 << 20, "3.0 MiB"),
             (u64::MAX, "16384.0 PiB"),
         ] {
