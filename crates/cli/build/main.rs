@@ -1,17 +1,20 @@
 //! Builds the agent that the command carries.
 //!
 //! In a release build a cargo of its own builds `skep-preload` with the profile `agent`, into a
-//! folder below `OUT_DIR`. What comes of it is stripped to the symbols that debuggers need and
-//! deflated, and the command includes it (`src/agent/`). The library with all symbols and lines goes beside the
-//! command, as `libskep_preload.so.debug`; the command does not need it.
+//! folder below `OUT_DIR`, and this program links it (`link`). What comes of it is stripped to the
+//! symbols that debuggers need and deflated, and the command includes it (`src/agent/`). The library
+//! with all symbols and lines goes beside the command, as `libskep_preload.so.debug`; the command
+//! does not need it.
 //!
 //! A debug build carries no agent: it finds one beside itself. So `cargo check`, `clippy` and tests
 //! build nothing twice.
 
 #![allow(clippy::print_stdout, reason = "how build scripts talk to cargo")]
 
+mod elf;
 #[path = "../src/agent/hash.rs"]
 mod hash;
+mod link;
 mod nested;
 mod strip;
 
@@ -22,6 +25,9 @@ use std::path::{Path, PathBuf};
 type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
 
 fn main() -> Result<()> {
+    if let Some(linker) = std::env::var_os(link::VARIABLE) {
+        std::process::exit(link::link(linker)?);
+    }
     println!("cargo::rerun-if-changed=build");
     println!("cargo::rerun-if-changed=src/agent/hash.rs");
     println!("cargo::rustc-check-cfg=cfg(carries_agent)");

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{Result, variable};
+use crate::{Result, link, variable};
 
 /// Variables that say how crates are fetched and how much may run at once; all others of cargo's
 /// and rustc's are about the outer build.
@@ -31,6 +31,12 @@ pub fn build(out: &Path) -> Result<PathBuf> {
     // With flags of their own, users could ask for a processor whose vector registers the compiler
     // then uses on the event path. An empty list hides those of configuration files as well.
     command.env("CARGO_ENCODED_RUSTFLAGS", "");
+    // This program stands before the linker (`link`), which is the one that cargo was told.
+    let linker = std::env::var_os("RUSTC_LINKER").unwrap_or_else(|| "cc".into());
+    let name = target.to_uppercase().replace(['-', '.'], "_");
+    command
+        .env(link::VARIABLE, linker)
+        .env(format!("CARGO_TARGET_{name}_LINKER"), std::env::current_exe()?);
     command
         .args(["build", "--locked", "--lib", "--profile", "agent", "--package", "skep-preload"])
         .arg("--target")

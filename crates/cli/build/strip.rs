@@ -6,50 +6,28 @@
 //! wanted, and the headers of the sections that are loaded.
 
 use crate::Result;
+use crate::elf::{Elf, HEADER, Section, bytes_of, c_str, put, u16_at, u32_at, u64_at};
 
 const SYMTAB: u32 = 2;
 const STRTAB: u32 = 3;
 const NOBITS: u32 = 8;
 /// `SHF_ALLOC`: it is loaded.
 const ALLOC: u64 = 2;
-const HEADER: usize = 64;
-const SECTION: usize = 64;
 const SYMBOL: usize = 24;
 /// Section indexes from here on mean other things than sections (`SHN_LORESERVE`).
 const RESERVED: u16 = 0xff00;
 
-/// A section header.
-#[derive(Clone, Copy, Default)]
-struct Section {
-    name: u32,
-    kind: u32,
-    flags: u64,
-    addr: u64,
-    offset: u64,
-    size: u64,
-    link: u32,
-    info: u32,
-    align: u64,
-    entry: u64,
-}
-
 /// Returns the file with the symbols whose names are wanted.
 pub fn strip(file: &[u8], wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<u8>> {
-    if file.get(..6) != Some(b"\x7fELF\x02\x01".as_slice()) {
-        return Err("the agent is no ELF file of this machine".into());
-    }
-    let (table, count, names) = (u64_at(file, 40)?, u16_at(file, 60)?, u16_at(file, 62)?);
-    let sections = (0..usize::from(count))
-        .map(|i| Section::read(file, usize::try_from(table)? + i * SECTION))
-        .collect::<Result<Vec<_>>>()?;
-    let names = bytes_of(file, sections.get(usize::from(names)).ok_or("no section names")?)?;
+    let elf = Elf::read(file)?;
+    let sections = &elf.sections;
 
     // What is loaded, by its new number; the first one is the empty one.
     let kept: Vec<usize> = (0..sections.len())
         .filter(|&i| i == 0 || sections.get(i).is_some_and(|s| s.flags & ALLOC != 0))
         .collect();
     let renumbered = |old: usize| kept.iter().position(|&i| i == old);
-    let end = loaded_end(file, &sections)?;
+    let end = loaded_end(file, sections)?;
 
     let mut out = file.get(..end).ok_or("a segment ends behind the file")?.to_vec();
     let (mut headers, mut strings) = (Vec::new(), vec![0]);
@@ -59,14 +37,14 @@ pub fn strip(file: &[u8], wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<u8>> {
         if section.flags & INFO_LINK != 0 {
             section.info = renumbered(section.info as usize).unwrap_or(0) as u32;
         }
-        section.name = push(&mut strings, c_str(names, section.name)?);
+        section.name = push(&mut strings, elf.name(file, &sections[i])?);
         headers.push(section);
     }
     let number = |old: u16| match old {
         0 | RESERVED.. => Some(old),
         old => renumbered(usize::from(old)).and_then(|new| u16::try_from(new).ok()),
     };
-    let (symbols, locals, texts) = symbols(file, &sections, &wanted, number)?;
+    let (symbols, locals, texts) = symbols(file, sections, &wanted, number)?;
     let mut add = |name: &[u8], kind, bytes: &[u8], section: Section| {
         out.resize(out.len().next_multiple_of(8), 0);
         let name = push(&mut strings, name);
@@ -148,70 +126,10 @@ fn symbols(
     Ok((local, locals, texts))
 }
 
-impl Section {
-    fn read(file: &[u8], at: usize) -> Result<Self> {
-        Ok(Self {
-            name: u32_at(file, at)?,
-            kind: u32_at(file, at + 4)?,
-            flags: u64_at(file, at + 8)?,
-            addr: u64_at(file, at + 16)?,
-            offset: u64_at(file, at + 24)?,
-            size: u64_at(file, at + 32)?,
-            link: u32_at(file, at + 40)?,
-            info: u32_at(file, at + 44)?,
-            align: u64_at(file, at + 48)?,
-            entry: u64_at(file, at + 56)?,
-        })
-    }
-
-    fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.name.to_le_bytes());
-        out.extend_from_slice(&self.kind.to_le_bytes());
-        for word in [self.flags, self.addr, self.offset, self.size] {
-            out.extend_from_slice(&word.to_le_bytes());
-        }
-        out.extend_from_slice(&self.link.to_le_bytes());
-        out.extend_from_slice(&self.info.to_le_bytes());
-        for word in [self.align, self.entry] {
-            out.extend_from_slice(&word.to_le_bytes());
-        }
-    }
-}
-
 /// Appends a name with the zero that ends it; returns where it begins.
 fn push(texts: &mut Vec<u8>, name: &[u8]) -> u32 {
     let at = texts.len() as u32;
     texts.extend_from_slice(name);
     texts.push(0);
     at
-}
-
-fn bytes_of<'f>(file: &'f [u8], section: &Section) -> Result<&'f [u8]> {
-    let (from, len) = (usize::try_from(section.offset)?, usize::try_from(section.size)?);
-    Ok(file.get(from..).and_then(|rest| rest.get(..len)).ok_or("a section ends behind the file")?)
-}
-
-fn c_str(texts: &[u8], at: u32) -> Result<&[u8]> {
-    let rest = texts.get(at as usize..).ok_or("a name lies outside the names")?;
-    Ok(rest.split(|b| *b == 0).next().unwrap_or_default())
-}
-
-fn put(out: &mut [u8], at: usize, bytes: &[u8]) {
-    out[at..at + bytes.len()].copy_from_slice(bytes);
-}
-
-fn word<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N]> {
-    Ok(bytes.get(at..).and_then(<[u8]>::first_chunk).copied().ok_or("the file is cut off")?)
-}
-
-fn u16_at(bytes: &[u8], at: usize) -> Result<u16> {
-    Ok(u16::from_le_bytes(word(bytes, at)?))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> Result<u32> {
-    Ok(u32::from_le_bytes(word(bytes, at)?))
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> Result<u64> {
-    Ok(u64::from_le_bytes(word(bytes, at)?))
 }
