@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 /// Names the directory in the environment, for loaders, targets and readers alike.
 pub const ENV_DIR: &str = "SKEP_DIR";
@@ -184,14 +185,16 @@ impl Dir {
             .mode(0o600)
             .open(&path)
             .map_err(err("open"))?;
-        flock(&file, FlockOperation::LockExclusive).map_err(|e| err("lock")(e.into()))?;
+        let file = Locked::exclusively(file).map_err(|e| err("lock")(e.into()))?;
+        let file = &file.0;
         let mut text = String::new();
-        io::Read::read_to_string(&mut &file, &mut text).map_err(err("read"))?;
+        io::Read::read_to_string(&mut &*file, &mut text).map_err(err("read"))?;
         // A lost or damaged counter must not hand out an id that is in use.
         let used = self.ids(kind)?.into_iter().max().unwrap_or(0);
         let id = text.trim().parse::<u32>().unwrap_or(0).max(used).wrapping_add(1).max(1);
-        io::Seek::rewind(&mut &file).map_err(err("write"))?;
-        io::Write::write_all(&mut &file, format!("{id:<10}\n").as_bytes()).map_err(err("write"))?;
+        io::Seek::rewind(&mut &*file).map_err(err("write"))?;
+        io::Write::write_all(&mut &*file, format!("{id:<10}\n").as_bytes())
+            .map_err(err("write"))?;
         Ok(id)
     }
 
@@ -236,18 +239,20 @@ impl Dir {
                 continue;
             }
             for id in self.ids(kind)? {
-                let path = self.object(kind, id);
-                let Ok(file) = File::open(&path) else { continue };
-                let pinned = file.metadata().is_ok_and(|m| m.nlink() > 1);
-                if !pinned
-                    && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
-                    && std::fs::remove_file(&path).is_ok()
-                {
-                    removed += 1;
-                }
+                removed += usize::from(self.remove_unused(kind, id));
             }
         }
         Ok(removed)
+    }
+
+    /// Removes an object if no process uses it and nobody pinned it; tells whether it did.
+    pub fn remove_unused(&self, kind: Kind, id: u32) -> bool {
+        let path = self.object(kind, id);
+        let Ok(file) = File::open(&path) else { return false };
+        let pinned = file.metadata().is_ok_and(|m| m.nlink() > 1);
+        !pinned
+            && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+            && std::fs::remove_file(&path).is_ok()
     }
 }
 
@@ -330,11 +335,30 @@ impl Drop for Scratch {
     }
 }
 
+/// A file that is locked until this is dropped. Closing the file is not enough: a child that was
+/// forked meanwhile has it open too, and would keep the lock.
+#[derive(Debug)]
+pub(crate) struct Locked(pub File);
+
+impl Locked {
+    /// Locks a file, and waits for whoever has.
+    pub(crate) fn exclusively(file: File) -> Result<Self, Errno> {
+        flock(&file, FlockOperation::LockExclusive)?;
+        Ok(Self(file))
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // Closing it does the same where there is no such child.
+        let _ = flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
 /// Keeps others from making or removing directories in `all`.
-fn lock_all(all: &Path) -> Result<File, DirError> {
+fn lock_all(all: &Path) -> Result<Locked, DirError> {
     let guard = lock_file(&all.join("lock"))?;
-    flock(&guard, FlockOperation::LockExclusive).map_err(|e| io_err("lock", all, e.into()))?;
-    Ok(guard)
+    Locked::exclusively(guard).map_err(|e| io_err("lock", all, e.into()))
 }
 
 fn lock_file(path: &Path) -> Result<File, DirError> {

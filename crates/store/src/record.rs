@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use skep_maps::Lease;
 
+use crate::dir::Locked;
 use crate::wire::Writer;
 
 const MAGIC: &[u8; 8] = b"SKEPREC1";
@@ -312,11 +313,10 @@ impl RecordFile {
     }
 
     /// Keeps other writers out, until the result is dropped.
-    fn lock(&self) -> Result<File, RecordError> {
+    fn lock(&self) -> Result<Locked, RecordError> {
         let lock = File::open(self.lease.path().parent().unwrap_or(Path::new(".")))
             .map_err(self.io("open the directory of"))?;
-        flock(&lock, FlockOperation::LockExclusive).map_err(|e| self.io("lock")(e.into()))?;
-        Ok(lock)
+        Locked::exclusively(lock).map_err(|e| self.io("lock")(e.into()))
     }
 
     /// Writes records after the last complete one, which ends at `end`. The caller holds the lock.
