@@ -1,19 +1,25 @@
 //! The kernel's possible CPUs.
 
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::shm::MAX_SLOTS;
 
 /// Counts the kernel's possible CPUs, as libbpf does.
 #[must_use]
 pub fn possible_cpus() -> u32 {
-    static COUNT: OnceLock<u32> = OnceLock::new();
-    *COUNT.get_or_init(|| {
-        let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
-        count_cpus(&text)
-            .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32))
-            .clamp(1, MAX_SLOTS)
-    })
+    /// 0 before somebody has asked. Two that ask at once find the same, and a child that was forked
+    /// meanwhile waits for nobody.
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let known = COUNT.load(Relaxed);
+    if known != 0 {
+        return known;
+    }
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+    let count = count_cpus(&text)
+        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32))
+        .clamp(1, MAX_SLOTS);
+    COUNT.store(count, Relaxed);
+    count
 }
 
 fn count_cpus(list: &str) -> Option<u32> {

@@ -32,4 +32,4 @@ pub use crate::shm::MAX_SLOTS;
 pub use cpus::possible_cpus;
 pub use run::{Enter, close, current, enter, exit, is_entered, pid_tgid, tls_offset};
 pub(crate) use table::MAX_PERCPU_VALUE;
-pub use table::{FILE_NAME, SlotTable};
+pub use table::{FILE_NAME, HeldTables, SlotTable};

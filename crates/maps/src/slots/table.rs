@@ -7,7 +7,7 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::cpus::possible_cpus;
 use crate::error::MapError;
@@ -216,6 +216,20 @@ impl SlotTable {
 
 /// Tables this process has open, so that many maps of a directory share one mapping.
 static OPEN: Mutex<Vec<Weak<SlotTable>>> = Mutex::new(Vec::new());
+
+/// The list of open tables, held: a child that is forked meanwhile can open maps.
+#[derive(Debug)]
+pub struct HeldTables(
+    #[allow(dead_code, reason = "it is held")] MutexGuard<'static, Vec<Weak<SlotTable>>>,
+);
+
+impl HeldTables {
+    /// Takes the list, for the time of a `fork`; no map is opened meanwhile.
+    #[must_use]
+    pub fn take() -> Self {
+        Self(OPEN.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
 
 fn remember(table: SlotTable) -> Arc<SlotTable> {
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
