@@ -45,7 +45,7 @@
 //! Hook the dynamic loader or the vDSO; move threads that block all signals and never sleep;
 //! survive a library that another thread unloads while it is being hooked.
 
-pub use engine::{Attachment, Detached, Engine};
+pub use engine::{AroundForks, Attachment, Detached, Engine};
 pub use hook::{Hook, Missed, Position, RunFn};
 pub use per_thread::mute::{Muted, mute};
 pub use process::is_own as owns_memory;
@@ -57,6 +57,7 @@ mod code;
 mod deny;
 mod engine;
 mod flow;
+mod fork_once;
 pub mod frame;
 mod hook;
 mod hook_list;

@@ -1,12 +1,16 @@
 //! The engine's state behind one lock, which is held across `fork`.
 
 use super::state::State;
+use crate::fork_once::ForkOnce;
 use crate::per_thread::{block, mute::mute, register};
 use crate::{process, signals, table};
 use std::cell::UnsafeCell;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-static STATE: OnceLock<Mutex<State>> = OnceLock::new();
+/// Never freed; null until the first call.
+static STATE: AtomicPtr<Mutex<State>> = AtomicPtr::new(ptr::null_mut());
 
 /// The engine's state, for as long as it is locked.
 #[derive(Debug)]
@@ -18,14 +22,23 @@ pub(super) struct Locked {
 
 /// Makes the state on the first call.
 pub(super) fn prepare() -> &'static Mutex<State> {
-    STATE.get_or_init(|| {
-        // SAFETY: the functions stay for as long as the process, as everything here does.
-        unsafe { pthread_atfork(before_fork, after_fork_parent, after_fork_child) };
+    /// A child that was forked while another thread made the state makes its own; but what follows
+    /// a fork is to be done once.
+    static MADE: ForkOnce = ForkOnce::new();
+    static WATCHES_FORKS: ForkOnce = ForkOnce::new();
+    MADE.call(|| {
+        WATCHES_FORKS.call(|| {
+            // SAFETY: the functions stay for as long as the process, as everything here does.
+            unsafe { pthread_atfork(before_fork, after_fork_parent, after_fork_child) };
+        });
         process::claim();
         register::prepare();
-        // SAFETY: this runs once.
-        Mutex::new(State::new(unsafe { table::Writer::new() }))
-    })
+        // SAFETY: this runs once in a process.
+        let state = State::new(unsafe { table::Writer::new() });
+        STATE.store(Box::into_raw(Box::new(Mutex::new(state))), Ordering::Release);
+    });
+    // SAFETY: made above, by whatever thread, and never freed. Pairs with the Release.
+    unsafe { &*STATE.load(Ordering::Acquire) }
 }
 
 /// Locks the state. Signals wait meanwhile: their handlers may fork, and the lock is taken for
@@ -43,25 +56,54 @@ unsafe extern "C" {
     ) -> i32;
 }
 
-/// The engine's lock, held by the thread that forks so that the child finds everything in order.
+/// What somebody does around each `fork` who calls the engine with a lock held: it takes that lock
+/// before the engine's, as there, and gives it back after.
+#[derive(Debug)]
+pub struct AroundForks {
+    /// Before the fork, on the thread that forks.
+    pub before: fn(),
+    /// After it, in the parent.
+    pub parent: fn(),
+    /// After it, in the child.
+    pub child: fn(),
+}
+
+static AROUND: AtomicPtr<AroundForks> = AtomicPtr::new(ptr::null_mut());
+
+impl AroundForks {
+    /// Does this around each `fork` from now on; once, before the engine is made. The thread is
+    /// muted meanwhile.
+    pub fn begin(&'static self) {
+        AROUND.store(ptr::from_ref(self).cast_mut(), Ordering::Release);
+    }
+}
+
+/// The engine's lock, held by the thread that forks so that the child finds everything in order,
+/// and what is to be done after.
 static FORKING: ForkGuard = ForkGuard(UnsafeCell::new(None));
 
-struct ForkGuard(UnsafeCell<Option<Locked>>);
+struct ForkGuard(UnsafeCell<Option<(Locked, Option<&'static AroundForks>)>>);
 
 // SAFETY: only touched by the thread that holds the engine's lock.
 unsafe impl Sync for ForkGuard {}
 
 extern "C" fn before_fork() {
     let _muted = mute();
+    // SAFETY: null, or never freed. Pairs with the Release in `begin`.
+    let around = unsafe { AROUND.load(Ordering::Acquire).as_ref() };
+    if let Some(around) = around {
+        (around.before)();
+    }
     let lock = lock();
     // SAFETY: this thread has the lock.
-    unsafe { *FORKING.0.get() = Some(lock) };
+    unsafe { *FORKING.0.get() = Some((lock, around)) };
 }
 
 extern "C" fn after_fork_parent() {
     let _muted = mute();
-    // SAFETY: `before_fork` took the lock on this thread.
-    drop(unsafe { (*FORKING.0.get()).take() });
+    if let Some(around) = give_back() {
+        (around.parent)();
+    }
 }
 
 /// # Safety
@@ -71,5 +113,16 @@ unsafe extern "C" fn after_fork_child() {
     unsafe { block::after_fork() };
     // The child takes possession of its copy.
     process::is_own();
-    after_fork_parent();
+    let _muted = mute();
+    if let Some(around) = give_back() {
+        (around.child)();
+    }
+}
+
+/// Gives the engine's lock back after a fork.
+fn give_back() -> Option<&'static AroundForks> {
+    // SAFETY: `before_fork` took the lock on this thread.
+    let (lock, around) = unsafe { (*FORKING.0.get()).take() }?;
+    drop(lock);
+    around
 }

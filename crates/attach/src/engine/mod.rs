@@ -6,6 +6,7 @@ use crate::process;
 use crate::sites::{Function, Module};
 use crate::skip::{AttachError, Skip};
 pub use detached::Detached;
+pub use lock::AroundForks;
 use lock::lock;
 use std::sync::Arc;
 
@@ -85,6 +86,14 @@ impl Engine {
         let removed = locked.state.detach(id)?;
         let drained = locked.state.collect();
         Ok(Detached::new(removed, drained))
+    }
+
+    /// Tells whether no thread is inside a hook that was taken out before this call, and frees what
+    /// was kept for such threads: what the [`Hook`]s of all former attachments point at may go
+    /// then. False in a child that shares its parent's memory, and inside of a hook.
+    pub fn drain(&self) -> bool {
+        let _muted = mute();
+        process::is_own() && lock().state.collect()
     }
 
     /// Forgets functions of libraries that were closed: their code is no module's any more, and
