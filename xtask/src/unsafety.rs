@@ -121,6 +121,7 @@ const CRATES: &[(&str, Policy)] = &[
             "agent/program.rs",
             "blocked.rs",
             "compile.rs",
+            "directory.rs",
             "exec/",
             "memory.rs",
             "prepare.rs",

@@ -3,6 +3,7 @@
 //!
 //! * [`start`]: what the preloaded library calls, or a program that attaches to itself;
 //! * [`agent`]: the links of a process;
+//! * [`directory`]: the one directory whose programs a process runs;
 //! * [`run`]: a compiled program as a hook;
 //! * [`compile`]: programs made ready for either engine;
 //! * [`tail`]: the programs that tail calls lead to;
@@ -14,6 +15,7 @@
 pub mod agent;
 mod blocked;
 pub mod compile;
+pub mod directory;
 mod exec;
 pub mod helpers;
 pub mod memory;

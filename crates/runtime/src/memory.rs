@@ -15,9 +15,8 @@
 //! there is replaced at once (`sweep`).
 
 use std::mem::MaybeUninit;
-use std::sync::atomic::{
-    AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
-};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use skep_maps::Map;
 
@@ -26,8 +25,10 @@ use skep_sys::syscall::{GETPID, MINCORE, MMAP, PROCESS_VM_READV, call6};
 
 const PAGE: u64 = 4096;
 
-/// Where to count; of the last link.
+/// Where to count; of the last link. Null: nowhere.
 static LOST: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
+/// Handlers that may be about to count.
+static REPAIRS: AtomicU64 = AtomicU64::new(0);
 
 /// Guards the memory of all objects that this process has open, or opens later, in a target or a
 /// reader (who touches holes too).
@@ -38,12 +39,39 @@ pub fn guard() {
     let _ = unsafe { skep_attach::signals::on_memory_full(repair) };
 }
 
-/// Counts pages without memory in a link's control map, which lives as long as the process.
-pub(crate) fn count_in(control_map: &'static Map) {
-    LOST.store(
-        std::ptr::from_ref(control::word(control_map, control::LOST_PAGES)).cast_mut(),
-        Release,
-    );
+/// Counts pages without memory in a link's control map, as long as this value lives and no newer one
+/// does.
+#[derive(Debug)]
+pub(crate) struct Counting {
+    control_map: Arc<Map>,
+}
+
+impl Counting {
+    /// Begins to count there.
+    pub(crate) fn new(control_map: Arc<Map>) -> Self {
+        let this = Self { control_map };
+        LOST.store(this.word(), SeqCst);
+        this
+    }
+
+    /// Counts there if it is counted nowhere.
+    pub(crate) fn resume(&self) {
+        let _ = LOST.compare_exchange(std::ptr::null_mut(), self.word(), SeqCst, Relaxed);
+    }
+
+    fn word(&self) -> *mut AtomicU64 {
+        std::ptr::from_ref(control::word(&self.control_map, control::LOST_PAGES)).cast_mut()
+    }
+}
+
+impl Drop for Counting {
+    fn drop(&mut self) {
+        let _ = LOST.compare_exchange(self.word(), std::ptr::null_mut(), SeqCst, Relaxed);
+        // A handler that is at it may have found the word; one that comes later does not.
+        if REPAIRS.load(SeqCst) != 0 {
+            std::mem::forget(Arc::clone(&self.control_map));
+        }
+    }
 }
 
 /// Puts memory where an object has none. Runs in a signal handler.
@@ -62,12 +90,14 @@ unsafe fn repair(addr: u64) -> bool {
     let mut pages = 1;
     // SAFETY: columns of ours.
     skep_maps::for_each_column(|start, end| pages += unsafe { sweep(start, end) });
-    let lost = LOST.load(Acquire);
+    REPAIRS.fetch_add(1, SeqCst);
+    let lost = LOST.load(SeqCst);
     // Its page may be gone as well, and a fault in here would be the end.
     if is_readable(lost as u64) {
-        // SAFETY: a word of a map that lives as long as the process.
+        // SAFETY: a word of a map that is not unmapped while `REPAIRS` counts this.
         unsafe { (*lost).fetch_add(pages, Relaxed) };
     }
+    REPAIRS.fetch_sub(1, SeqCst);
     true
 }
 

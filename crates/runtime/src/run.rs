@@ -9,7 +9,7 @@ use skep_maps::{Map, slots};
 use skep_vm::{Code, CompileError};
 
 use skep_store::link::{control, types::Layout};
-use skep_store::prog::{OtherMap, ProgramFile};
+use skep_store::prog::{OtherMap, Program, ProgramFile};
 
 use crate::compile::compile;
 use crate::helpers;
@@ -17,24 +17,62 @@ use crate::prepare::{NoHandler, expect_bad_loads};
 use crate::tail::{Form, TailCalls};
 use crate::vectors::keep_vectors;
 
-/// A program ready to run in this process, with all it needs to live.
+/// A program compiled for this process, with all it needs to live. Links share it.
+#[derive(Debug)]
+pub(crate) struct Compiled {
+    code: Code,
+    wants_args: u8,
+    /// Who takes elements out of its maps waits for its runs.
+    waited_for: bool,
+    /// The code has the addresses of these in it.
+    _calls: Option<Box<TailCalls>>,
+    _maps: Vec<Arc<Map>>,
+    file: ProgramFile,
+}
+
+impl Compiled {
+    /// Compiles a program for these maps.
+    ///
+    /// # Errors
+    /// As `compile`, and when one of the maps is not what it should be.
+    pub(crate) fn new(file: ProgramFile, maps: Vec<Arc<Map>>) -> Result<Self, ReadyError> {
+        let program = file.program();
+        let verified = program.with_maps(&maps)?;
+        expect_bad_loads(program)?;
+        let calls = TailCalls::of(verified, Form::Code, helpers::implementation);
+        let code = compile(verified, calls.as_deref(), helpers::implementation)?;
+        // What tail calls lead to may read more.
+        let read = if calls.is_some() { u32::MAX } else { program.ctx_read() };
+        let wants_args =
+            u8::try_from(read.div_ceil(8)).unwrap_or(u8::MAX).min(frame::MAX_ARGS as u8);
+        Ok(Self {
+            code,
+            wants_args,
+            waited_for: maps.iter().any(|map| map.is_waited_for()),
+            _calls: calls,
+            _maps: maps,
+            file,
+        })
+    }
+
+    /// Returns the program.
+    pub(crate) fn program(&self) -> &Program {
+        self.file.program()
+    }
+}
+
+/// A program of a link, ready to run in this process.
 #[derive(Debug)]
 pub struct Running {
     entry: unsafe extern "C" fn(*mut u8) -> u64,
     /// The link's [`control::STATE`] word.
     state: *const AtomicU64,
-    _code: Code,
     missed: *const AtomicU64,
-    wants_args: u8,
-    /// Who takes elements out of its maps waits for its runs.
     waited_for: bool,
     detached: AtomicBool,
     detach: DetachFn,
-    /// The code has the addresses of these in it.
-    _calls: Option<Box<TailCalls>>,
-    _maps: Vec<Arc<Map>>,
+    compiled: Arc<Compiled>,
     _control: Arc<Map>,
-    _file: ProgramFile,
 }
 
 /// Takes out the hooks of the link that a program belongs to. It may use vector registers.
@@ -64,44 +102,30 @@ pub(crate) enum ReadyError {
 }
 
 impl Running {
-    /// Compiles a program of a link, for these maps. `detach` takes the link's hooks out once the
-    /// control map says that it is off.
+    /// Makes a program of a link ready. `detach` takes the link's hooks out once the control map
+    /// says that it is off.
     ///
     /// # Errors
-    /// As `compile`, and when one of the maps is not what it should be.
+    /// When the map is no control map.
     pub(crate) fn new(
-        file: ProgramFile,
-        maps: Vec<Arc<Map>>,
+        compiled: Arc<Compiled>,
         control_map: Arc<Map>,
         detach: DetachFn,
     ) -> Result<Self, ReadyError> {
         if !control::is_control_map(&control_map) {
             return Err(ReadyError::Control);
         }
-        let program = file.program();
-        let verified = program.with_maps(&maps)?;
-        expect_bad_loads(program)?;
-        let calls = TailCalls::of(verified, Form::Code, helpers::implementation);
-        let code = compile(verified, calls.as_deref(), helpers::implementation)?;
         let state = std::ptr::from_ref(control::word(&control_map, control::STATE));
         let missed = std::ptr::from_ref(control::word(&control_map, control::MISSED));
-        // What tail calls lead to may read more.
-        let read = if calls.is_some() { u32::MAX } else { program.ctx_read() };
-        let wants_args =
-            u8::try_from(read.div_ceil(8)).unwrap_or(u8::MAX).min(frame::MAX_ARGS as u8);
         Ok(Self {
-            entry: code.entry(),
+            entry: compiled.code.entry(),
             state,
             missed,
-            wants_args,
-            waited_for: maps.iter().any(|map| map.is_waited_for()),
+            waited_for: compiled.waited_for,
             detached: AtomicBool::new(false),
             detach,
-            _code: code,
-            _calls: calls,
-            _maps: maps,
+            compiled,
             _control: control_map,
-            _file: file,
         })
     }
 
@@ -112,7 +136,7 @@ impl Running {
 
     /// Returns how many argument words the program reads at most.
     pub(crate) fn wants_args(&self) -> u8 {
-        self.wants_args
+        self.compiled.wants_args
     }
 
     /// Lets another event try what [`detach`](Self::detach) could not do now.
@@ -247,7 +271,7 @@ pub(crate) unsafe extern "C" fn modify_return(ctx: *mut u64, data: *const ()) ->
 /// them, or the program reads a result before there is one.
 #[derive(Debug)]
 pub(crate) struct Shown {
-    running: &'static Running,
+    running: Arc<Running>,
     /// How many of `words` are arguments.
     nr_args: u64,
     /// Which word of the frame each word is; the words of the result follow those of the
@@ -265,7 +289,7 @@ const RDX: u8 = 0xf1;
 
 impl Shown {
     /// Prepares what a layout says.
-    pub(crate) fn new(running: &'static Running, layout: &Layout) -> Self {
+    pub(crate) fn new(running: Arc<Running>, layout: &Layout) -> Self {
         let ret = layout.ret.iter().map(|w| match w {
             0 => RAX,
             1 => RDX,

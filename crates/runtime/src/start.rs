@@ -3,7 +3,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use skep_attach::signals;
 use skep_attach::sites::{self, Module};
@@ -85,8 +84,6 @@ pub unsafe fn start(prepare: impl FnOnce()) {
 /// When the event path was compiled without optimization, the process is in a sandbox, the link
 /// cannot be read, or nothing can be attached at all.
 pub fn attach_own(dir: &Dir, id: u32) -> Result<u32, AgentError> {
-    static WATCHES_FORKS: AtomicBool = AtomicBool::new(false);
-    static WATCHES_LIBC: AtomicBool = AtomicBool::new(false);
     if !IS_OPTIMIZED {
         return Err("skep was compiled without optimization, or for more than the baseline of x86-64, and hooks would destroy vector \
             registers; add `[profile.dev.package.\"*\"]` with `opt-level = 2` to `Cargo.toml`"
@@ -99,21 +96,21 @@ pub fn attach_own(dir: &Dir, id: u32) -> Result<u32, AgentError> {
         return Err(format!("this process {}", exec::VALGRIND).into());
     }
     let _muted = skep_attach::mute();
-    let modules = sites::scan()?;
-    if !WATCHES_FORKS.swap(true, Relaxed) {
-        watch_forks();
-    }
+    // Before any lock is taken that a child of `fork` will want.
+    watch_forks();
     // SAFETY: the event path is optimized (checked above), and this process uses the C library that
     // it is linked with.
-    let attached = unsafe { Agent::of_process().attach(dir, id, &modules, leave_hooks) };
-    if !WATCHES_LIBC.swap(true, Relaxed) {
-        watch_loader(&modules);
-        if let Some(libc) = Libc::find(&modules) {
-            blocked::watch(&libc);
-            seccomp::watch(&libc);
-        }
+    unsafe { Agent::of_process().attach_own(dir, id, watch_own, leave_hooks) }
+}
+
+/// Hooks what a program needs that attaches to itself. The dynamic linker is asked nothing: another
+/// thread may have its lock, and want the links.
+fn watch_own(modules: &[Arc<Module>]) {
+    watch_loader(modules);
+    if let Some(libc) = Libc::in_file(modules) {
+        blocked::watch(&libc);
+        seccomp::watch(&libc);
     }
-    attached
 }
 
 /// What the first event that finds a link off does in a program that attached to itself: nothing.
@@ -131,11 +128,11 @@ const IS_OPTIMIZED: bool = skep_attach::IS_OPTIMIZED
     && crate::IS_OPTIMIZED
     && !cfg!(any(target_feature = "sse3", target_feature = "avx"));
 
-/// Its handlers for fork come first, so that they run inside ours.
+/// Makes the engine, whose handlers for fork hold the agent's lock too.
 fn watch_forks() {
-    if Engine::get().is_ok() {
-        Agent::watch_forks();
-    }
+    Agent::watch_forks();
+    // Refused: then nothing is hooked either.
+    drop(Engine::get());
 }
 
 /// Leaves this process as it is, and says so in its links.
@@ -173,7 +170,7 @@ unsafe extern "C" fn on_loader_event(_: *mut u64, _: *const ()) -> u64 {
     let _muted = skep_attach::mute();
     drop(std::panic::catch_unwind(|| {
         let _signals = signals::Blocked::new();
-        Agent::of_process().modules_changed(&|| sites::scan().ok());
+        Agent::of_process().modules_changed();
     }));
     0
 }

@@ -13,12 +13,15 @@ use skep_store::link::{
     LinkSpec, Selection, Untraced,
 };
 
-use super::load::load;
+use super::load::{Cache, load};
 use super::program::ActiveProgram;
 use super::{AgentError, executable};
+use crate::directory::LinkUse;
+use crate::memory::Counting;
 use crate::run::{DetachFn, Running};
 
-/// A link as this process holds it, for as long as it lives: the locks on its files stay.
+/// A link as this process holds it: the locks on its files stay for as long. Threads may be inside
+/// its programs, so these are freed with it only if [`ActiveLink::set_drained`] was called.
 pub(super) struct ActiveLink {
     dir: Dir,
     file: LinkFile,
@@ -32,12 +35,19 @@ pub(super) struct ActiveLink {
     room: u32,
     /// Ids the engine gave.
     attachments: Vec<u64>,
-    /// What was taken out by an event.
+    /// What was taken out, until somebody asks.
     pub detached: Vec<skep_attach::Detached>,
+    /// Hooks could not be taken out.
+    stuck: bool,
     /// Modules that were looked at.
     seen: HashSet<(PathBuf, u64)>,
     attached: u32,
     attach_ns: u64,
+    /// Where pages without memory are counted.
+    counting: Vec<Counting>,
+    /// No thread is inside a hook of the link.
+    drained: bool,
+    directory: Option<LinkUse>,
 }
 
 /// Functions that get the same hooks.
@@ -57,7 +67,12 @@ type EntryOnly<'f> = (u32, (&'f Function, u64), &'static str);
 
 impl ActiveLink {
     /// Reads what a link attaches.
-    pub(super) fn open(dir: &Dir, file: LinkFile, detach: DetachFn) -> Result<Self, AgentError> {
+    pub(super) fn open(
+        dir: &Dir,
+        file: LinkFile,
+        directory: LinkUse,
+        detach: DetachFn,
+    ) -> Result<Self, AgentError> {
         let spec = file.read()?.spec;
         let selection = Selection::new(&spec)?;
         let mut programs = Vec::with_capacity(spec.programs.len());
@@ -74,9 +89,13 @@ impl ActiveLink {
             room: 0,
             attachments: Vec::new(),
             detached: Vec::new(),
+            stuck: false,
             seen: HashSet::new(),
             attached: 0,
             attach_ns: 0,
+            counting: Vec::new(),
+            drained: false,
+            directory: Some(directory),
         })
     }
 
@@ -104,12 +123,35 @@ impl ActiveLink {
     /// Tells whether the link runs a program.
     pub(super) fn runs(&self, running: *const Running) -> bool {
         let mut all = self.programs.iter().flat_map(|p| &p.running);
-        all.any(|r| std::ptr::eq(*r, running))
+        all.any(|r| std::ptr::eq(Arc::as_ptr(r), running))
     }
 
-    /// Takes the ids that the engine gave: whoever has them takes the hooks out.
-    pub(super) fn take_attachments(&mut self) -> Vec<u64> {
-        std::mem::take(&mut self.attachments)
+    /// Says that no thread is inside a hook of the link, nor will be: all its attachments were
+    /// taken out, and a drain has succeeded since.
+    pub(super) fn set_drained(&mut self) {
+        self.drained = true;
+    }
+
+    /// Counts pages without memory in this link if no other one does.
+    pub(super) fn count_lost_pages(&self) {
+        if let Some(last) = self.counting.last() {
+            last.resume();
+        }
+    }
+
+    /// Takes the hooks out. What came of it is in `detached`.
+    pub(super) fn take_out(&mut self, engine: &Engine) {
+        for attachment in self.attachments.drain(..) {
+            match engine.detach(attachment) {
+                Ok(part) => self.detached.push(part),
+                Err(_) => self.stuck = true,
+            }
+        }
+    }
+
+    /// Tells whether hooks could not be taken out.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.stuck
     }
 
     /// Returns how many functions are attached.
@@ -138,7 +180,7 @@ impl ActiveLink {
     /// Makes sure that the programs have room for functions with indexes below `count`: opens and
     /// compiles them when there is none. Functions that are hooked already keep those they have:
     /// the maps are the same.
-    fn make_room(&mut self, count: u32) -> Result<(), AgentError> {
+    fn make_room(&mut self, count: u32, cache: &mut Cache) -> Result<(), AgentError> {
         if count <= self.room && self.programs.iter().all(|p| !p.running.is_empty()) {
             return Ok(());
         }
@@ -148,21 +190,28 @@ impl ActiveLink {
             .saturating_add(1024)
             .max(self.room.saturating_mul(2))
             .min(self.spec.max_functions);
-        let loaded = load(&self.dir, &self.spec, room, self.detach)?;
-        for (program, running) in self.programs.iter_mut().zip(loaded) {
-            program.running.push(Box::leak(Box::new(running)));
+        let loaded = load(&self.dir, &self.spec, room, self.detach, cache)?;
+        for (program, running) in self.programs.iter_mut().zip(loaded.programs) {
+            program.running.push(Arc::new(running));
         }
+        self.counting.push(Counting::new(loaded.control_map));
         self.room = room;
         Ok(())
     }
 
     /// Attaches the matching functions of the modules that were not there before.
-    pub(super) fn attach(&mut self, modules: &[Arc<Module>]) -> Result<(), AgentError> {
+    pub(super) fn attach(
+        &mut self,
+        modules: &[Arc<Module>],
+        cache: &mut Cache,
+    ) -> Result<(), AgentError> {
         // A library that was closed may come back.
         self.seen
             .retain(|(path, bias)| modules.iter().any(|m| m.path() == path && m.bias() == *bias));
+        // One without code is being mapped by another thread.
+        let whole = modules.iter().filter(|m| !m.text().is_empty());
         let new: Vec<&Arc<Module>> =
-            modules.iter().filter(|m| self.seen.insert((m.path().to_owned(), m.bias()))).collect();
+            whole.filter(|m| self.seen.insert((m.path().to_owned(), m.bias()))).collect();
         let (mut functions, cookies) = select(&self.selection, &self.spec, &new);
         if functions.is_empty() {
             return Ok(());
@@ -173,7 +222,7 @@ impl ActiveLink {
         let mut skipped = Vec::new();
         let groups = self.group(&mut functions, &cookies, &indexes, &mut skipped);
         let last = groups.values().flat_map(|group| &group.indexes).max();
-        self.make_room(last.map_or(0, |last| last.saturating_add(1)))?;
+        self.make_room(last.map_or(0, |last| last.saturating_add(1)), cache)?;
         let began = Instant::now();
         let engine = Engine::get()?;
         let mut entry_only = Vec::new();
@@ -241,8 +290,8 @@ impl ActiveLink {
     fn hooks(&mut self, layouts: &Layouts) -> Vec<Hook> {
         let entry_only = self.runs_at_entry_only();
         let make = |(program, layout): (&mut ActiveProgram, &Option<u32>)| {
-            let running = *program.running.last()?;
-            Some(program.hook(running, *layout, entry_only))
+            let running = Arc::clone(program.running.last()?);
+            Some(program.hook(&running, *layout, entry_only))
         };
         self.programs.iter_mut().zip(layouts).filter_map(make).collect()
     }
@@ -284,6 +333,15 @@ impl ActiveLink {
             }
         }
         Ok(reasons)
+    }
+}
+
+impl Drop for ActiveLink {
+    fn drop(&mut self) {
+        if !self.drained {
+            // Threads may be inside.
+            std::mem::forget((std::mem::take(&mut self.programs), self.directory.take()));
+        }
     }
 }
 

@@ -7,27 +7,36 @@
 //!
 //! The agent makes no thread. When a link is detached its program stops at once ([`Running`]); the
 //! first event that notices takes the hooks out.
+//!
+//! The links' lock is held across `fork` ([`Agent::watch_forks`]), and so is all that is only done
+//! with it held: listing modules and reading their symbols, compiling, hooking. A library that is
+//! opened meanwhile is looked at by whoever has the lock, before it gives it back.
 
 mod fork;
 mod link;
 mod load;
 mod program;
+mod retired;
 
+use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use skep_attach::Engine;
 use skep_attach::signals;
-use skep_attach::sites::Module;
+use skep_attach::sites::{self, Module};
 use skep_store::Dir;
 use skep_store::link::LinkFile;
 use skep_sys::sandbox;
 
+use crate::directory::{self, LinkUse};
 use crate::run::{DetachFn, Running};
 use fork::ForkGuard;
 use link::{ActiveLink, failed};
+use load::Cache;
+use retired::Retired;
 
 /// Why an agent could not do something.
 pub type AgentError = Box<dyn std::error::Error>;
@@ -35,18 +44,45 @@ pub type AgentError = Box<dyn std::error::Error>;
 /// The links of a process. There is one: [`Agent::of_process`].
 pub struct Agent {
     /// Never locked on the event path, except by the one event that ends a link.
-    links: Mutex<Vec<ActiveLink>>,
-    /// Hooks of our own that are taken out with the links'.
+    links: Mutex<Links>,
+    /// Hooks of our own that are taken out with the links'. Locked while the links are, or before
+    /// the process has threads.
     own: Mutex<Vec<u64>>,
+    /// Libraries came or went, and nobody has looked at them.
+    modules_changed: AtomicBool,
     /// The lock of the links while the process forks.
     forking: ForkGuard,
     /// The thread that holds that lock to fork; 0 without.
     forker: AtomicU64,
 }
 
+/// What the links' lock is for.
+struct Links {
+    active: Vec<ActiveLink>,
+    retired: Retired,
+    /// Made with the first link.
+    cache: Option<Cache>,
+    /// What a program needs that attaches to itself is hooked.
+    watches: bool,
+}
+
+/// The links, for as long as they are locked. Whoever gives them back looks at the libraries that
+/// came or went meanwhile.
+struct LockedLinks<'a> {
+    agent: &'a Agent,
+    /// There until this is dropped.
+    links: Option<MutexGuard<'a, Links>>,
+}
+
 static AGENT: Agent = Agent {
-    links: Mutex::new(Vec::new()),
+    links: Mutex::new(Links {
+        active: Vec::new(),
+        retired: Retired::new(),
+        cache: None,
+        watches: false,
+    }),
     own: Mutex::new(Vec::new()),
+    modules_changed: AtomicBool::new(false),
     forking: ForkGuard::new(),
     forker: AtomicU64::new(0),
 };
@@ -64,8 +100,19 @@ impl Agent {
         &AGENT
     }
 
-    fn links(&self) -> MutexGuard<'_, Vec<ActiveLink>> {
-        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    fn links(&self) -> LockedLinks<'_> {
+        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        LockedLinks { agent: self, links: Some(links) }
+    }
+
+    /// As [`Agent::links`], but does not wait.
+    fn try_links(&self) -> Option<LockedLinks<'_>> {
+        let links = match self.links.try_lock() {
+            Ok(links) => links,
+            Err(TryLockError::Poisoned(links)) => links.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(LockedLinks { agent: self, links: Some(links) })
     }
 
     /// Remembers a hook of our own, which is taken out when all are.
@@ -94,32 +141,46 @@ impl Agent {
         // A handler that another library has installed may fork, which takes the locks that are
         // held here.
         let _signals = signals::Blocked::new();
-        let file = LinkFile::open(dir, id)?;
-        let began = Instant::now();
-        let mut links = self.links();
-        one_directory(&links, dir)?;
-        let mut link = match ActiveLink::open(dir, file, detach) {
-            Ok(link) => link,
-            Err(e) => {
-                if let Ok(file) = LinkFile::open(dir, id) {
-                    drop(file.report(&failed(Some(e.to_string()))));
-                }
-                return Err(e);
-            }
-        };
-        let done = link.attach(modules);
-        link.report(began, done.as_ref().err().map(ToString::to_string));
-        let attached = link.attached();
-        links.push(link);
-        done.map(|()| attached)
+        // Waits for test runs: before the lock, which they do not know.
+        let directory = directory::use_for_link(dir)?;
+        self.links().attach(dir, id, directory, modules, detach)
     }
 
-    /// Makes sure that programs of a directory can run in this process.
+    /// Attaches a link to functions of this process, whose program asks for it; returns how many.
+    /// Nobody but [`Agent::detach`] takes the hooks out.
+    ///
+    /// Libraries that other threads have opened when this returns were looked at. `watch` hooks
+    /// what tells of those that come later; it is called once.
     ///
     /// # Errors
-    /// When the process has links of another directory: threads claim their slots in one.
-    pub fn may_run(&self, dir: &Dir) -> Result<(), OtherDirectory> {
-        one_directory(&self.links(), dir)
+    /// As for [`Agent::attach`].
+    ///
+    /// # Safety
+    /// As for [`start`](crate::start::start).
+    pub(crate) unsafe fn attach_own(
+        &self,
+        dir: &Dir,
+        id: u32,
+        watch: fn(&[Arc<Module>]),
+        detach: DetachFn,
+    ) -> Result<u32, AgentError> {
+        let _muted = skep_attach::mute();
+        let _signals = signals::Blocked::new();
+        let directory = directory::use_for_link(dir)?;
+        let mut links = self.links();
+        if !links.watches {
+            links.watches = true;
+            watch(&sites::scan()?);
+        }
+        let modules = sites::scan()?;
+        let attached = links.attach(dir, id, directory, &modules, detach);
+        if let Ok(engine) = Engine::get() {
+            links.retired.free(engine);
+        }
+        drop(links);
+        // Another thread may be looking at a library that was opened in the meantime.
+        drop(self.links());
+        attached
     }
 
     /// Says in the file of each link that nothing can be attached, and why.
@@ -138,42 +199,47 @@ impl Agent {
         let _muted = skep_attach::mute();
         let _signals = signals::Blocked::new();
         let mut links = self.links();
-        let is_it = |link: &ActiveLink| link.id() == id && link.directory() == dir.path();
         let mut detached = Detached { parts: Vec::new(), unknown: false };
-        for link in links.iter_mut().filter(|link| is_it(link)) {
+        let is_it = |link: &ActiveLink| link.id() == id && link.directory() == dir.path();
+        let Ok(engine) = Engine::get() else { return Detached { unknown: true, ..detached } };
+        while let Some(at) = links.active.iter().position(is_it) {
+            let mut link = links.active.remove(at);
+            link.take_out(engine);
             detached.parts.append(&mut link.detached);
-            for attachment in link.take_attachments() {
-                match Engine::get().and_then(|engine| engine.detach(attachment)) {
-                    Ok(part) => detached.parts.push(part),
-                    Err(_) => detached.unknown = true,
-                }
-            }
+            detached.unknown |= link.is_stuck();
+            links.retired.push(link);
         }
-        // What is compiled stays: threads may be in it.
-        links.retain(|link| !is_it(link));
+        links.retired.free(engine);
+        if let Some(last) = links.active.last() {
+            last.count_lost_pages();
+        }
         detached
     }
 
     /// Returns the paths of the links' files.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
-        self.links().iter().map(ActiveLink::path).collect()
+        self.links().active.iter().map(ActiveLink::path).collect()
     }
 
     /// Hooks the functions of libraries that came, forgets those that went. What goes wrong leaves a
     /// library untraced; the functions that were skipped are in the link file.
-    pub(crate) fn modules_changed(&self, modules: &dyn Fn() -> Option<Vec<Arc<Module>>>) {
-        let mut links = match self.links.try_lock() {
-            Ok(links) => links,
-            Err(TryLockError::Poisoned(links)) => links.into_inner(),
-            // Another thread is at it, or the agent itself caused the event.
-            Err(TryLockError::WouldBlock) => return,
-        };
-        let Some(modules) = modules() else { return };
-        if let Ok(engine) = Engine::get() {
-            engine.forget(&modules);
-        }
-        for link in links.iter_mut().filter(|l| l.is_on()) {
-            drop(link.attach(&modules));
+    ///
+    /// If another thread has the links, or this very one, that looks at the libraries before it
+    /// gives them back: the dynamic linker must not wait.
+    pub(crate) fn modules_changed(&self) {
+        // Either this is seen by whoever has the lock, or the lock is free below.
+        self.modules_changed.store(true, SeqCst);
+        self.look_at_changes();
+    }
+
+    /// Looks at libraries that came or went, unless somebody else is going to.
+    fn look_at_changes(&self) {
+        while self.modules_changed.load(SeqCst) && sandbox::may_call_system() {
+            match self.try_links() {
+                // It looks when it is given back.
+                Some(links) => links.give_back(),
+                None => return,
+            }
         }
     }
 
@@ -183,7 +249,7 @@ impl Agent {
         let _muted = skep_attach::mute();
         drop(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let _signals = signals::Blocked::new();
-            self.links().iter().for_each(|link| link.not_traced(reason));
+            self.links().active.iter().for_each(|link| link.not_traced(reason));
         })));
     }
 
@@ -201,28 +267,97 @@ impl Agent {
             let Ok(engine) = Engine::get() else { return };
             // What keeps the agent out of programs that are executed stays.
             let own = std::mem::take(&mut *self.own.lock().unwrap_or_else(PoisonError::into_inner));
-            let all = links.iter_mut().flat_map(ActiveLink::take_attachments);
-            for id in all.chain(own) {
+            links.active.iter_mut().for_each(|link| link.take_out(engine));
+            for id in own {
                 drop(engine.detach(id));
             }
         })));
     }
 }
 
-/// Says that a process runs the programs of another directory.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error(
-    "this process runs programs of links in `{}`, and can run none of another directory meanwhile",
-    self.path.display()
-)]
-pub struct OtherDirectory {
-    /// That directory.
-    pub path: PathBuf,
+impl Links {
+    /// Attaches a link to the functions of these modules that it means.
+    fn attach(
+        &mut self,
+        dir: &Dir,
+        id: u32,
+        directory: LinkUse,
+        modules: &[Arc<Module>],
+        detach: DetachFn,
+    ) -> Result<u32, AgentError> {
+        let file = LinkFile::open(dir, id)?;
+        let began = Instant::now();
+        let mut link = match ActiveLink::open(dir, file, directory, detach) {
+            Ok(link) => link,
+            Err(e) => {
+                if let Ok(file) = LinkFile::open(dir, id) {
+                    drop(file.report(&failed(Some(e.to_string()))));
+                }
+                return Err(e);
+            }
+        };
+        let done = link.attach(modules, self.cache.get_or_insert_default());
+        link.report(began, done.as_ref().err().map(ToString::to_string));
+        let attached = link.attached();
+        self.active.push(link);
+        done.map(|()| attached)
+    }
+
+    /// Hooks the functions of libraries that came, forgets those that went.
+    fn look_at_modules(&mut self) {
+        let Ok(modules) = sites::scan() else { return };
+        if let Ok(engine) = Engine::get() {
+            engine.forget(&modules);
+        }
+        let cache = self.cache.get_or_insert_default();
+        for link in self.active.iter_mut().filter(|l| l.is_on()) {
+            drop(link.attach(&modules, cache));
+        }
+    }
 }
 
-fn one_directory(links: &[ActiveLink], dir: &Dir) -> Result<(), OtherDirectory> {
-    let other = links.iter().find(|l| l.directory() != dir.path());
-    other.map_or(Ok(()), |l| Err(OtherDirectory { path: l.directory().to_owned() }))
+impl LockedLinks<'_> {
+    /// Gives the links back, and looks at the libraries that came or went meanwhile.
+    fn give_back(mut self) {
+        self.look();
+        self.links = None;
+    }
+
+    /// Gives the links back without a look: where another thread's work must not be done.
+    fn give_back_only(mut self) {
+        self.links = None;
+    }
+
+    fn look(&mut self) {
+        let Some(links) = &mut self.links else { return };
+        while sandbox::may_call_system() && self.agent.modules_changed.swap(false, SeqCst) {
+            links.look_at_modules();
+        }
+    }
+}
+
+impl Deref for LockedLinks<'_> {
+    type Target = Links;
+
+    fn deref(&self) -> &Links {
+        self.links.as_deref().expect("there until the end")
+    }
+}
+
+impl DerefMut for LockedLinks<'_> {
+    fn deref_mut(&mut self) -> &mut Links {
+        self.links.as_deref_mut().expect("there until the end")
+    }
+}
+
+impl Drop for LockedLinks<'_> {
+    fn drop(&mut self) {
+        if self.links.is_some() && !std::thread::panicking() {
+            self.look();
+            self.links = None;
+            self.agent.look_at_changes();
+        }
+    }
 }
 
 /// What became of a link whose hooks were taken out.
@@ -258,8 +393,8 @@ pub(crate) fn executable() -> String {
 /// Takes out the hooks of a link that was detached. Called by the first event that notices.
 ///
 /// # Safety
-/// `running` is a program of a link, none of which is ever freed; and the heap is not the program's,
-/// which may be locked by this very thread.
+/// `running` is a program of a link, which is not freed: nobody calls [`Agent::detach`]. The heap is
+/// not the program's, which may be locked by this very thread.
 #[cold]
 pub(crate) unsafe extern "C" fn detach(running: *const Running) {
     if !sandbox::may_call_system() {
@@ -270,26 +405,21 @@ pub(crate) unsafe extern "C" fn detach(running: *const Running) {
     if !skep_attach::owns_memory() {
         // The engine takes nothing out for a child in its parent's memory: an event of the parent's
         // will.
-        // SAFETY: links are never freed.
+        // SAFETY: the caller's promise.
         return unsafe { (*running).detach_later() };
     }
     drop(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let _signals = signals::Blocked::new();
-        let mut links = match AGENT.links.try_lock() {
-            Ok(links) => links,
-            Err(TryLockError::Poisoned(links)) => links.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                // SAFETY: links are never freed.
-                unsafe { (*running).detach_later() };
-                return;
-            }
+        let Some(mut links) = AGENT.try_links() else {
+            // SAFETY: as above.
+            unsafe { (*running).detach_later() };
+            return;
         };
-        let Ok(engine) = Engine::get() else { return };
-        for link in links.iter_mut().filter(|l| l.runs(running)) {
-            for id in link.take_attachments() {
-                // Whoever detaches the link asks them about threads.
-                link.detached.extend(engine.detach(id).ok());
-            }
+        if let Ok(engine) = Engine::get() {
+            let of_program = links.active.iter_mut().filter(|l| l.runs(running));
+            of_program.for_each(|link| link.take_out(engine));
         }
+        // The stack of an event is too small for more.
+        links.give_back_only();
     })));
 }

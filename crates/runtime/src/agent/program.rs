@@ -18,9 +18,9 @@ pub(super) struct ActiveProgram {
     pub types: Types,
     /// By layout and the address of the program, what runs the program on functions whose context
     /// is made for them.
-    shown: HashMap<(u32, usize), &'static Shown>,
+    shown: HashMap<(u32, usize), Arc<Shown>>,
     /// Compiled; the last one is for functions found from now on.
-    pub running: Vec<&'static Running>,
+    pub running: Vec<Arc<Running>>,
 }
 
 impl ActiveProgram {
@@ -76,7 +76,7 @@ impl ActiveProgram {
     /// `entry_only`: the link takes functions that cannot be hooked at their return.
     pub(super) fn hook(
         &mut self,
-        running: &'static Running,
+        running: &Arc<Running>,
         layout: Option<u32>,
         entry_only: bool,
     ) -> Hook {
@@ -93,32 +93,33 @@ impl ActiveProgram {
                 (Context::Tracing, FunctionAttachType::ModifyReturn) => run::modify_return,
                 (Context::Tracing, _) => run::tracing,
             };
-            // SAFETY: these take a `Running`, which is never freed; its program was verified for
-            // this context at this position (`load`).
-            let hook = unsafe { Hook::new(position, run, std::ptr::from_ref(running).cast()) };
+            // SAFETY: these take a `Running`, which lives until the hook is drained (`ActiveLink`);
+            // its program was verified for this context at this position (`load`).
+            let hook = unsafe { Hook::new(position, run, Arc::as_ptr(running).cast()) };
             return counted(hook, running, entry_only).wants_args(wants);
         };
-        let shown: &'static Shown = self
+        let shown = self
             .shown
-            .entry((index, std::ptr::from_ref(running).addr()))
-            .or_insert_with(|| Box::leak(Box::new(Shown::new(running, known))));
+            .entry((index, Arc::as_ptr(running).addr()))
+            .or_insert_with(|| Arc::new(Shown::new(Arc::clone(running), known)));
         let run = if self.spec.attach_type == FunctionAttachType::ModifyReturn {
             run::shown_modify_return
         } else {
             run::shown as RunFn
         };
-        // SAFETY: these take a `Shown`, which is never freed; its program was verified for this
-        // context at this position (`load`).
-        let hook = unsafe { Hook::new(position, run, std::ptr::from_ref(shown).cast()) };
+        // SAFETY: these take a `Shown`, which lives as long as its program, see above; that was
+        // verified for this context at this position (`load`).
+        let hook = unsafe { Hook::new(position, run, Arc::as_ptr(shown).cast()) };
         counted(hook, running, entry_only).wants_args(wants)
     }
 
     /// Makes the hook of a session program for the entry of functions that cannot be hooked at
     /// their return.
-    pub(super) fn entry_hook(&self, running: &'static Running) -> Hook {
-        let data = std::ptr::from_ref(running).cast();
-        // SAFETY: it takes a `Running`, which is never freed; the program is a session's, was
-        // verified for this context (`load`), and gets a session's word.
+    pub(super) fn entry_hook(&self, running: &Arc<Running>) -> Hook {
+        let data = Arc::as_ptr(running).cast();
+        // SAFETY: it takes a `Running`, which lives until the hook is drained (`ActiveLink`); the
+        // program is a session's, was verified for this context (`load`), and gets a session's
+        // word.
         let hook = unsafe { Hook::new(Position::Entry, run::session_at_entry, data) };
         counted(hook, running, true).wants_args(running.wants_args())
     }
@@ -133,7 +134,7 @@ impl ActiveProgram {
     }
 }
 
-fn counted(hook: Hook, running: &'static Running, entry_only: bool) -> Hook {
+fn counted(hook: Hook, running: &Running, entry_only: bool) -> Hook {
     // SAFETY: words of the control map, which has that many and lives as long as the program.
     let hook = unsafe { hook.counts_missed_at(running.missed()) };
     hook.without_return(if entry_only { ENTRY_ONLY } else { 0 })

@@ -1,5 +1,5 @@
-//! Functions of the C library, found through the dynamic linker: without reading symbols from
-//! files.
+//! Functions of the C library: found through the dynamic linker, without reading symbols from files,
+//! or in its file, without the dynamic linker's lock.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
@@ -32,7 +32,8 @@ struct Symbol {
 
 /// The C library of this process.
 pub(crate) struct Libc<'a> {
-    module: &'a Module,
+    module: &'a Arc<Module>,
+    /// The dynamic linker's; null: it is not asked.
     handle: *mut c_void,
 }
 
@@ -40,20 +41,29 @@ impl<'a> Libc<'a> {
     /// Finds it among the modules.
     pub(crate) fn find(modules: &'a [Arc<Module>]) -> Option<Self> {
         const NOLOAD_LAZY: c_int = 4 | 1;
+        let Self { module, .. } = Self::in_file(modules)?;
+        // SAFETY: only finds what is there.
+        let handle = unsafe { dlopen(c"libc.so.6".as_ptr(), NOLOAD_LAZY) };
+        (!handle.is_null()).then_some(Self { module, handle })
+    }
+
+    /// As [`Libc::find`], with functions by the symbols in its file.
+    pub(crate) fn in_file(modules: &'a [Arc<Module>]) -> Option<Self> {
         let named = |m: &&Arc<Module>| {
             let name = m.path().file_name().unwrap_or_default().as_bytes();
             name.starts_with(b"libc.so") || name.starts_with(b"libc-2")
         };
         let module = modules.iter().find(named)?;
-        // SAFETY: only finds what is there.
-        let handle = unsafe { dlopen(c"libc.so.6".as_ptr(), NOLOAD_LAZY) };
-        (!handle.is_null()).then_some(Self { module, handle })
+        Some(Self { module, handle: std::ptr::null_mut() })
     }
 
     /// Finds a function of C's convention whose first instructions nothing jumps to, as those of
     /// wrappers of system calls.
     pub(crate) fn function(&self, name: &CStr) -> Option<Function> {
         const SYMENT: c_int = 1;
+        if self.handle.is_null() {
+            return self.module.function_named(name.to_str().ok()?).ok()?;
+        }
         let (mut info, mut symbol) = (MaybeUninit::uninit(), std::ptr::null::<Symbol>());
         // SAFETY: the handle is open; the results are written where they fit, and a symbol lives as
         // long as its library.

@@ -32,6 +32,7 @@ mod printed;
 pub use printed::Printed;
 pub use skep_net::test_run::{Errno, Input, Outcome};
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -40,7 +41,7 @@ use skep_maps::{Access, Map, SlotTable, slots};
 use skep_vm::{Code, CompileError, interp};
 
 use crate::load::Loaded;
-use skep_runtime::agent::{Agent, OtherDirectory};
+use skep_runtime::directory::{self, OtherDirectory};
 use skep_runtime::prepare::NoHandler;
 use skep_runtime::tail::{Form, TailCalls};
 use skep_store::dir::{Dir, Kind};
@@ -98,7 +99,7 @@ pub enum RunnerError {
         /// Why.
         source: interp::RunError,
     },
-    /// The process runs programs of another directory.
+    /// The process has links of another directory.
     #[error(transparent)]
     Directory(#[from] OtherDirectory),
     /// The table of slots cannot be used.
@@ -132,12 +133,29 @@ enum Compiled {
     Interp(interp::Program),
 }
 
-/// A program ready to run on the calling thread.
+/// The slots of a directory, which a thread claims to run.
+struct Slots {
+    table: Arc<SlotTable>,
+    path: PathBuf,
+}
+
+impl Slots {
+    /// Opens them, and makes sure that no link of another directory is in the way.
+    fn open(dir: &Dir) -> Result<Self, RunnerError> {
+        let table = SlotTable::open_or_create(dir.path())?;
+        directory::check(&table, dir.path())?;
+        Ok(Self { table, path: dir.path().to_owned() })
+    }
+}
+
+/// A program ready to run. It keeps the compiled code and the open maps until it is dropped, but not
+/// the process's directory: that is taken for each run ([`Runner::test_run`]).
 pub struct Runner {
     program: Program,
     compiled: Compiled,
     /// Bytes of the context that the program, or one that tail calls lead to, may touch.
     ctx_size: usize,
+    slots: Slots,
     /// The code has the addresses of these in it.
     _calls: Option<Box<TailCalls>>,
     _maps: Vec<Arc<Map>>,
@@ -150,11 +168,11 @@ impl std::fmt::Debug for Runner {
 }
 
 impl Runner {
-    /// Makes a program of a loaded object ready. The directory is the one it was loaded into; this
-    /// process counts as a user of its slots from then on.
+    /// Makes a program of a loaded object ready. The directory is the one it was loaded into.
     ///
     /// # Errors
-    /// When the program was not loaded, or an engine cannot run it.
+    /// When the program was not loaded, an engine cannot run it, or the process has links of another
+    /// directory.
     pub fn new(
         dir: &Dir,
         loaded: &Loaded,
@@ -164,26 +182,30 @@ impl Runner {
         let found = loaded
             .program(program)
             .ok_or_else(|| RunnerError::NotLoaded { program: program.to_owned() })?;
-        Agent::of_process().may_run(dir)?;
-        SlotTable::open_or_create(dir.path())?.install();
-        Self::prepare(found.program().clone(), loaded.maps_of(found), engine)
+        let slots = Slots::open(dir)?;
+        Self::prepare(found.program().clone(), loaded.maps_of(found), slots, engine)
     }
 
     /// Makes a program ready that somebody loaded into a directory, with its maps.
     ///
     /// # Errors
-    /// When a map cannot be opened, or an engine cannot run the program.
+    /// When a map cannot be opened, an engine cannot run the program, or the process has links of
+    /// another directory.
     pub fn open(dir: &Dir, program: &Program, engine: Engine) -> Result<Self, RunnerError> {
-        Agent::of_process().may_run(dir)?;
         skep_runtime::memory::guard();
-        SlotTable::open_or_create(dir.path())?.install();
+        let slots = Slots::open(dir)?;
         let open =
             |id: &u32| Map::open(&dir.object(Kind::Map, *id), Access::ReadWrite).map(Arc::new);
         let maps = program.maps().iter().map(open).collect::<Result<_, _>>()?;
-        Self::prepare(program.clone(), maps, engine)
+        Self::prepare(program.clone(), maps, slots, engine)
     }
 
-    fn prepare(program: Program, maps: Vec<Arc<Map>>, engine: Engine) -> Result<Self, RunnerError> {
+    fn prepare(
+        program: Program,
+        maps: Vec<Arc<Map>>,
+        slots: Slots,
+        engine: Engine,
+    ) -> Result<Self, RunnerError> {
         let name = || program.name().to_owned();
         let verified = program
             .with_maps(&maps)
@@ -216,7 +238,7 @@ impl Runner {
         };
         let ctx_size =
             if calls.is_some() { usize::from(u16::MAX) } else { program.ctx_read() as usize };
-        Ok(Self { program, compiled, ctx_size, _calls: calls, _maps: maps })
+        Ok(Self { program, compiled, ctx_size, slots, _calls: calls, _maps: maps })
     }
 
     /// Returns the machine code, when that is what runs.
@@ -242,11 +264,13 @@ impl Runner {
         &self.program
     }
 
-    /// Runs the program as `BPF_PROG_TEST_RUN` would.
+    /// Runs the program as `BPF_PROG_TEST_RUN` would. Waits for runs of other directories to end: all
+    /// that run at a time have their slots in one.
     ///
     /// # Errors
     /// With the errno that the kernel's call fails with; [`Errno::ENOTSUPP`] for types that have no
-    /// test run.
+    /// test run. With [`Errno::EBUSY`] when the process has links of another directory by now, or
+    /// the thread can have no slot.
     #[doc(alias = "BPF_PROG_TEST_RUN")]
     pub fn test_run(&self, input: &Input<'_>) -> Result<Outcome, Errno> {
         if let Some(done) = skep_net::test_run::test_run(self, input) {
@@ -285,6 +309,8 @@ unsafe impl skep_net::test_run::Program for Runner {
 
     unsafe fn run(&self, ctx: *mut u8, repeat: u32) -> Result<(u32, u64), Errno> {
         let repeat = repeat.max(1);
+        let _directory = directory::use_for_run(&self.slots.table, &self.slots.path)
+            .map_err(|_| Errno::EBUSY)?;
         let mut r0 = 0;
         // The thread's first slot is not what is measured.
         slots::exit(slots::enter());

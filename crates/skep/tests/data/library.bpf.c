@@ -100,6 +100,14 @@ int leave(__u64 *ctx)
 	return note(1);
 }
 
+/* Counts calls of the functions that it names, by address. */
+SEC("fentry.multi/libc:getppid,*:library_by_section")
+int count_named(__u64 *ctx)
+{
+	add(ctx);
+	return 0;
+}
+
 /* Sends a record for each call. */
 SEC("fentry.multi/nothing")
 int tell(__u64 *ctx)

@@ -1,0 +1,233 @@
+//! The directory whose programs this process runs: threads claim their slots in one.
+//!
+//! Links and test runs say which directory they use before they run anything ([`use_for_link`],
+//! [`use_for_run`]), and that they do no more when what they got is dropped. Asking and installing
+//! the table of slots is one step under one lock. A link stays, so another directory is refused
+//! meanwhile; a test run ends, so another directory waits for it. Whoever waits keeps the lock:
+//! all that come later wait behind, and nobody waits for ever.
+//!
+//! A child of `fork` has its parent's links, but none of its other threads' runs, and perhaps the
+//! lock in the state of a thread that it does not have. So the lock and the number of runs bear the
+//! id of their process.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{
+    AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire,
+    Ordering::Relaxed, Ordering::Release,
+};
+use std::time::Duration;
+
+use skep_maps::{MapError, SlotTable};
+use skep_store::Dir;
+
+/// Why programs of a directory cannot run in this process now.
+#[derive(Debug, thiserror::Error)]
+pub enum UseError {
+    /// Those of another directory do.
+    #[error(transparent)]
+    Other(#[from] OtherDirectory),
+    /// The table of slots cannot be used.
+    #[error(transparent)]
+    Slots(#[from] MapError),
+}
+
+/// Says that a process runs the programs of another directory.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "this process runs programs of links in `{}`, and can run none of `{}` before they are \
+     detached", self.path.display(), self.wanted.display()
+)]
+pub struct OtherDirectory {
+    /// The directory of the links.
+    pub path: PathBuf,
+    /// The one that was asked for.
+    pub wanted: PathBuf,
+}
+
+/// A directory that this process has run programs of. Never freed, as its installed table.
+struct Known {
+    table: Arc<SlotTable>,
+    path: PathBuf,
+    next: *const Self,
+}
+
+/// The directory whose table is installed; null before the first.
+static CURRENT: AtomicPtr<Known> = AtomicPtr::new(std::ptr::null_mut());
+/// All that were installed, the newest first.
+static ALL: AtomicPtr<Known> = AtomicPtr::new(std::ptr::null_mut());
+/// The process of the thread that has the lock; 0 without.
+static LOCK: AtomicU32 = AtomicU32::new(0);
+/// Links of the current directory.
+static LINKS: AtomicUsize = AtomicUsize::new(0);
+/// Test runs in progress in the lower half, the process that they are of in the upper.
+static RUNS: AtomicU64 = AtomicU64::new(0);
+
+/// A link of the current directory.
+#[derive(Debug)]
+#[must_use]
+pub struct LinkUse(());
+
+/// A test run of the current directory, in progress.
+#[derive(Debug)]
+#[must_use]
+pub struct RunUse {
+    process: u32,
+}
+
+/// Makes a directory the current one for as long as the result lives. Waits for test runs of
+/// another one to end.
+///
+/// # Errors
+/// When the process has links of another directory, or the table of slots cannot be used.
+pub fn use_for_link(dir: &Dir) -> Result<LinkUse, UseError> {
+    let table = SlotTable::open_or_create(dir.path())?;
+    let _lock = lock();
+    install(&table, dir.path())?;
+    LINKS.fetch_add(1, Relaxed);
+    Ok(LinkUse(()))
+}
+
+/// Makes a directory the current one for a test run, which is short: waits for those of another
+/// directory to end.
+///
+/// # Errors
+/// As for [`use_for_link`].
+pub fn use_for_run(table: &Arc<SlotTable>, path: &Path) -> Result<RunUse, OtherDirectory> {
+    let lock = lock();
+    install(table, path)?;
+    let process = lock.process;
+    let own = |runs: u64| (runs >> 32) as u32 == process;
+    let add = |runs| Some(if own(runs) { runs } else { u64::from(process) << 32 } + 1);
+    let _ = RUNS.fetch_update(AcqRel, Relaxed, add);
+    Ok(RunUse { process })
+}
+
+/// Makes sure that programs of a directory can be run, as of now.
+///
+/// # Errors
+/// As for [`use_for_link`].
+pub fn check(table: &Arc<SlotTable>, path: &Path) -> Result<(), OtherDirectory> {
+    let _lock = lock();
+    may_install(table, path)
+}
+
+impl Drop for LinkUse {
+    fn drop(&mut self) {
+        // Pairs with the Acquire of who installs another table.
+        LINKS.fetch_sub(1, Release);
+    }
+}
+
+impl Drop for RunUse {
+    fn drop(&mut self) {
+        let _ = RUNS.fetch_update(AcqRel, Relaxed, |runs| {
+            // A forked child counts anew.
+            let same = (runs >> 32) as u32 == self.process && runs as u32 > 0;
+            same.then(|| runs - 1)
+        });
+    }
+}
+
+/// Installs a table unless it is. The caller holds the lock.
+fn install(table: &Arc<SlotTable>, path: &Path) -> Result<(), OtherDirectory> {
+    may_install(table, path)?;
+    if current().is_some_and(|known| Arc::ptr_eq(&known.table, table)) {
+        return Ok(());
+    }
+    wait_for_runs();
+    let known = known(table).unwrap_or_else(|| {
+        let next = ALL.load(Acquire);
+        let new =
+            Box::leak(Box::new(Known { table: Arc::clone(table), path: path.to_owned(), next }));
+        ALL.store(new, Release);
+        new
+    });
+    table.install();
+    CURRENT.store(std::ptr::from_ref(known).cast_mut(), Release);
+    Ok(())
+}
+
+/// Fails if links keep another table. The caller holds the lock.
+fn may_install(table: &Arc<SlotTable>, wanted: &Path) -> Result<(), OtherDirectory> {
+    let other = current().filter(|known| !Arc::ptr_eq(&known.table, table));
+    match other {
+        Some(known) if LINKS.load(Acquire) > 0 => {
+            Err(OtherDirectory { path: known.path.clone(), wanted: wanted.to_owned() })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn current() -> Option<&'static Known> {
+    // SAFETY: null, or never freed. Pairs with the Release in `install`.
+    unsafe { CURRENT.load(Acquire).as_ref() }
+}
+
+fn known(table: &Arc<SlotTable>) -> Option<&'static Known> {
+    // SAFETY: null, or never freed. Pairs with the Release in `install`.
+    let first = unsafe { ALL.load(Acquire).as_ref() };
+    // SAFETY: as above; `next` never changes.
+    let mut all = std::iter::successors(first, |known| unsafe { known.next.as_ref() });
+    all.find(|known| Arc::ptr_eq(&known.table, table))
+}
+
+/// Waits until no test run of this process is in progress. The caller holds the lock, so none
+/// begins.
+fn wait_for_runs() {
+    let process = std::process::id();
+    let mut pause = Pause::default();
+    loop {
+        let runs = RUNS.load(Acquire);
+        if (runs >> 32) as u32 != process || runs as u32 == 0 {
+            return;
+        }
+        pause.wait();
+    }
+}
+
+struct Locked {
+    process: u32,
+}
+
+fn lock() -> Locked {
+    let process = std::process::id();
+    let mut pause = Pause::default();
+    loop {
+        match LOCK.compare_exchange(0, process, Acquire, Relaxed) {
+            Ok(_) => return Locked { process },
+            Err(holder) if holder == process => pause.wait(),
+            // A thread of the process that this one was forked by. Each of its stores leaves all in
+            // order.
+            Err(holder) => {
+                if LOCK.compare_exchange(holder, process, Acquire, Relaxed).is_ok() {
+                    return Locked { process };
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        LOCK.store(0, Release);
+    }
+}
+
+/// Longer and longer pauses.
+#[derive(Default)]
+struct Pause(u32);
+
+impl Pause {
+    fn wait(&mut self) {
+        const SPINS: u32 = 64;
+        const LONGEST: Duration = Duration::from_millis(1);
+        if self.0 < SPINS {
+            std::thread::yield_now();
+        } else {
+            let long = Duration::from_micros(u64::from(self.0 - SPINS + 1) * 10);
+            std::thread::sleep(long.min(LONGEST));
+        }
+        self.0 += 1;
+    }
+}
