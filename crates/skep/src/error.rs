@@ -12,8 +12,8 @@ use crate::link::AttachError;
 use crate::load::LoadError;
 use crate::test_run::{Errno, RunnerError};
 
-/// Any failure of this library. Its text is one line that says what and where; what a command of
-/// `skep` prints is the same.
+/// Any failure of this library. Its text is one line that says what failed, where, and what may help;
+/// a command of `skep` prints the same.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -23,6 +23,9 @@ pub enum Error {
     /// The file of a program or a link cannot be used.
     #[error(transparent)]
     Record(#[from] RecordError),
+    /// Another file of the skep directory cannot be used.
+    #[error(transparent)]
+    Store(skep_store::Error),
     /// A file cannot be read.
     #[error("cannot read `{}`: {source}", path.display())]
     Read {
@@ -85,33 +88,72 @@ pub enum Error {
         /// Why.
         why: String,
     },
+    /// [`Object::attach`](crate::Object::attach) was given no program.
+    #[error("a link needs a program: name at least one of {}", list(known))]
+    NoProgram {
+        /// The programs of the object.
+        known: Vec<String>,
+    },
     /// Nothing was attached.
-    #[error("no function matching {} was attached{}", list(patterns), reason(reasons))]
+    #[error("{}", nothing_attached(patterns, reasons))]
     NothingAttached {
-        /// The patterns.
+        /// The patterns; none: those that were given name nothing.
         patterns: Vec<String>,
-        /// Why functions that match were left out.
+        /// Why functions that match were left out; none: there is no such function.
         reasons: Vec<String>,
     },
+    /// Programs of one link are to be attached by their sections, which name different functions.
+    #[error(
+        "the sections of `{first}` and `{other}` name different functions: attach each by a link of \
+         its own"
+    )]
+    Sections {
+        /// A program.
+        first: String,
+        /// One whose section names other functions.
+        other: String,
+    },
+    /// A link is in another directory than the session that is to start a command with it.
+    #[error(
+        "link {link} is in `{}`, the session in `{}`: a command runs the programs of one directory",
+        path.display(), session.display()
+    )]
+    OtherDirectory {
+        /// The link's id.
+        link: u32,
+        /// Its directory.
+        path: PathBuf,
+        /// That of the session.
+        session: PathBuf,
+    },
+    /// The file that [`ObjectLoader::prototypes`](crate::ObjectLoader::prototypes) names is not
+    /// there, or is none that has functions.
+    #[error("cannot look up the types of functions in `{}`: {source}", path.display())]
+    Prototypes {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The agent, which commands are started with, is not there.
-    #[error("the agent `libskep_preload.so` is not there: name it in `SKEP_PRELOAD`")]
-    NoAgent,
+    #[error(
+        "the agent is not there (looked for {}): build it with \
+         `cargo build --release -p skep-preload`, and name the file in `SKEP_PRELOAD`",
+        list(&looked_for.iter().map(|path| path.display().to_string()).collect::<Vec<_>>())
+    )]
+    NoAgent {
+        /// The paths that were tried.
+        looked_for: Vec<PathBuf>,
+    },
     /// The dynamic linker cannot load the agent from where it is.
     #[error(
-        "`{}` cannot be preloaded: the dynamic linker splits paths at spaces and colons",
+        "`{}` cannot be preloaded: the dynamic linker splits paths at spaces and colons; copy the \
+         agent elsewhere and name the file in `SKEP_PRELOAD`",
         path.display()
     )]
     AgentPath {
         /// The agent's library.
         path: PathBuf,
-    },
-    /// A command cannot be started.
-    #[error("cannot start `{command}`: {source}")]
-    Command {
-        /// The command.
-        command: String,
-        /// Why.
-        source: std::io::Error,
     },
     /// An operation on a map failed.
     #[error("map `{map}`: {source}")]
@@ -166,7 +208,7 @@ impl From<skep_store::Error> for Error {
         match e {
             skep_store::Error::Dir(e) => Self::Dir(e),
             skep_store::Error::Record(e) => Self::Record(e),
-            e => Self::Process { why: e.to_string() },
+            e => Self::Store(e),
         }
     }
 }
@@ -179,6 +221,16 @@ fn list(names: &[String]) -> String {
     }
 }
 
-fn reason(reasons: &[String]) -> String {
-    reasons.first().map_or_else(String::new, |r| format!(": {r}"))
+fn nothing_attached(patterns: &[String], reasons: &[String]) -> String {
+    match (patterns, reasons.first()) {
+        ([], _) => "no function is named: a pattern is `MODULE:FUNCTION` or `FUNCTION`".to_owned(),
+        (_, Some(reason)) => {
+            format!("no function matching {} was attached: {reason}", list(patterns))
+        }
+        (_, None) => format!(
+            "no function matching {} was attached: this process and its libraries have none of that \
+             name",
+            list(patterns)
+        ),
+    }
 }

@@ -1,14 +1,14 @@
 //! Links to functions: which functions, of this process or of commands, and what came of them.
 
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
 use skep_runtime::agent::{Agent, Detached as AgentDetached};
 use skep_store::Dir;
-use skep_store::dir::{ENV_DIR, ENV_LINKS, Scratch};
+use skep_store::dir::{Kind, Scratch};
 use skep_store::link::{AgentRecord, LinkSpec, LinkTarget, Pattern, Untraced};
 
 use crate::error::{Error, Result};
@@ -16,25 +16,26 @@ use crate::link::{Link, Missed, describe};
 use crate::load::{Loaded, LoadedProgram};
 use crate::session::Place;
 
-/// Names the agent's library, which commands are started with.
-const ENV_PRELOAD: &str = "SKEP_PRELOAD";
-
 /// Which functions a program is attached to.
 ///
 /// A pattern is `MODULE:FUNCTION`, both with `*`, `?` and `[a-z]`; `libc` means `libc.so.6`, and
 /// without a module functions of all modules are meant. The name of a C++ or Rust function is the
-/// demangled one.
+/// demangled one. A pattern that cannot be read is an error of [`attach`](crate::Program::attach).
 ///
 /// ```
 /// use skep::Functions;
 /// let functions = Functions::of_self("libc:malloc").cookie(1).and("libc:free").cookie(2);
 /// let all_but_strings = Functions::of_commands("libc:*").exclude("str*");
-/// # let _ = (functions, all_but_strings);
+/// let as_the_object_says = Functions::of_self_by_section().exclude("*:*_unlocked");
+/// # let _ = (functions, all_but_strings, as_the_object_says);
 /// ```
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Functions {
     own_process: bool,
+    /// The cookie of the functions that the programs' sections name, which come first; `None`: the
+    /// sections do not count.
+    section: Option<u64>,
     targets: Vec<LinkTarget>,
     /// Where the targets of the last pattern begin.
     last: usize,
@@ -44,18 +45,36 @@ pub struct Functions {
 impl Functions {
     fn new(own_process: bool, pattern: &str) -> Self {
         let targets = LinkTarget::all(Pattern::list(pattern));
-        Self { own_process, targets, last: 0, exclude: Vec::new() }
+        Self { own_process, section: None, targets, last: 0, exclude: Vec::new() }
+    }
+
+    fn by_section(own_process: bool) -> Self {
+        Self { section: Some(0), ..Self::new(own_process, "") }
     }
 
     /// Means functions of this very process. They are hooked when [`attach`](crate::Program::attach)
-    /// returns, for all threads.
+    /// returns, for all threads; those of a library that is opened later, before its code runs.
     pub fn of_self(pattern: &str) -> Self {
         Self::new(true, pattern)
     }
 
-    /// Means functions of commands that are going to be started by [`FunctionLink::command`].
+    /// Means the functions of this process that the program's section names:
+    /// `SEC("fentry.multi/libc:malloc,libc:free")`. Programs of one link must name the same.
+    #[doc(alias = "bpf_program__attach")]
+    pub fn of_self_by_section() -> Self {
+        Self::by_section(true)
+    }
+
+    /// Means functions of commands that are going to be started by [`FunctionLink::command`] or
+    /// [`Session::command`](crate::Session::command).
     pub fn of_commands(pattern: &str) -> Self {
         Self::new(false, pattern)
+    }
+
+    /// Means the functions of commands that the program's section names. Programs of one link must
+    /// name the same.
+    pub fn of_commands_by_section() -> Self {
+        Self::by_section(false)
     }
 
     /// Means those of another pattern too. A function is that of the first pattern it matches.
@@ -65,10 +84,13 @@ impl Functions {
         self
     }
 
-    /// Gives the functions of the last pattern a cookie: what `bpf_get_attach_cookie` returns in
-    /// them.
+    /// Gives the functions of the last pattern, or of the section, a cookie: what
+    /// `bpf_get_attach_cookie` returns in them. Without, it is 0.
     #[doc(alias = "bpf_get_attach_cookie")]
     pub fn cookie(mut self, cookie: u64) -> Self {
+        if let Some(section) = self.section.as_mut().filter(|_| self.targets.is_empty()) {
+            *section = cookie;
+        }
         for target in self.targets.iter_mut().skip(self.last) {
             target.cookie = cookie;
         }
@@ -83,6 +105,29 @@ impl Functions {
 }
 
 /// Programs on functions. They run until the link is detached or dropped.
+///
+/// Dropping it is [`FunctionLink::detach`] without the answer. Both also end the programs in commands
+/// that were started with the link, and remove the link's files once no process uses them. In a
+/// forked child they take out the child's hooks only, and the parent's link stays as it is.
+///
+/// ```no_run
+/// # fn count(session: &skep::Session) -> Result<(), skep::Error> {
+/// use skep::Functions;
+///
+/// let object = session.load("count.bpf.o")?;
+/// let link = object.program("count")?.attach(Functions::of_self("libc:malloc"))?;
+/// for function in link.functions()? {
+///     match function.skipped {
+///         None => println!("{} is hooked", function.name),
+///         Some(why) => println!("{} is not: {why}", function.name),
+///     }
+/// }
+/// if !link.detach().wait(std::time::Duration::from_secs(1)) {
+///     println!("a thread is still inside");
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct FunctionLink {
     dir: Dir,
@@ -90,9 +135,30 @@ pub struct FunctionLink {
     own_process: bool,
     /// The process that made it.
     process: u32,
+    // Dropped after the link.
+    _files: Files,
     /// Programs and maps stay for those who attach the link later.
     _loaded: Arc<Loaded>,
     _scratch: Option<Arc<Scratch>>,
+}
+
+/// The files of a link, which go with it if nobody else uses them.
+#[derive(Debug)]
+struct Files {
+    dir: Dir,
+    link: u32,
+    control: u32,
+    /// The process that made them: what a forked child drops stays for its parent.
+    process: u32,
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        if self.process == std::process::id() {
+            self.dir.remove_unused(Kind::Link, self.link);
+            self.dir.remove_unused(Kind::Map, self.control);
+        }
+    }
 }
 
 /// A function that a link met, in any process.
@@ -117,7 +183,16 @@ impl FunctionLink {
         functions: Functions,
     ) -> Result<Self> {
         let dir = &place.dir;
-        let Functions { own_process, targets, exclude, .. } = functions;
+        let Functions { own_process, section, mut targets, exclude, .. } = functions;
+        let Some(first) = programs.first() else {
+            let known = loaded.programs().iter().map(|p| p.program().name().to_owned()).collect();
+            return Err(Error::NoProgram { known });
+        };
+        if let Some(cookie) = section {
+            let named = section_targets(first, programs)?;
+            let named = named.into_iter().map(|target| LinkTarget { cookie, ..target });
+            targets.splice(..0, named);
+        }
         for pattern in targets.iter().map(|t| &t.pattern).chain(&exclude) {
             pattern.parse::<Pattern>()?;
         }
@@ -125,25 +200,22 @@ impl FunctionLink {
         if patterns.is_empty() {
             return Err(Error::NothingAttached { patterns, reasons: Vec::new() });
         }
-        let mut spec: Option<LinkSpec> = None;
-        for program in programs {
-            let described = describe(program, &patterns)?;
-            spec.get_or_insert(LinkSpec { programs: Vec::new(), ..described.clone() })
-                .programs
-                .extend(described.programs);
+        let mut spec = describe(first, &patterns)?;
+        for program in programs.iter().skip(1) {
+            spec.programs.extend(describe(program, &patterns)?.programs);
         }
-        let Some(spec) = spec else {
-            return Err(Error::Process { why: "there is no program to attach".to_owned() });
-        };
         let link = Link::create(dir, LinkSpec { include: targets, exclude, ..spec }, None)?;
         for (place, program) in programs.iter().enumerate() {
             link.tell(place, &program.functions().types)?;
         }
+        let process = std::process::id();
+        let files = Files { dir: dir.clone(), link: link.id(), control: link.control(), process };
         let link = Self {
             dir: dir.clone(),
             link,
             own_process,
-            process: std::process::id(),
+            process,
+            _files: files,
             _loaded: Arc::clone(loaded),
             _scratch: place.scratch.clone(),
         };
@@ -207,16 +279,15 @@ impl FunctionLink {
         self.link.missed()
     }
 
-    /// Makes a command that is traced from its start: it, and what it executes, is hooked before
-    /// `main`.
-    ///
-    /// The agent's library is the one that `SKEP_PRELOAD` names, else `libskep_preload.so` beside
-    /// this program.
+    /// Makes a command that the link traces from its start: it, and what it executes, is hooked
+    /// before `main`. [`Session::command`](crate::Session::command) is for several links, and says
+    /// where the agent's library is looked for.
     ///
     /// # Errors
     /// When the agent's library is not there.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Result<Command> {
-        self.command_with(program, &agent()?)
+        let link = std::iter::once((&self.dir, self.id()));
+        crate::command::traced(&self.dir, program.as_ref(), link, None)
     }
 
     /// Makes a command as [`FunctionLink::command`] does, with the agent's library at this path.
@@ -224,27 +295,17 @@ impl FunctionLink {
     /// # Errors
     /// When the library is not there.
     pub fn command_with(&self, program: impl AsRef<OsStr>, agent: &Path) -> Result<Command> {
-        // The command may have another working folder, and the dynamic linker parts paths.
-        let agent = agent.canonicalize().map_err(|_| Error::NoAgent)?;
-        if agent.as_os_str().as_encoded_bytes().iter().any(|b| matches!(b, b' ' | b':' | b'$')) {
-            return Err(Error::AgentPath { path: agent });
-        }
-        let mut preload = std::env::var_os("LD_PRELOAD").unwrap_or_default();
-        if !preload.is_empty() {
-            preload.push(":");
-        }
-        preload.push(agent);
-        let mut command = Command::new(program);
-        command
-            .env("LD_PRELOAD", preload)
-            .env(ENV_DIR, self.dir.path())
-            .env(ENV_LINKS, self.id().to_string());
-        Ok(command)
+        let link = std::iter::once((&self.dir, self.id()));
+        crate::command::traced(&self.dir, program.as_ref(), link, Some(agent))
     }
 
-    /// Detaches the programs from all functions. None of them begins to run any more, in any
-    /// process, when this returns; the answer tells whether threads of this one may still be inside
-    /// a function that was hooked.
+    pub(crate) fn dir(&self) -> &Dir {
+        &self.dir
+    }
+
+    /// Detaches the programs from all functions. When this returns, none of them begins to run any
+    /// more, in any process. The answer tells whether threads of this process may still be inside a
+    /// function that was hooked.
     #[must_use = "threads may still be inside a function that was hooked"]
     pub fn detach(mut self) -> Detached {
         self.detach_now()
@@ -267,7 +328,8 @@ impl Drop for FunctionLink {
     }
 }
 
-/// What became of a link that was detached.
+/// What became of a link that was detached. It may be dropped at any time: the link's memory is freed
+/// without it.
 #[derive(Debug)]
 pub struct Detached {
     agent: Option<AgentDetached>,
@@ -286,13 +348,14 @@ impl Detached {
     }
 }
 
-/// Finds the agent's library.
-fn agent() -> Result<PathBuf> {
-    if let Some(path) = std::env::var_os(ENV_PRELOAD).filter(|p| !p.is_empty()) {
-        return Ok(path.into());
+/// Lists the functions that the sections of a link's programs name: the same ones.
+fn section_targets(first: &LoadedProgram, all: &[&LoadedProgram]) -> Result<Vec<LinkTarget>> {
+    let named = describe(first, &[])?.include;
+    for other in all {
+        if describe(other, &[])?.include != named {
+            let name = |p: &LoadedProgram| p.program().name().to_owned();
+            return Err(Error::Sections { first: name(first), other: name(other) });
+        }
     }
-    let own = std::env::current_exe()
-        .map_err(|source| Error::Command { command: "the agent".to_owned(), source })?;
-    let beside = own.ancestors().skip(1).take(2).map(|dir| dir.join("libskep_preload.so"));
-    beside.into_iter().find(|path| path.is_file()).ok_or(Error::NoAgent)
+    Ok(named)
 }

@@ -35,8 +35,20 @@
 //! opt-level = 2
 //! ```
 //!
-//! Nor may the compiler use more than the baseline of x86-64 (`-C target-cpu`). What a process
-//! attached stays compiled until it ends, and it runs the programs of one directory at a time.
+//! Nor may the compiler use more than the baseline of x86-64 (`-C target-cpu`).
+//!
+//! * **Threads.** All functions may be called on any thread. Attaching hooks functions under running
+//!   threads; a library that another thread opens meanwhile is hooked too.
+//! * **Directories.** A process runs the programs of one directory at a time. While it has links of
+//!   one, links and test runs of another fail. Test runs of two directories wait for each other.
+//! * **Memory.** A link's compiled programs are freed when it is detached and no thread is inside
+//!   them. Links of the same program share its code.
+//! * **`fork`.** The child has a copy of the hooks, and its own calls count in the same maps. What it
+//!   detaches or drops goes in the child alone. It may attach, also if another thread of the parent
+//!   was attaching at the fork. `_Fork`, and `clone` without the C library, run no handlers for
+//!   forks: such a child must not use the library before it executes a program.
+//! * **`exec`.** What the process executes goes on without the links. For commands,
+//!   [`Functions::of_commands`] makes links that follow `fork` and `exec`.
 //!
 //! # The other modules
 //!
@@ -45,6 +57,7 @@
 //! with it.
 
 pub mod btf;
+mod command;
 mod convert;
 mod error;
 mod functions;

@@ -192,6 +192,11 @@ impl Link {
         self.file.id
     }
 
+    /// Returns the id of its control map.
+    pub(crate) fn control(&self) -> u32 {
+        self.control.id()
+    }
+
     /// Detaches the link from all processes: its program does not run any more. Each takes its hooks
     /// out at the next event.
     pub fn detach(&self) {

@@ -12,7 +12,8 @@ use crate::ring::Ring;
 use crate::session::Place;
 use crate::test_run::{Engine, Input, Outcome, Runner};
 
-/// A loaded object. Its files stay for as long as this value, a link or another process uses them.
+/// A loaded object. Its files stay for as long as this value, a link or another process uses them;
+/// then the next [`Session::open`](crate::Session::open) of the directory removes them.
 #[derive(Debug)]
 pub struct Object {
     place: Place,
@@ -68,10 +69,10 @@ impl Object {
         self.map(name)?.ring()
     }
 
-    /// Attaches several programs by one link, in this order: all of them, or none.
+    /// Attaches several programs by one link: all of them, or none. They run in this order.
     ///
     /// # Errors
-    /// As for [`Program::attach`].
+    /// As for [`Program::attach`]; also when there is no program of a name, or none is named.
     pub fn attach<'n>(
         &self,
         programs: impl IntoIterator<Item = &'n str>,
@@ -115,29 +116,59 @@ impl Program<'_> {
         self.loaded.id()
     }
 
-    /// Attaches the program to functions.
+    /// Attaches the program to functions. Those of this process are hooked when this returns;
+    /// functions that cannot be are left out, and [`FunctionLink::functions`] tells why.
     ///
     /// # Errors
-    /// When its section is for something else, a pattern cannot be read, or, in this process,
-    /// nothing can be attached at all.
+    /// When its section is for something else or a pattern cannot be read. For this process also
+    /// when nothing was attached ([`Error::NothingAttached`]), or nothing can be
+    /// ([`Error::Process`]): the code of events is not optimized, the process is in a sandbox or
+    /// under Valgrind, or it has links of another directory. Nothing is left attached then.
     pub fn attach(&self, functions: Functions) -> Result<FunctionLink> {
         let object = self.object;
         FunctionLink::create(&object.place, &object.loaded, &[self.loaded], functions)
     }
 
-    /// Makes the program ready to run by itself, in this thread.
+    /// Attaches the program to the functions of this process that its section names, as
+    /// `SEC("fentry.multi/libc:malloc")` does; [`Functions::of_self_by_section`] has options.
+    ///
+    /// ```
+    /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/library.bpf.o");
+    /// # fn attach(path: &str) -> Result<(), skep::Error> {
+    /// let session = skep::Session::scratch()?;
+    /// let object = session.load(path)?;
+    /// let links: Vec<_> = object
+    ///     .programs()
+    ///     .filter(|program| program.section().starts_with("fentry.multi/libc:"))
+    ///     .map(|program| program.attach_by_section())
+    ///     .collect::<Result<_, _>>()?;
+    /// # assert_eq!(links.len(), 1);
+    /// # Ok(())
+    /// # }
+    /// # // A documentation test is compiled without optimization, which attaching is refused for.
+    /// # let _ = attach(path);
+    /// ```
     ///
     /// # Errors
-    /// When it cannot be compiled.
+    /// As for [`Program::attach`]; also when the section names no function.
+    #[doc(alias = "bpf_program__attach")]
+    pub fn attach_by_section(&self) -> Result<FunctionLink> {
+        self.attach(Functions::of_self_by_section())
+    }
+
+    /// Makes the program ready to run by itself.
+    ///
+    /// # Errors
+    /// When it cannot be compiled, or the process has links of another directory.
     pub fn runner(&self, engine: Engine) -> Result<Runner> {
         Ok(Runner::new(&self.object.place.dir, &self.object.loaded, self.name(), engine)?)
     }
 
-    /// Runs the program once, as the kernel's `BPF_PROG_TEST_RUN` does; [`Program::runner`] is for
-    /// many runs.
+    /// Runs the program once, as the kernel's `BPF_PROG_TEST_RUN` does, on the calling thread. Many
+    /// runs are faster with [`Program::runner`]. Waits for test runs of other directories.
     ///
     /// # Errors
-    /// With the error number that the kernel's call fails with.
+    /// With the error number that the kernel's call fails with, or as for [`Program::runner`].
     #[doc(alias = "bpf_prog_test_run_opts")]
     pub fn test_run(&self, input: &Input<'_>) -> Result<Outcome> {
         let done = self.runner(Engine::Jit)?.test_run(input);

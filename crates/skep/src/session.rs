@@ -1,6 +1,8 @@
 //! Sessions: a skep directory, and loading objects into it.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 
 use skep_maps::{Access, Map as RawMap, MapDef, SlotTable};
@@ -9,12 +11,16 @@ use skep_store::Dir;
 use skep_store::dir::{Kind, Scratch};
 
 use crate::error::{Error, Result};
+use crate::functions::FunctionLink;
 use crate::loaded::Object;
 use crate::map::Map;
 use crate::prototypes::Catalog;
 
 /// An open skep directory: where the maps, programs and links of this process, and of those it
 /// shares them with, are files.
+///
+/// Dropping it closes nothing that an object, a map or a link still uses. Several sessions of one
+/// directory, in one process or in many, see the same files. A forked child may use its parent's.
 ///
 /// ```
 /// # fn main() -> Result<(), skep::Error> {
@@ -60,8 +66,8 @@ impl Session {
         Ok(Self { place: Place { dir, scratch: None } })
     }
 
-    /// Makes a directory for this process alone, which goes with the session, its objects and links:
-    /// for tests, and for whoever shares nothing.
+    /// Makes a directory for this process alone: for tests, and for whoever shares nothing. It is
+    /// removed with the last of the session, its objects and its links, and not by a forked child.
     ///
     /// # Errors
     /// As for [`Session::open`].
@@ -83,11 +89,11 @@ impl Session {
         self.place.scratch.is_some()
     }
 
-    /// Loads an object file: its maps are created, its programs relocated and verified.
+    /// Loads an object file: creates its maps, relocates and verifies its programs.
     ///
     /// # Errors
-    /// When the file cannot be read or is no object, a map cannot be made, or a program is refused;
-    /// then nothing is left behind.
+    /// When the file cannot be read or is no object, a map cannot be made, or a program is refused.
+    /// Nothing is left behind then.
     pub fn load(&self, path: impl AsRef<Path>) -> Result<Object> {
         self.loader().load(path)
     }
@@ -130,6 +136,52 @@ impl Session {
         Ok(Object::new(self.place.clone(), loaded, raw.btf.clone()))
     }
 
+    /// Makes a command that several links trace from its start: it, and what it executes, is hooked
+    /// before `main`. On a function of several links, programs run in this order. Without a link,
+    /// the command runs as it is.
+    ///
+    /// The links must live until the command has started, and their programs run for as long as
+    /// they are not detached. The agent's library is the one that `SKEP_PRELOAD` names, else
+    /// `libskep_preload.so` beside this program or in the directory above.
+    ///
+    /// ```no_run
+    /// use skep::{Functions, Session};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let session = Session::open()?;
+    /// let object = session.load("count.bpf.o")?;
+    /// let calls = object.program("count")?.attach(Functions::of_commands("libc:malloc"))?;
+    /// let pairs = object.attach(["enter", "leave"], Functions::of_commands("libc:free"))?;
+    /// session.command("sort", [&calls, &pairs])?.arg("/etc/passwd").status()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// When a link is of another directory, or the agent's library is not there.
+    pub fn command<'l>(
+        &self,
+        program: impl AsRef<OsStr>,
+        links: impl IntoIterator<Item = &'l FunctionLink>,
+    ) -> Result<Command> {
+        let links = links.into_iter().map(|link| (link.dir(), link.id()));
+        crate::command::traced(&self.place.dir, program.as_ref(), links, None)
+    }
+
+    /// Makes a command as [`Session::command`] does, with the agent's library at this path.
+    ///
+    /// # Errors
+    /// As for [`Session::command`].
+    pub fn command_with<'l>(
+        &self,
+        program: impl AsRef<OsStr>,
+        links: impl IntoIterator<Item = &'l FunctionLink>,
+        agent: &Path,
+    ) -> Result<Command> {
+        let links = links.into_iter().map(|link| (link.dir(), link.id()));
+        crate::command::traced(&self.place.dir, program.as_ref(), links, Some(agent))
+    }
+
     /// Creates a map that no object asks for.
     ///
     /// # Errors
@@ -143,10 +195,10 @@ impl Session {
         Ok(Map::new(Arc::new(map), def.name.clone()))
     }
 
-    /// Opens a map by id, that any process made.
+    /// Opens a map by its id, whoever made it.
     ///
     /// # Errors
-    /// When there is none.
+    /// When there is none, or its file is damaged.
     pub fn open_map(&self, id: u32) -> Result<Map> {
         let err = |source| Error::Map { map: id.to_string(), source };
         skep_runtime::memory::guard();
@@ -213,7 +265,7 @@ impl<'s> ObjectLoader<'s> {
         self
     }
 
-    /// Says whether a program is loaded; without, its section says so.
+    /// Says whether a program is loaded. Without this, its section says so.
     #[must_use]
     #[doc(alias = "bpf_program__set_autoload")]
     pub fn autoload(mut self, program: &str, load: bool) -> Self {
@@ -221,7 +273,8 @@ impl<'s> ObjectLoader<'s> {
         self
     }
 
-    /// Takes a program for one of another section, `xdp` or `fentry/malloc`.
+    /// Takes a program for one of another section, such as `xdp` or `fentry/malloc`. That is also
+    /// what [`Program::attach_by_section`](crate::Program::attach_by_section) goes by.
     #[must_use]
     #[doc(alias = "bpf_program__set_type")]
     pub fn program_type(mut self, program: &str, section: &str) -> Self {
@@ -230,16 +283,20 @@ impl<'s> ObjectLoader<'s> {
     }
 
     /// Relocates programs (CO-RE) for the types in this file: BTF, or a program with debug
-    /// information. Without, for those of the running kernel.
+    /// information. Without this, for those of the running kernel.
     #[must_use]
     pub fn core_target(mut self, path: impl Into<PathBuf>) -> Self {
         self.core_target = Some(path.into());
         self
     }
 
-    /// Looks up the types of the functions that programs are going to be attached to, in this
-    /// program and the libraries it is linked with. Without, programs that read arguments see the
-    /// six words of registers.
+    /// Looks up the types of the functions that programs are going to be attached to, in the debug
+    /// information of this program or library and of the libraries it is linked with. A name without
+    /// a slash is searched in `PATH`. Without this, programs that read arguments see the six words
+    /// of registers.
+    ///
+    /// Loading fails with [`Error::Prototypes`] if the file is not there, cannot be read, or is no
+    /// program, library or script. Functions that its debug information does not name are no error.
     #[must_use]
     pub fn prototypes(mut self, program: impl Into<PathBuf>) -> Self {
         self.prototypes = Some(program.into());
@@ -270,7 +327,7 @@ impl<'s> ObjectLoader<'s> {
         self.apply(&mut object)?;
         crate::kconfig::fill(&mut object).map_err(wrong)?;
         let target = self.read_core_target(&object)?;
-        let catalog = self.prototypes.as_deref().map(|p| Catalog::of_command(p.as_os_str(), None));
+        let catalog = self.prototypes.as_deref().map(catalog).transpose()?;
         let mut loader =
             crate::load::Loader::new(&self.session.place.dir).core_target(target.as_ref());
         if let Some(catalog) = &catalog {
@@ -320,6 +377,12 @@ impl<'s> ObjectLoader<'s> {
             Err(source) => Err(Error::Types { path: path.to_owned(), source }),
         }
     }
+}
+
+/// Finds the program whose functions' types are looked up.
+fn catalog(program: &Path) -> Result<Catalog> {
+    Catalog::of_program(program.as_os_str())
+        .map_err(|source| Error::Prototypes { path: program.to_owned(), source: Box::new(source) })
 }
 
 /// Finds the types in a file, BTF or debug information.

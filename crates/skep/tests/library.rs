@@ -40,6 +40,7 @@ macro_rules! functions {
 
 functions! { library_counted library_first library_second library_told library_limited }
 functions! { library_raced_one library_raced_two library_raw library_alone library_kept }
+functions! { library_by_section }
 
 static GO: AtomicBool = AtomicBool::new(false);
 
@@ -342,7 +343,9 @@ fn refusals_say_what_and_where() -> Result<(), Error> {
     let nothing = object.program("count")?.attach(Functions::of_self("no_such_function"));
     assert_eq!(
         nothing.map(drop).map_err(text),
-        Err("no function matching `no_such_function` was attached".to_owned())
+        Err("no function matching `no_such_function` was attached: this process and its libraries have \
+             none of that name"
+            .to_owned())
     );
     let packets = object.program("first_bytes")?.attach(Functions::of_self("malloc"));
     assert_eq!(
@@ -355,6 +358,104 @@ fn refusals_say_what_and_where() -> Result<(), Error> {
         Err("cannot read `/no/such/file`: No such file or directory (os error 2)".to_owned())
     );
     assert!(session.loader().global("no_such", 1).load(OBJECT).is_err());
+    let none = object.program("count")?.attach(Functions::of_self(","));
+    assert_eq!(
+        none.map(drop).map_err(text),
+        Err("no function is named: a pattern is `MODULE:FUNCTION` or `FUNCTION`".to_owned())
+    );
+    let none = object.attach([], Functions::of_commands("malloc")).map(drop).map_err(text);
+    let Err(none) = none else { panic!("there is nothing to run") };
+    assert!(none.starts_with("a link needs a program: name at least one of `count`, "), "{none}");
+    Ok(())
+}
+
+/// A file that is not there is no reason to show programs other arguments.
+#[test]
+fn prototypes_of_what_is_not_there_are_refused() -> Result<(), Box<dyn std::error::Error>> {
+    let session = session()?;
+    let dir = skep_testkit::TempDir::in_memory();
+    let rubbish = dir.join("rubbish");
+    std::fs::write(&rubbish, b"\0\0\0\0")?;
+    for path in [dir.join("missing"), rubbish, dir.path().to_owned()] {
+        let refused = session.loader().prototypes(&path).load(OBJECT).map(drop);
+        let Err(e @ Error::Prototypes { .. }) = refused else { panic!("{refused:?}") };
+        let begin = format!("cannot look up the types of functions in `{}`: ", path.display());
+        assert!(e.to_string().starts_with(&begin), "{e}");
+    }
+    // A name is looked for as a shell does; a library need not be executable.
+    session.loader().prototypes("sh").load(OBJECT)?;
+    let maps = std::fs::read_to_string("/proc/self/maps")?;
+    let library =
+        maps.lines().filter_map(|l| Some(&l[l.find('/')?..])).find(|p| p.contains("libc"));
+    let copy = dir.join("libcopy.so");
+    std::fs::copy(library.ok_or("there is a C library")?, &copy)?;
+    std::fs::set_permissions(&copy, std::os::unix::fs::PermissionsExt::from_mode(0o644))?;
+    session.loader().prototypes(&copy).load(OBJECT)?;
+    Ok(())
+}
+
+/// The section says which functions, as for `skep run`.
+#[test]
+fn programs_are_attached_where_their_section_says() -> Result<(), Error> {
+    let session = session()?;
+    let object = session.load(OBJECT)?;
+    let link = object.program("count_named")?.attach_by_section()?;
+    call(20, library_by_section);
+    std::hint::black_box(std::os::unix::process::parent_id());
+    let mut names: Vec<String> = link.functions()?.into_iter().map(|f| f.name).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["getppid", "library_by_section"]);
+    drop(link);
+    let counts: HashMap<u64, u64> = object.map("counts")?.typed()?;
+    assert_eq!(counts.get(&(library_by_section as *const () as u64))?, Some(20));
+    // Other tests may have called the other one.
+    assert!(counts.iter().count() == 2);
+
+    // Options go with it.
+    let functions = Functions::of_self_by_section().cookie(11).exclude("getppid");
+    let section = "fentry.multi/*:library_by_section";
+    let loader = session.loader().program_type("enter", section).program_type("tell", section);
+    let object = loader.load(OBJECT)?;
+    let link = object.attach(["enter", "tell"], functions.clone())?;
+    call(3, library_by_section);
+    drop(link);
+    let by_cookie: PerCpuHashMap<u64, u32> = object.map("by_cookie")?.typed()?;
+    assert_eq!(by_cookie.get(&11)?.map(|n| n.iter().sum::<u32>()), Some(3));
+
+    let refused = object.attach(["enter", "leave"], functions).map(drop);
+    let Err(e @ Error::Sections { .. }) = refused else { panic!("{refused:?}") };
+    assert!(e.to_string().contains("`enter` and `leave`"), "{e}");
+    let object = session.loader().program_type("count", "fentry.multi").load(OBJECT)?;
+    let refused = object.program("count")?.attach_by_section().map(drop);
+    assert!(matches!(refused, Err(Error::Attach(_))), "{refused:?}");
+    Ok(())
+}
+
+/// One command, and links of two objects.
+#[test]
+fn a_command_is_traced_by_several_links() -> Result<(), Box<dyn std::error::Error>> {
+    let agent = skep_testkit::trace::agent_symbols();
+    let session = session()?;
+    let (first, second) = (session.load(OBJECT)?, session.load(OBJECT)?);
+    let counting = first.program("count")?.attach(Functions::of_commands("libc.so.6:malloc"))?;
+    let pairs = second.attach(["enter", "leave"], Functions::of_commands("libc.so.6:free"))?;
+    let links = [&counting, &pairs, &counting];
+    let mut command = session.command_with("sort", links, &agent)?;
+    assert!(command.arg("/etc/passwd").stdout(std::process::Stdio::null()).status()?.success());
+    let counts: HashMap<u64, u64> = first.map("counts")?.typed()?;
+    assert!(matches!(counts.iter().collect::<Result<Vec<_>, _>>()?[..], [(_, 1..)]));
+    let calls: PerCpuArray<u64> = second.map("calls")?.typed()?;
+    let (entries, returns) = (sum(calls.get(0)?), sum(calls.get(1)?));
+    assert!(entries > 0 && entries == returns, "{entries} {returns}");
+    assert_eq!((counting.processes()?.len(), pairs.processes()?.len()), (1, 1));
+
+    let plain = session.command("sort", [])?;
+    assert_eq!(plain.get_envs().count(), 0);
+    let elsewhere = Session::scratch()?.command_with("sort", [&pairs], &agent).map(drop);
+    assert!(matches!(elsewhere, Err(Error::OtherDirectory { .. })), "{elsewhere:?}");
+    let missing = session.command_with("sort", [&pairs], "/no/such/agent.so".as_ref()).map(drop);
+    let Err(e @ Error::NoAgent { .. }) = missing else { panic!("{missing:?}") };
+    assert!(e.to_string().contains("`/no/such/agent.so`"), "{e}");
     Ok(())
 }
 
@@ -391,14 +492,23 @@ fn links_come_and_go_under_running_threads() -> Result<(), Error> {
 fn examples_run() -> Result<(), Box<dyn std::error::Error>> {
     let dir = std::env::current_exe()?;
     let dir = dir.ancestors().nth(2).ok_or("a target directory")?.join("examples");
-    let names = ["count_self", "events", "packet_test", "typed_maps", "several_programs"];
+    let names = [
+        "attach_by_section",
+        "count_self",
+        "events",
+        "packet_test",
+        "several_programs",
+        "trace_command",
+        "typed_maps",
+    ];
     if !names.iter().all(|name| dir.join(name).is_file()) {
         // `cargo test --test library` builds no examples.
         let mut cargo = Command::new(env!("CARGO"));
         assert!(cargo.args(["build", "--package", "skep", "--examples"]).status()?.success());
     }
     for name in names {
-        let output = Command::new(dir.join(name)).output()?;
+        let mut command = Command::new(dir.join(name));
+        let output = command.env("SKEP_PRELOAD", skep_testkit::trace::agent_symbols()).output()?;
         let text = String::from_utf8_lossy(&output.stdout);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && !text.is_empty(), "{name}: {text}{errors}");

@@ -23,6 +23,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use skep_object::Btf;
+use skep_proc::elf::Elf;
+use skep_proc::launch::{self, LaunchError};
 use skep_verifier::{Options, Rejection, Verified};
 
 use module::ModuleFile;
@@ -50,9 +52,24 @@ impl Catalog {
     /// it, which is the interpreter of a script. Nothing is read yet.
     #[must_use]
     pub fn of_command(name: &OsStr, given: Option<Given>) -> Self {
-        let found = skep_proc::launch::find(name, std::env::var_os("PATH").as_deref())
-            .and_then(skep_proc::launch::inspect);
+        let found =
+            launch::find(name, std::env::var_os("PATH").as_deref()).and_then(launch::inspect);
         Self { program: found.ok().map(|l| l.program), given, modules: OnceCell::new() }
+    }
+
+    /// Describes a program, or a library, that must be there.
+    ///
+    /// # Errors
+    /// When there is no such file, or it is no program, library or script.
+    pub fn of_program(name: &OsStr) -> Result<Self, LaunchError> {
+        let path = std::env::var_os("PATH");
+        let found = launch::find(name, path.as_deref()).and_then(launch::inspect);
+        let program = match found.map(|l| l.program) {
+            // Libraries need not be executable.
+            Err(LaunchError::NotExecutable { path }) if Elf::open(&path).is_ok() => path,
+            found => found?,
+        };
+        Ok(Self { program: Some(program), given: None, modules: OnceCell::new() })
     }
 
     /// Describes one file without what it is linked with.
