@@ -38,6 +38,7 @@ const CRATES: &[(&str, Policy)] = &[
             "ops.rs",
             "percpu.rs",
             "perf_event_array.rs",
+            "qp_trie/",
             "queue_stack.rs",
             "ringbuf.rs",
             "shm/",

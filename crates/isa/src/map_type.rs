@@ -148,6 +148,10 @@ impl MapTypeRow {
     const fn each_cpu(self) -> Self {
         Self { per_cpu: true, ..self }
     }
+
+    const fn keys(self, keys: KeyForm) -> Self {
+        Self { keys, ..self }
+    }
 }
 
 use Lookup::{InnerMap, ReadOnlyValue, Value};
@@ -283,4 +287,14 @@ pub const MAP_TYPES: &[MapTypeRow] = &[
     row(T::UserRingbuf, "user_ringbuf", NONE, NONE, F::NUMA_NODE, &[id::USER_RINGBUF_DRAIN]),
     refused(T::CgrpStorage, "cgrp_storage", "it belongs to kernel control groups"),
     refused(T::Arena, "arena", "it is memory at an address the kernel chooses"),
+    row(
+        T::QpTrie,
+        "qp_trie",
+        Size::Between(1, 256),
+        ANY,
+        F::NO_PREALLOC | F::ZERO_SEED | F::ACCESS | F::NUMA_NODE | F::NO_LEAF_CACHE,
+        ELEMENTS,
+    )
+    .gives(Value)
+    .keys(KeyForm::Dynptr),
 ];

@@ -125,10 +125,9 @@ impl MapDef {
         {
             return Err(self.invalid("it cannot be both read-only and write-only"));
         }
-        let takes_extra = self.map_type == MapType::BloomFilter
-            || matches!(self.key_shape(), KeyShape::Bytes { .. });
+        let takes_extra = self.map_type == MapType::BloomFilter || self.map_type == MapType::QpTrie;
         if self.map_extra != 0 && !takes_extra {
-            return Err(self.invalid("only bloom filters take `map_extra`"));
+            return Err(self.invalid("only bloom filters and qp-tries take `map_extra`"));
         }
         self.check_parts()
     }

@@ -5,6 +5,8 @@
 //! map's [`KeyShape`](skep_isa::KeyShape) allows. Where a method writes a key, it fills a
 //! [cell](skep_isa::KeyShape::write_cell), which for fixed keys is the key.
 
+use std::ops::Bound;
+
 use skep_isa::{MapShape, ShapeKind};
 
 use crate::dump::output::Output;
@@ -52,6 +54,19 @@ pub(crate) trait UserOps {
     /// have a fixed size and lie one behind another. This is a hint: doing nothing is fine.
     fn prefetch(&self, keys: &[u8]) {
         let _ = keys;
+    }
+
+    /// Looks several keys up at once, at most [`PREFETCH_KEYS`], while memory is waited for; for
+    /// types that can. The cells of the keys hold keys that the map may have; `values` has room for
+    /// as many values. `None`, and nothing is done, for other types.
+    fn lookup_group(
+        &self,
+        cells: &[u8],
+        values: &mut [u8],
+        found: &mut [bool],
+    ) -> Option<Result<(), MapError>> {
+        let _ = (cells, values, found);
+        None
     }
 
     /// Stores a value. `value` has the user's value size; for per-CPU types, any whole number of
@@ -126,6 +141,11 @@ pub(crate) trait WalkOps: UserOps {
         false
     }
 
+    /// Gives the insertion epochs memory; `None` for types in which all of them are as easily had.
+    fn keep_epochs(&self) -> Option<bool> {
+        None
+    }
+
     /// Returns how to take elements exactly, if the type can.
     fn exact_take(&self) -> Option<&dyn ExactTake> {
         None
@@ -147,6 +167,38 @@ pub(crate) trait KeyWalk {
     ) -> Result<bool, MapError>;
     /// Removes an element and copies its last value out.
     fn take(&self, key: &[u8], value: &mut [u8]) -> Result<(), MapError>;
+    /// Returns how to walk through a part of the keys, or backward, for types in the order of their
+    /// bytes.
+    fn ordered(&self) -> Option<&dyn OrderedWalk> {
+        None
+    }
+}
+
+/// What a walk by ordered keys goes through.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span<'a> {
+    pub(crate) from: Bound<&'a [u8]>,
+    pub(crate) to: Bound<&'a [u8]>,
+    pub(crate) backward: bool,
+}
+
+/// Walks through parts of a map whose keys are in the order of their bytes.
+pub(crate) trait OrderedWalk {
+    /// Copies elements of a span in its direction until `out` is full, and passes over those that
+    /// are too new for `strict`; `false` at the end.
+    fn fill(
+        &self,
+        span: &Span<'_>,
+        strict: &mut Strict,
+        out: &mut Output<'_>,
+    ) -> Result<bool, MapError>;
+    /// Copies the element with the longest key that `key` begins with; `false` when there is none.
+    fn longest_prefix(
+        &self,
+        key: &[u8],
+        cell: &mut [u8],
+        value: &mut [u8],
+    ) -> Result<bool, MapError>;
 }
 
 /// Takes elements out of a map in two steps, as programs may still use an element after it was
@@ -180,7 +232,6 @@ pub(crate) enum ElementKey {
     /// Here, with the size of the map's keys.
     Fixed(*const u8),
     /// Here, with a length of its own.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no type has such keys yet"))]
     Bytes(*const u8, u32),
 }
 

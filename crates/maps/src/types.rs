@@ -17,7 +17,7 @@ use crate::ops::MapOps;
 use crate::shm::{PayloadMode, epoch};
 use crate::{
     array, bloom_filter, cgroup_array, cpumap, devmap, hash, id_table, lpm_trie, map_in_map,
-    perf_event_array, prog_array, queue_stack, ringbuf, stack_trace, user_ringbuf, xskmap,
+    perf_event_array, prog_array, qp_trie, queue_stack, ringbuf, stack_trace, user_ringbuf, xskmap,
 };
 
 /// What opening a map of a type makes.
@@ -134,6 +134,7 @@ pub(crate) const TYPES: &[TypeRow] = &[
     ty(MapType::Queue, queue_stack::layout, queue_stack::open),
     ty(MapType::Stack, queue_stack::layout, queue_stack::open),
     ty(MapType::BloomFilter, bloom_filter::layout, bloom_filter::open),
+    ty(MapType::QpTrie, qp_trie::layout, qp_trie::open).since(5),
     special(MapType::StackTrace, stack_trace::layout, open_stack_trace),
     special(MapType::PerfEventArray, perf_event_array::layout, open_perf_event_array).since(3),
     special(MapType::Ringbuf, ringbuf::layout, open_ringbuf).since(3),

@@ -6,7 +6,7 @@
 //! orderings as the code it is named after; who changes one changes the other.
 
 use loom::sync::Arc;
-use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use loom::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use loom::sync::atomic::{AtomicU64, fence};
 use loom::thread;
 
@@ -472,5 +472,72 @@ fn a_reader_of_a_value_that_is_finished_sees_no_half_of_it() {
             assert_eq!(seen, [2, 2]);
         }
         repair.join().expect("no panic");
+    });
+}
+
+/// `qp_trie/heap.rs`, `recycle`: a leaf leaves the trie, and its block is used again for another key
+/// while a reader stands on it. The reader looks for key 1: it finds value 1, or nothing.
+#[test]
+fn a_reader_of_a_qp_trie_never_takes_another_keys_value() {
+    loom::model(|| {
+        let version = Arc::new(AtomicU64::new(0));
+        let link = Arc::new(AtomicU64::new(1));
+        let (key, value) = (Arc::new(AtomicU64::new(1)), Arc::new(AtomicU64::new(1)));
+        let writer = {
+            let (version, link) = (version.clone(), link.clone());
+            let (key, value) = (key.clone(), value.clone());
+            thread::spawn(move || {
+                // remove: out of the trie, into limbo.
+                link.store(0, Release);
+                // recycle.
+                version.fetch_add(1, AcqRel);
+                fence(Release);
+                // fill_leaf, set_value; then the log's store shows it.
+                key.store(2, Relaxed);
+                value.store(2, Relaxed);
+                link.store(1, Release);
+            })
+        };
+        let before = version.load(Acquire);
+        if link.load(Acquire) == 1 {
+            let hit = key.load(Relaxed) == 1;
+            let copied = value.load(Relaxed);
+            fence(Acquire);
+            if version.load(Relaxed) == before && hit {
+                assert_eq!(copied, 1);
+            }
+        }
+        writer.join().expect("no panic");
+    });
+}
+
+/// `qp_trie/cache.rs`: the leaf of a key is exchanged for another one, by way of a bucket that does
+/// not name it for a while. A reader finds the key all the time.
+#[test]
+fn a_key_is_not_missed_while_its_leaf_is_exchanged() {
+    loom::model(|| {
+        // Changes above, omitted keys below.
+        let state = Arc::new(AtomicU64::new(0));
+        let cached = Arc::new(AtomicU64::new(1));
+        let trie = Arc::new(AtomicU64::new(1));
+        let writer = {
+            let (state, cached, trie) = (state.clone(), cached.clone(), trie.clone());
+            thread::spawn(move || {
+                // open_bucket, uncache_leaf, the change, cache_leaf, close_bucket.
+                state.fetch_add(0x101, AcqRel);
+                cached.store(0, Release);
+                trie.store(2, Release);
+                let _ = cached.compare_exchange(0, 2, AcqRel, Relaxed);
+                state.fetch_add(0xff, AcqRel);
+            })
+        };
+        let before = state.load(Acquire);
+        if cached.load(Acquire) == 0 {
+            fence(Acquire);
+            let is_final = before & 0xff == 0 && state.load(Relaxed) == before;
+            assert!(!is_final, "the key is there");
+            assert_ne!(trie.load(Acquire), 0);
+        }
+        writer.join().expect("no panic");
     });
 }

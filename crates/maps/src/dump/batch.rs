@@ -255,7 +255,17 @@ pub fn lookup_keys(
         map.check_value(value_size).map_err(nothing)?;
     }
     let mut there = 0;
-    for (i, found) in found.iter_mut().enumerate() {
+    let mut done = 0;
+    while let Some(group) = lookup_group(map, keys, values, found, (done, value_size)) {
+        match group {
+            Ok(n) => {
+                there += found.iter().skip(done).take(n).filter(|found| **found).count();
+                done += n;
+            }
+            Err(error) => return Err(BatchError { count: done, error }),
+        }
+    }
+    for (i, found) in found.iter_mut().enumerate().skip(done) {
         prefetch_group(map, keys, i, count, key_size);
         let value = values.get_mut(i * value_size..(i + 1) * value_size).unwrap_or_default();
         let key = key_at(map, keys, i).unwrap_or(Err(MapError::KeyCell));
@@ -267,6 +277,28 @@ pub fn lookup_keys(
         there += usize::from(*found);
     }
     Ok(there)
+}
+
+/// Looks a group of keys up, from the one with a number on, for types that can; tells how many.
+/// `None` at the end, and before a cell with a key that cannot be.
+fn lookup_group(
+    map: &Map,
+    keys: &[u8],
+    values: &mut [u8],
+    found: &mut [bool],
+    (first, value_size): (usize, usize),
+) -> Option<Result<usize, MapError>> {
+    let (shape, end) = (map.key_shape(), found.len().min(first + PREFETCH_KEYS));
+    let cells = keys.get(first * shape.cell_size()..end * shape.cell_size())?;
+    let values = values.get_mut(first * value_size..end * value_size)?;
+    let found = found.get_mut(first..end).filter(|found| !found.is_empty())?;
+    if matches!(shape, KeyShape::Bytes { .. })
+        && cells.chunks_exact(shape.cell_size()).any(|cell| shape.read_cell(cell).is_none())
+    {
+        return None;
+    }
+    let done = map.ops().lookup_group(cells, values, found)?;
+    Some(done.map(|()| end - first))
 }
 
 /// Before every [`PREFETCH_KEYS`]th key: asks for what it and those behind it will touch.

@@ -1,12 +1,15 @@
 //! Where a walk has come to.
 
+use std::ops::Bound;
+
 use skep_isa::KeyShape;
 
 use super::output::Output;
 use super::position::{Position, Strict};
 use crate::error::MapError;
+use crate::key_range::KeyRange;
 use crate::map::Map;
-use crate::ops::KeyWalk;
+use crate::ops::{KeyWalk, OrderedWalk, Span};
 
 /// Where a walk through a map has come to: bytes that mean the same in every process that opens the
 /// map, also after the element it stands on is gone.
@@ -32,7 +35,7 @@ enum LastKey {
     None,
     /// The length of a prefix, and an address.
     Prefix(Vec<u8>),
-    /// A key of variable length.
+    /// A key that is compared as bytes, of one length or of any.
     Bytes(Vec<u8>),
 }
 
@@ -45,23 +48,49 @@ impl LastKey {
         }
     }
 
-    fn of(keys: KeyShape, key: &[u8]) -> Self {
-        match keys {
-            KeyShape::Fixed(_) => Self::Prefix(key.to_vec()),
-            KeyShape::Bytes { .. } => Self::Bytes(key.to_vec()),
-        }
+    fn of(is_prefix: bool, key: &[u8]) -> Self {
+        if is_prefix { Self::Prefix(key.to_vec()) } else { Self::Bytes(key.to_vec()) }
     }
 
     #[inline]
-    fn set(&mut self, keys: KeyShape, key: &[u8]) {
+    fn set(&mut self, is_prefix: bool, key: &[u8]) {
         match self {
-            Self::None => *self = Self::of(keys, key),
+            Self::None => *self = Self::of(is_prefix, key),
             Self::Prefix(last) | Self::Bytes(last) => {
                 last.clear();
                 last.extend_from_slice(key);
             }
         }
     }
+}
+
+/// What part of the keys a walk goes through, and in which direction; only maps in the order of
+/// their keys have other parts than all.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct KeyPart {
+    pub(super) range: KeyRange,
+    pub(super) backward: bool,
+}
+
+impl KeyPart {
+    pub(super) const ALL: Self = Self { range: KeyRange::ALL, backward: false };
+
+    /// Returns what is left of it behind a key; no bytes are before all keys.
+    fn behind<'a>(&'a self, last: &'a [u8]) -> Span<'a> {
+        let mut span =
+            Span { from: self.range.from(), to: self.range.to(), backward: self.backward };
+        if !last.is_empty() {
+            let last = Bound::Excluded(last);
+            if self.backward { span.to = last } else { span.from = last }
+        }
+        span
+    }
+}
+
+/// Tells whether a walk's last key is a prefix of bits, as tries of prefixes have it.
+fn is_prefix(map: &Map) -> bool {
+    matches!(map.key_shape(), KeyShape::Fixed(_))
+        && map.ops().by_key().is_some_and(|walk| walk.ordered().is_none())
 }
 
 /// Bytes of a [`Cursor`], except where keys are long: see [`Cursor::len_in`].
@@ -71,7 +100,7 @@ const CURSOR_MAGIC: u16 = 0x0363;
 /// The same, with the number of a strict walk in [`STRICT`] bytes behind all else.
 const STRICT_MAGIC: u16 = 0x0463;
 const STRICT: usize = 8;
-/// Of a walk by keys of variable length.
+/// Of a walk by keys that are compared as bytes.
 const BYTES_MAGIC: u16 = 0x0563;
 /// Behind magic, prefix length, map and generation: the two numbers, the address of a prefix, or of
 /// a key of variable length its length and the number of a strict walk.
@@ -88,8 +117,8 @@ impl Cursor {
     pub fn len_in(map: &Map) -> usize {
         match map.key_shape() {
             _ if map.ops().by_key().is_none() => CURSOR_LEN,
-            KeyShape::Fixed(n) => Self::prefix_len(n as usize),
-            KeyShape::Bytes { max } => (BYTES + max as usize).max(CURSOR_LEN),
+            KeyShape::Fixed(n) if is_prefix(map) => Self::prefix_len(n as usize),
+            keys => (BYTES + keys.max_len()).max(CURSOR_LEN),
         }
     }
 
@@ -193,7 +222,7 @@ impl Cursor {
 
     /// Makes the cursor behind a key, for maps that are walked by keys.
     pub(super) fn behind(map: &Map, key: &[u8]) -> Self {
-        Self { last: LastKey::of(map.key_shape(), key), ..Self::new(map, Position::default()) }
+        Self { last: LastKey::of(is_prefix(map), key), ..Self::new(map, Position::default()) }
     }
 
     /// Ties a new cursor to a map; refuses that of another map.
@@ -205,11 +234,12 @@ impl Cursor {
         match (&mut self.last, map.key_shape()) {
             (LastKey::None, _) => {}
             // Bytes behind a short address are none of it.
-            (LastKey::Prefix(key), KeyShape::Fixed(n)) if by_key && key.len() >= n as usize => {
+            (LastKey::Prefix(key), KeyShape::Fixed(n))
+                if by_key && is_prefix(map) && key.len() >= n as usize =>
+            {
                 key.truncate(n as usize);
             }
-            (LastKey::Bytes(key), keys @ KeyShape::Bytes { .. })
-                if by_key && keys.allows(key.len()) => {}
+            (LastKey::Bytes(key), keys) if by_key && !is_prefix(map) && keys.allows(key.len()) => {}
             _ => return Err(MapError::StaleCursor),
         }
         if (self.map_id, self.generation) == (map.id(), map.generation()) {
@@ -223,11 +253,20 @@ impl Cursor {
     pub(super) fn step(
         &mut self,
         map: &Map,
+        part: &KeyPart,
         cell: &mut [u8],
         value: &mut [u8],
     ) -> Result<bool, MapError> {
         match map.ops().by_key() {
-            Some(walk) => self.step_by_key(walk, map.key_shape(), cell, value),
+            Some(walk) => match walk.ordered() {
+                Some(walk) => {
+                    let sizes = (cell.len(), value.len());
+                    let mut out = Output::columns(cell, value, sizes.0, sizes.1);
+                    self.fill_in_order(walk, map.key_shape(), part, &mut out)?;
+                    Ok(out.used() != 0)
+                }
+                None => self.step_by_key(walk, map.key_shape(), cell, value),
+            },
             None => map.ops().step(&mut self.at, cell, value),
         }
     }
@@ -242,17 +281,46 @@ impl Cursor {
     ) -> Result<bool, MapError> {
         let more = walk.step_behind(self.last.key(), &mut self.at.strict, cell, value)?;
         if more {
-            self.last.set(keys, keys.read_cell(cell).ok_or(MapError::KeyCell)?);
+            self.last.set(
+                matches!(keys, KeyShape::Fixed(_)),
+                keys.read_cell(cell).ok_or(MapError::KeyCell)?,
+            );
         }
         Ok(more)
     }
 
+    fn fill_in_order(
+        &mut self,
+        walk: &dyn OrderedWalk,
+        keys: KeyShape,
+        part: &KeyPart,
+        out: &mut Output<'_>,
+    ) -> Result<bool, MapError> {
+        let before = out.used();
+        let span = part.behind(self.last.key());
+        let more = walk.fill(&span, &mut self.at.strict, out);
+        if let Some(last) = out.used().checked_sub(1).filter(|last| *last >= before)
+            && let Some((cell, _)) = out.element(last)
+        {
+            self.last.set(false, keys.read_cell(cell).ok_or(MapError::KeyCell)?);
+        }
+        more
+    }
+
     /// Copies elements until `out` is full, and moves behind them; `false` at the end.
-    pub(super) fn fill(&mut self, map: &Map, out: &mut Output<'_>) -> Result<bool, MapError> {
+    pub(super) fn fill(
+        &mut self,
+        map: &Map,
+        part: &KeyPart,
+        out: &mut Output<'_>,
+    ) -> Result<bool, MapError> {
         let Some(walk) = map.ops().by_key() else {
             return map.ops().fill(&mut self.at, out);
         };
         let keys = map.key_shape();
+        if let Some(walk) = walk.ordered() {
+            return self.fill_in_order(walk, keys, part, out);
+        }
         while let Some((cell, value)) = out.next() {
             if !self.step_by_key(walk, keys, cell, value)? {
                 return Ok(false);

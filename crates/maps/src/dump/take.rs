@@ -40,7 +40,7 @@ impl Walk<'_> {
     pub(super) fn take_many(&mut self, out: &mut Output<'_>) -> Result<bool, MapError> {
         while !out.is_full() {
             let (cursor, before) = (self.cursor.clone(), out.used());
-            let filled = out.with_room_for(MANY, |out| self.cursor.fill(self.map, out));
+            let filled = out.with_room_for(MANY, |out| self.cursor.fill(self.map, &self.part, out));
             let copied = out.used() - before;
             out.rewind(before);
             let Ok(more) = filled else {

@@ -3,11 +3,13 @@
 use skep_isa::KeyShape;
 use skep_isa::map::update;
 
-use super::cursor::Cursor;
+use super::cursor::{Cursor, KeyPart};
 use super::output::{Output, row_layout};
 use super::position::Position;
 use crate::error::{ENOTSUPP, MapError};
+use crate::key_range::KeyRange;
 use crate::map::Map;
+use crate::ops::KeyWalk;
 
 /// How elements leave the map when a walk takes them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,6 +62,7 @@ pub(super) type Filter<'f> = &'f mut dyn FnMut(&[u8], &[u8]) -> Verdict;
 pub struct Walk<'m> {
     pub(super) map: &'m Map,
     pub(super) cursor: Cursor,
+    pub(super) part: KeyPart,
     pub(super) keys: KeyShape,
     /// Bytes of a key's cell.
     key_size: usize,
@@ -81,6 +84,7 @@ impl Map {
         Walk {
             map: self,
             cursor: Cursor::default(),
+            part: KeyPart::ALL,
             keys: self.key_shape(),
             key_size: self.key_shape().cell_size(),
             value_size: self.user_value_size(),
@@ -122,6 +126,21 @@ impl<'m> Walk<'m> {
     #[must_use]
     pub fn from_cursor(self, cursor: Cursor) -> Self {
         Self { cursor, ..self }
+    }
+
+    /// Goes through a part of the keys only, for maps in the order of their keys.
+    #[must_use]
+    pub fn range(mut self, range: KeyRange) -> Self {
+        self.part.range = range;
+        self
+    }
+
+    /// Goes from the greatest key to the least, for maps in the order of their keys. A cursor does
+    /// not remember the direction.
+    #[must_use]
+    pub fn reversed(mut self) -> Self {
+        self.part.backward = !self.part.backward;
+        self
     }
 
     /// Puts values at multiples of eight bytes.
@@ -271,9 +290,17 @@ impl<'m> Walk<'m> {
             self.map.check_writable()?;
         }
         self.cursor.begin(self.map)?;
+        if self.part != KeyPart::ALL && self.map.ops().by_key().and_then(KeyWalk::ordered).is_none()
+        {
+            return Err(MapError::Unsupported {
+                map_type: self.map.def().map_type,
+                operation: "order of keys",
+                errno: ENOTSUPP,
+            });
+        }
         if self.element_size() == 0 {
             // A type without elements has its own answer.
-            self.cursor.step(self.map, &mut [], &mut [])?;
+            self.cursor.step(self.map, &KeyPart::ALL, &mut [], &mut [])?;
             return Ok(0);
         }
         if self.locked && (self.map.def().spin_lock.is_none() || !self.map.file().writable()) {
@@ -298,7 +325,7 @@ impl<'m> Walk<'m> {
         let done = match (self.take, filter) {
             (None, None) if !self.locked => self
                 .cursor
-                .fill(self.map, out)
+                .fill(self.map, &self.part, out)
                 .inspect(|_| self.visited += (out.used() - before) as u64),
             (None, filter) => self.select(out, filter.unwrap_or(&mut |_, _| Verdict::Keep)),
             (Some(Take::Fast), None)
@@ -349,7 +376,7 @@ impl<'m> Walk<'m> {
         filter: &mut dyn FnMut(&[u8], &[u8]) -> Verdict,
     ) -> Result<Option<Verdict>, MapError> {
         let Some((cell, value)) = out.next() else { return Ok(None) };
-        if !self.cursor.step(self.map, cell, value)? {
+        if !self.cursor.step(self.map, &self.part, cell, value)? {
             return Ok(None);
         }
         let key = self.keys.read_cell(cell).ok_or(MapError::KeyCell)?;

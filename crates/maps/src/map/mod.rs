@@ -4,6 +4,7 @@
 #[cfg(test)]
 mod bytes_keys;
 mod open;
+mod ordered;
 pub(crate) mod prog;
 #[cfg(feature = "users")]
 mod user;

@@ -252,7 +252,9 @@ impl Map {
             "the map's file was made by an older version, which does not note when elements were put in"
         } else if !self.file.writable() {
             "a strict walk notes its beginning in the map, which was opened for reading"
-        } else if !self.epochs.are_kept() && !self.epochs.get_memory() {
+        } else if !self.epochs.are_kept()
+            && !self.ops.keep_epochs().unwrap_or_else(|| self.epochs.get_memory())
+        {
             return Err(MapError::NoMemory { what: "the times at which elements were put in" });
         } else if let Some(number) = self.epochs.begin() {
             return Ok(number);

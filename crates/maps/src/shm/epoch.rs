@@ -71,6 +71,16 @@ impl InsertionEpochs {
         unsafe { AtomicU64::from_ptr(self.walks) }
     }
 
+    /// Gives the epochs of some rows memory; `false` when there is none. The file is writable.
+    pub(crate) fn get_memory_of(&self, first: u64, rows: u64) -> bool {
+        if first.saturating_add(rows) > self.rows {
+            return false;
+        }
+        let from = self.base.wrapping_add(first.wrapping_mul(4) as usize);
+        // SAFETY: they lie inside the payload, as `new` checked.
+        unsafe { reserve::populate(from, rows.wrapping_mul(4)) }
+    }
+
     /// Gives all epochs memory; `false` when there is none. The file is writable.
     pub(crate) fn get_memory(&self) -> bool {
         // SAFETY: they lie inside the payload, as `new` checked.

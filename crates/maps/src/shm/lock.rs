@@ -171,6 +171,21 @@ fn wait(lock: &AtomicU64, patience: u32) -> Result<Held, NotHeld> {
     }
 }
 
+/// Takes the lock over from a dead holder; `None` when it has none.
+#[cold]
+#[inline(never)]
+pub(crate) fn take_over(lock: &AtomicU64) -> Option<Held> {
+    let word = lock.load(Relaxed);
+    let token = tls::token();
+    if word & OWNER == 0 || token == 0 || !tls::dead(word & OWNER, true) {
+        return None;
+    }
+    let mine = (word & !OWNER) | token;
+    lock.compare_exchange(word, mine, Acquire, Relaxed)
+        .ok()
+        .map(|_| Held { word: mine, recovered: true })
+}
+
 /// Tells whether another thread holds the lock.
 #[inline(always)]
 pub(crate) fn held_by_other(lock: &AtomicU64) -> bool {

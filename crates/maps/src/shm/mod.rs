@@ -25,6 +25,7 @@ mod lease;
 pub(crate) mod lock;
 mod mapping;
 mod object;
+pub(crate) mod qp;
 pub(crate) mod ranges;
 pub(crate) mod reserve;
 pub(crate) mod ring;

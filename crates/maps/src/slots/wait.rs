@@ -65,6 +65,40 @@ impl SlotTable {
     }
 }
 
+impl SlotTable {
+    /// Waits a moment until every program run that is going on now has ended; `false` when one goes
+    /// on, or that cannot be told.
+    pub(crate) fn runs_end_soon(&self) -> bool {
+        const LOOKS: u32 = 200;
+        if self.state_word(0).is_none() || !sys::membarrier_global() {
+            return false;
+        }
+        let soon = |over: &dyn Fn() -> bool| {
+            (0..LOOKS).any(|_| {
+                over() || {
+                    std::thread::yield_now();
+                    false
+                }
+            })
+        };
+        let slots = (0..self.slots).all(|slot| {
+            let (Some(state), Some(owner)) = (self.state_word(slot), self.owner_word(slot)) else {
+                return true;
+            };
+            let begun = state.load(Acquire);
+            let gone =
+                || matches!(owner.load(Relaxed), owner if owner == 0 || tls::dead(owner, true));
+            soon(&|| have_ended(begun, state.load(Acquire))) || gone()
+        });
+        slots
+            && self.shared_lock().is_none_or(|word| {
+                let held = word.load(Acquire);
+                let owner = held & ((1 << tls::TOKEN_BITS) - 1);
+                owner == 0 || soon(&|| word.load(Acquire) != held) || tls::dead(owner, true)
+            })
+    }
+}
+
 /// Waits until `over`, or the thread that `owner` names is gone.
 fn wait_until(
     over: impl Fn() -> bool,

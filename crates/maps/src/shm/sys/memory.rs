@@ -57,6 +57,20 @@ pub(crate) unsafe fn move_mapping(from: u64, old: u64, new: u64, to: u64) -> boo
     unsafe { syscall(25, [from, old, new, MAYMOVE_FIXED, to, 0]) as u64 == to }
 }
 
+/// Gives the memory of pages of a shared file back to the system, which then read as zero; does
+/// nothing where that is impossible.
+///
+/// # Safety
+/// Nobody needs what is in them; the range begins at a page.
+pub(crate) unsafe fn release(base: *mut u8, len: usize) {
+    const MADVISE: u64 = 28;
+    const REMOVE: u64 = 9;
+    if !is_closed() {
+        // SAFETY: the caller's promise.
+        unsafe { syscall(MADVISE, [base as u64, len as u64, REMOVE, 0, 0, 0]) };
+    }
+}
+
 /// Gives every page of a shared mapping memory without changing what is in it; `false` where there
 /// is none.
 ///

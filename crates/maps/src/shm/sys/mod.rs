@@ -7,7 +7,7 @@ use std::arch::asm;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-pub(crate) use memory::{lengthen, map_again, move_mapping, populate, reserve, unmap};
+pub(crate) use memory::{lengthen, map_again, move_mapping, populate, release, reserve, unmap};
 #[cfg(test)]
 pub(super) use thread::tests::wait_for_state;
 pub(crate) use thread::{Patience, gone, gone_from, gone_or_zombie, is_ready};

@@ -1,0 +1,429 @@
+//! Where writers work: each takes a heap for the time of one change.
+//!
+//! A heap keeps blocks to be used (a magazine for each class), and those that left the trie and may
+//! still be read (limbo, as in epoch-based reclamation). When limbo is full, the map's version
+//! changes, and all of it goes to the magazines: a reader that began before finds the version
+//! changed, and reads again.
+//!
+//! A change of the trie is prepared first: blocks are filled, but stay in their magazines. Then all
+//! its stores are written to the heap's log, and done: the one that shows it to readers, and those
+//! that keep the books. So a writer's death leaves the old state or the new one, and nothing is
+//! lost: who takes the heap's lock over, or that of a node, does what is in the log.
+
+use std::sync::atomic::{
+    AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence,
+};
+
+use super::QpTrie;
+use crate::shm::lock::{self, Held, NotHeld};
+use crate::shm::qp::{BLOCK_CLASSES, HEAPS, LIMBO, Log, STRIPES};
+
+/// Most blocks that one change puts into limbo.
+const RETIRED: u64 = 4;
+/// Bytes in limbo with which it counts as full.
+const LIMBO_BYTES: u64 = 64 << 10;
+/// Looks at a log before its owner is given up.
+const LOOKS: u32 = 1_000_000;
+
+/// A heap, and its lock.
+#[derive(Clone, Copy)]
+pub(super) struct Seat {
+    pub(super) heap: u64,
+    held: Held,
+}
+
+/// The locks of one or two nodes.
+#[derive(Clone, Copy)]
+pub(super) struct NodeLocks {
+    first: (u64, Held),
+    second: Option<(u64, Held)>,
+}
+
+/// Why something was not done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum NotDone {
+    /// Who holds what is needed does not get on, or is this very thread.
+    Busy,
+    /// There is no memory.
+    NoMemory,
+    /// Somebody else changed the trie meanwhile.
+    Again,
+}
+
+/// What a change of the trie does besides showing it.
+pub(super) struct Change<'a> {
+    log: Log<'a>,
+    n: u64,
+    seat: &'a Seat,
+    limbo: u64,
+    limbo_bytes: u64,
+}
+
+impl QpTrie {
+    /// Takes a heap.
+    #[inline(always)]
+    pub(super) fn sit(&self) -> Option<Seat> {
+        let mut heap = 0u64;
+        while heap < HEAPS {
+            if heap == 0 || self.memory.acquire_heap(heap) {
+                if let Some(held) = lock::try_acquire(self.memory.heap_lock(heap)) {
+                    return Some(Seat { heap, held });
+                }
+                if let Some(seat) = self.seat_of_dead(heap) {
+                    return Some(seat);
+                }
+            }
+            heap = heap.wrapping_add(1);
+        }
+        self.wait_for_seat()
+    }
+
+    /// Takes a heap over, if it is still held as it was when it was last met, and its holder is dead.
+    #[cold]
+    #[inline(never)]
+    fn seat_of_dead(&self, heap: u64) -> Option<Seat> {
+        let word = self.memory.heap_lock(heap).load(Relaxed);
+        let seen = self.met.get(heap as usize)?;
+        if seen.load(Relaxed) != word {
+            seen.store(word, Relaxed);
+            return None;
+        }
+        let held = lock::take_over(self.memory.heap_lock(heap))?;
+        self.settle(heap);
+        Some(Seat { heap, held })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait_for_seat(&self) -> Option<Seat> {
+        let mut heap = 0u64;
+        while heap < HEAPS {
+            if heap == 0 || self.memory.acquire_heap(heap) {
+                match lock::acquire(self.memory.heap_lock(heap)) {
+                    Ok(held) => {
+                        if held.recovered {
+                            self.settle(heap);
+                        }
+                        return Some(Seat { heap, held });
+                    }
+                    Err(NotHeld::Mine | NotHeld::Stuck) => {}
+                    Err(NotHeld::Stranger) => return None,
+                }
+            }
+            heap = heap.wrapping_add(1);
+        }
+        None
+    }
+
+    #[inline(always)]
+    pub(super) fn leave(&self, seat: Seat) {
+        lock::release(self.memory.heap_lock(seat.heap), seat.held);
+    }
+
+    /// Finishes what the dead holder of a heap, whose lock was just taken over, was doing.
+    pub(super) fn settle(&self, heap: u64) {
+        // He may have been at the spans, and those stores are about his magazines, too.
+        self.settle_log(self.memory.span_lock(), self.memory.span_log());
+        self.memory.heap_log(heap).replay();
+        self.memory.suspect().store(1, Release);
+    }
+
+    /// Makes sure that the stores of a dead holder of a log's lock are done. `false` when it cannot
+    /// be found out.
+    fn settle_log(&self, word: &AtomicU64, log: Log<'_>) -> bool {
+        let mut looks = 0u32;
+        while log.is_pending() {
+            if let Some(held) = lock::take_over(word) {
+                log.replay();
+                lock::release(word, held);
+                return true;
+            }
+            // Its owner is at his stores, or has taken it over and is about to do those of the dead.
+            looks = looks.wrapping_add(1);
+            if looks > LOOKS {
+                return false;
+            }
+            std::hint::spin_loop();
+        }
+        true
+    }
+
+    /// Finishes what all dead writers were doing.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn settle_all(&self) -> bool {
+        let mut all = self.settle_log(self.memory.span_lock(), self.memory.span_log());
+        let mut heap = 0u64;
+        while heap < HEAPS {
+            let word = self.memory.heap_lock(heap);
+            if lock::owner(word.load(Acquire)) != 0 && !lock::held_by_living(word) {
+                self.memory.suspect().store(1, Release);
+            }
+            all &= self.settle_log(word, self.memory.heap_log(heap));
+            heap = heap.wrapping_add(1);
+        }
+        all
+    }
+
+    fn stripe_of(reference: u32) -> u64 {
+        // References of neighbors differ by the size of nodes.
+        (u64::from(reference).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) & (STRIPES - 1)
+    }
+
+    fn lock_stripe(&self, i: u64) -> Result<Held, NotDone> {
+        let held = lock::acquire(self.memory.stripe(i)).map_err(|_| NotDone::Busy)?;
+        if held.recovered && !self.settle_all() {
+            lock::release(self.memory.stripe(i), held);
+            return Err(NotDone::Busy);
+        }
+        Ok(held)
+    }
+
+    /// Locks one or two nodes, by their references; 0 is the root's word.
+    #[inline(always)]
+    pub(super) fn lock_nodes(&self, a: u32, b: u32) -> Result<NodeLocks, NotDone> {
+        let (a, b) = (Self::stripe_of(a), Self::stripe_of(b));
+        let (low, high) = if a < b { (a, b) } else { (b, a) };
+        let first = (low, self.lock_stripe(low)?);
+        if low == high {
+            return Ok(NodeLocks { first, second: None });
+        }
+        match self.lock_stripe(high) {
+            Ok(held) => Ok(NodeLocks { first, second: Some((high, held)) }),
+            Err(e) => {
+                lock::release(self.memory.stripe(low), first.1);
+                Err(e)
+            }
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn unlock_nodes(&self, locks: NodeLocks) {
+        if let Some((i, held)) = locks.second {
+            lock::release(self.memory.stripe(i), held);
+        }
+        lock::release(self.memory.stripe(locks.first.0), locks.first.1);
+    }
+
+    /// Finds a block of a class that may be filled. It stays in its magazine until a change
+    /// [takes](Change::take) it.
+    #[inline(always)]
+    pub(super) fn peek(&self, seat: &Seat, class: u32) -> Result<u32, NotDone> {
+        let mut count = self.memory.magazine_count(seat.heap, class);
+        if count == 0 {
+            self.refill(seat, class)?;
+            count = self.memory.magazine_count(seat.heap, class);
+        }
+        let slot = self.memory.magazine_slot_at(seat.heap, class, count.wrapping_sub(1));
+        Ok(self.memory.at32(slot).load(Relaxed))
+    }
+
+    /// Sees to it that a change finds room in limbo; nodes are not locked.
+    #[inline(always)]
+    pub(super) fn make_room(&self, seat: &Seat) -> Result<(), NotDone> {
+        if self.memory.limbo_count(seat.heap).wrapping_add(RETIRED) <= LIMBO
+            && self.memory.limbo_bytes(seat.heap) <= LIMBO_BYTES
+        {
+            Ok(())
+        } else {
+            self.recycle(seat)
+        }
+    }
+
+    /// Brings all blocks in limbo back into magazines.
+    #[cold]
+    #[inline(never)]
+    fn recycle(&self, seat: &Seat) -> Result<(), NotDone> {
+        self.recover_heaps();
+        // Readers that may stand in one of these find another version.
+        self.memory.version().fetch_add(1, AcqRel);
+        fence(Release);
+        let log = self.memory.heap_log(seat.heap);
+        while let Some(left) = self.memory.limbo_count(seat.heap).checked_sub(1) {
+            let at = self.memory.limbo_at(seat.heap, left);
+            let block = self.memory.at32(at).load(Relaxed);
+            let n = &mut 0;
+            if let Some(class) = self.class_of(block) {
+                if self.memory.magazine_count(seat.heap, class) >= self.memory.geometry.kept(class)
+                    && !self.flush(seat, class)
+                {
+                    return Err(NotDone::Busy);
+                }
+                let count = self.memory.magazine_count(seat.heap, class);
+                log.write(n, self.memory.magazine_slot_at(seat.heap, class, count), block & !1);
+                log.write(n, self.memory.magazine_at(seat.heap, class), count.wrapping_add(1));
+            }
+            log.write(n, self.memory.limbo_count_at(seat.heap), left as u32);
+            if left == 0 {
+                log.write(n, self.memory.limbo_bytes_at(seat.heap), 0);
+            }
+            log.commit(*n);
+        }
+        Ok(())
+    }
+
+    /// Gives all blocks that heaps keep, and that are in limbo, back to the spans, as far as nobody is
+    /// at work with them. The caller has a heap and is not at a change.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn scavenge(&self, seat: &Seat) {
+        self.empty_heap(seat);
+        let mut heap = 0u64;
+        while heap < HEAPS {
+            let word = self.memory.heap_lock(heap);
+            let backed = self.memory.heaps_backed().load(Acquire) >> (heap & 63) & 1 != 0;
+            if heap != seat.heap && (heap == 0 || backed) {
+                let held = lock::try_acquire(word).or_else(|| lock::take_over(word));
+                if let Some(held) = held {
+                    if held.recovered {
+                        self.settle(heap);
+                    }
+                    self.empty_heap(&Seat { heap, held });
+                    lock::release(word, held);
+                }
+            }
+            heap = heap.wrapping_add(1);
+        }
+    }
+
+    fn empty_heap(&self, seat: &Seat) {
+        if self.recycle(seat).is_err() {
+            return;
+        }
+        let mut class = 0u32;
+        while class < BLOCK_CLASSES as u32 {
+            while self.memory.magazine_count(seat.heap, class) != 0 && self.flush(seat, class) {}
+            class = class.wrapping_add(1);
+        }
+    }
+
+    /// Takes heaps over from the dead, so that their blocks are used.
+    fn recover_heaps(&self) {
+        let mut heap = 0u64;
+        while heap < HEAPS {
+            let word = self.memory.heap_lock(heap);
+            if lock::owner(word.load(Relaxed)) != 0
+                && let Some(held) = lock::take_over(word)
+            {
+                self.settle(heap);
+                lock::release(word, held);
+            }
+            heap = heap.wrapping_add(1);
+        }
+    }
+
+    /// Makes room for one element in the count, before it is put in; `false` when the map is full, or
+    /// [seems](QpTrie::is_count_suspect) so.
+    #[inline(always)]
+    pub(super) fn reserve_element(&self) -> bool {
+        let max = self.memory.geometry.max_entries;
+        let reserved = self.memory.reserved();
+        let mut now = reserved.load(Relaxed);
+        while now < max {
+            match reserved.compare_exchange_weak(now, now.wrapping_add(1), AcqRel, Relaxed) {
+                Ok(_) => return true,
+                Err(other) => now = other,
+            }
+        }
+        false
+    }
+
+    #[inline(always)]
+    pub(super) fn unreserve_element(&self) {
+        self.memory.reserved().fetch_sub(1, AcqRel);
+    }
+
+    /// Tells whether a writer died, who may have reserved an element that he did not put in.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn is_count_suspect(&self) -> bool {
+        let mut dead = self.memory.suspect().load(Acquire) != 0;
+        let mut heap = 0u64;
+        while heap < HEAPS {
+            let word = self.memory.heap_lock(heap);
+            dead |= lock::owner(word.load(Relaxed)) != 0 && !lock::held_by_living(word);
+            heap = heap.wrapping_add(1);
+        }
+        dead
+    }
+
+    /// Counts the elements anew, with no writer at work: heaps know what they put in and took out.
+    /// `false` when a writer does not get on. The caller has no heap.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn count_anew(&self) -> bool {
+        let mut locked = 0u64;
+        let mut sum = 0u64;
+        while locked < HEAPS && self.memory.acquire_heap(locked) {
+            let Ok(held) = lock::acquire(self.memory.heap_lock(locked)) else { break };
+            if held.recovered {
+                self.settle(locked);
+            }
+            sum = sum.wrapping_add(self.memory.heap_count(locked).load(Relaxed));
+            locked = locked.wrapping_add(1);
+        }
+        let all = locked == HEAPS;
+        if all {
+            self.memory.reserved().store(sum, Release);
+            self.memory.suspect().store(0, Release);
+        }
+        while locked > 0 {
+            locked = locked.wrapping_sub(1);
+            let word = self.memory.heap_lock(locked);
+            lock::release(word, Held { word: word.load(Relaxed), recovered: false });
+        }
+        all
+    }
+
+    /// Begins to write a change down.
+    #[inline(always)]
+    pub(super) fn change<'a>(&'a self, seat: &'a Seat) -> Change<'a> {
+        Change {
+            log: self.memory.heap_log(seat.heap),
+            n: 0,
+            seat,
+            limbo: self.memory.limbo_count(seat.heap),
+            limbo_bytes: self.memory.limbo_bytes(seat.heap),
+        }
+    }
+}
+
+impl Change<'_> {
+    /// A word of 32 bits gets a value.
+    #[inline(always)]
+    pub(super) fn store(&mut self, at: u64, value: u32) {
+        self.log.write(&mut self.n, at, value);
+    }
+
+    /// The block that [`QpTrie::peek`] found leaves its magazine.
+    #[inline(always)]
+    pub(super) fn take(&mut self, trie: &QpTrie, class: u32) {
+        let count = trie.memory.magazine_count(self.seat.heap, class).saturating_sub(1);
+        self.store(trie.memory.magazine_at(self.seat.heap, class), count);
+    }
+
+    /// A block has left the trie.
+    #[inline(always)]
+    pub(super) fn retire(&mut self, trie: &QpTrie, block: u32) {
+        self.store(trie.memory.limbo_at(self.seat.heap, self.limbo), block);
+        self.limbo = self.limbo.wrapping_add(1);
+        self.store(trie.memory.limbo_count_at(self.seat.heap), self.limbo as u32);
+        let size = trie.class_of(block).and_then(|class| trie.memory.geometry.size(class));
+        self.limbo_bytes = self.limbo_bytes.wrapping_add(size.unwrap_or(0));
+        self.store(trie.memory.limbo_bytes_at(self.seat.heap), self.limbo_bytes as u32);
+    }
+
+    /// There are more elements, or fewer.
+    #[inline(always)]
+    pub(super) fn count(&mut self, trie: &QpTrie, more: i64) {
+        let count = trie.memory.heap_count(self.seat.heap).load(Relaxed);
+        let count = count.wrapping_add_signed(more);
+        self.log.write_wide(&mut self.n, trie.memory.heap_count_at(self.seat.heap), count);
+    }
+
+    /// Does all of it: in the order in which it was written down.
+    #[inline(always)]
+    pub(super) fn commit(self) {
+        self.log.commit(self.n);
+    }
+}

@@ -1,0 +1,452 @@
+//! Nodes: finding children, and making copies with a child more or less.
+//!
+//! A node never changes but for its children, each of which is one 32-bit word. Which of its parts
+//! is where, [`crate::shm::qp`] draws.
+
+use std::sync::atomic::{AtomicU32, Ordering::Acquire, Ordering::Relaxed};
+
+use super::key::Key;
+use crate::shm::copy;
+use crate::shm::qp::{END, N, OBSOLETE, WIDE};
+
+/// Most bytes of a narrow node.
+const NARROW: u32 = 16;
+/// A wide node with fewer bytes than this is copied into a narrow one.
+const WIDE_AGAIN: u32 = 12;
+const WIDE_HEAD: usize = 40;
+
+const ONES: u64 = 0x0101_0101_0101_0101;
+const TOPS: u64 = 0x8080_8080_8080_8080;
+
+/// A node, or what garbage is taken for one. It has an address in the arena, behind which a whole
+/// node can be read.
+#[derive(Clone, Copy)]
+pub(super) struct Node {
+    pub(super) at: *mut u8,
+    pub(super) head: u32,
+}
+
+/// What leads to a child: a byte, or the end of the key.
+pub(super) type Symbol = Option<u8>;
+
+/// Returns bytes of a node with the lowest marks of its kind.
+const fn children_at(wide: bool, n: u32) -> usize {
+    if wide { WIDE_HEAD } else { 4 + (n.next_multiple_of(4)) as usize }
+}
+
+/// Bytes of a node with so many bytes and children.
+#[inline(always)]
+pub(super) fn size(n: u32, end: bool) -> u64 {
+    let at = children_at(n > NARROW, n) as u64;
+    at.wrapping_add(u64::from(n.wrapping_add(u32::from(end))).wrapping_mul(4))
+}
+
+impl Node {
+    /// Looks at what lies at an address.
+    #[inline(always)]
+    pub(super) fn at(at: *mut u8) -> Self {
+        // SAFETY: callers have the address of a block, aligned to four.
+        Self { at, head: unsafe { AtomicU32::from_ptr(at.cast()) }.load(Relaxed) }
+    }
+
+    #[inline(always)]
+    pub(super) fn offset(&self) -> usize {
+        (self.head >> 8) as usize
+    }
+
+    #[inline(always)]
+    pub(super) fn has_end(&self) -> bool {
+        self.head & END != 0
+    }
+
+    pub(super) fn is_obsolete(&self) -> bool {
+        self.head & OBSOLETE != 0
+    }
+
+    #[inline(always)]
+    fn is_wide(&self) -> bool {
+        self.head & WIDE != 0
+    }
+
+    /// Bytes of its symbols, without the end.
+    #[inline(always)]
+    pub(super) fn n(&self) -> u32 {
+        if self.is_wide() {
+            // SAFETY: inside the head.
+            let rank = unsafe { copy::load_tail(self.at.add(7), 1) } as u32;
+            rank.wrapping_add(self.bits(3).count_ones())
+        } else {
+            (self.head & N).min(NARROW)
+        }
+    }
+
+    /// How many children it has.
+    #[inline(always)]
+    pub(super) fn children(&self) -> u32 {
+        self.n().wrapping_add(u32::from(self.has_end())).min(257)
+    }
+
+    #[inline(always)]
+    fn bits(&self, quarter: usize) -> u64 {
+        // SAFETY: inside the head of a wide node.
+        unsafe { copy::load8(self.at.add(8usize.wrapping_add(quarter.wrapping_mul(8)))) }
+    }
+
+    #[inline(always)]
+    fn children_at(&self) -> usize {
+        children_at(self.is_wide(), self.head & N)
+    }
+
+    /// Returns the child with a number below 257.
+    #[inline(always)]
+    pub(super) fn child(&self, i: u32) -> &'static AtomicU32 {
+        let at = self.children_at().wrapping_add((i as usize).wrapping_mul(4));
+        // SAFETY: a whole node can be read at its address, which stays mapped as long as the map.
+        // The lifetime is as good as that of the addresses in a `Node`: none outlives a call.
+        unsafe { AtomicU32::from_ptr(self.at.add(at).cast()) }
+    }
+
+    /// Finds the first child from a number on that leads anywhere.
+    #[inline(always)]
+    pub(super) fn live_from(&self, first: u32) -> Option<(u32, u32)> {
+        let children = self.children();
+        let mut i = first;
+        while i < children {
+            let child = self.child(i).load(Acquire);
+            if child != 0 {
+                return Some((i, child));
+            }
+            i = i.wrapping_add(1);
+        }
+        None
+    }
+
+    /// Finds the number of the child of a symbol.
+    #[inline(always)]
+    pub(super) fn find(&self, symbol: Symbol) -> Option<u32> {
+        let Some(byte) = symbol else {
+            return self.has_end().then_some(0);
+        };
+        let end = u32::from(self.has_end());
+        if self.is_wide() {
+            let (quarter, bit) = (usize::from(byte >> 6), 1u64 << (byte & 63));
+            let bits = self.bits(quarter);
+            if bits & bit == 0 {
+                return None;
+            }
+            // SAFETY: inside the head.
+            let rank = unsafe { copy::load_tail(self.at.add(4usize.wrapping_add(quarter)), 1) };
+            let below = (bits & bit.wrapping_sub(1)).count_ones();
+            return Some((rank as u32).wrapping_add(below).wrapping_add(end));
+        }
+        let n = self.head & N;
+        let want = u64::from(byte).wrapping_mul(ONES);
+        // SAFETY: inside a whole node.
+        let first = unsafe { copy::load8(self.at.add(4)) } ^ want;
+        // The lowest mark is of the first byte that is equal; others may be wrong.
+        let found = first.wrapping_sub(ONES) & !first & TOPS;
+        if found != 0 {
+            let i = found.trailing_zeros() / 8;
+            return (i < n).then(|| i.wrapping_add(end));
+        }
+        if n <= 8 {
+            return None;
+        }
+        // SAFETY: inside a whole node.
+        let second = unsafe { copy::load8(self.at.add(12)) } ^ want;
+        let found = second.wrapping_sub(ONES) & !second & TOPS;
+        let i = (found.trailing_zeros() / 8).wrapping_add(8);
+        (found != 0 && i < n).then(|| i.wrapping_add(end))
+    }
+
+    /// Finds the child that leads to a key.
+    #[inline(always)]
+    pub(super) fn step(&self, key: &Key) -> Option<u32> {
+        self.find(key.byte(self.offset()))
+    }
+
+    /// Counts the children before a symbol's.
+    #[inline(always)]
+    pub(super) fn before(&self, symbol: Symbol) -> u32 {
+        let Some(byte) = symbol else { return 0 };
+        let end = u32::from(self.has_end());
+        if self.is_wide() {
+            let (quarter, bit) = (usize::from(byte >> 6), 1u64 << (byte & 63));
+            // SAFETY: inside the head.
+            let rank = unsafe { copy::load_tail(self.at.add(4usize.wrapping_add(quarter)), 1) };
+            let below = (self.bits(quarter) & bit.wrapping_sub(1)).count_ones();
+            return (rank as u32).wrapping_add(below).wrapping_add(end);
+        }
+        let n = (self.head & N).min(NARROW);
+        let mut i = 0u32;
+        while i < n && self.byte(i) < byte {
+            i = i.wrapping_add(1);
+        }
+        i.wrapping_add(end)
+    }
+
+    /// Returns a byte of a narrow node.
+    #[inline(always)]
+    fn byte(&self, i: u32) -> u8 {
+        // SAFETY: inside a whole node.
+        unsafe { copy::load_tail(self.at.add(4usize.wrapping_add(i as usize)), 1) as u8 }
+    }
+
+    /// Bytes of a copy with a symbol more.
+    pub(super) fn size_with(&self, symbol: Symbol) -> u64 {
+        let n = self.n().wrapping_add(u32::from(symbol.is_some()));
+        size_of(n, self.is_wide(), self.has_end() || symbol.is_none())
+    }
+
+    /// Bytes of a copy with a symbol less.
+    pub(super) fn size_without(&self, symbol: Symbol) -> u64 {
+        let n = self.n().wrapping_sub(u32::from(symbol.is_some()));
+        size_of(n, self.is_wide() && n >= WIDE_AGAIN, self.has_end() && symbol.is_some())
+    }
+
+    /// Makes a copy with one child more.
+    ///
+    /// # Safety
+    /// `to` is a block of [`Node::size_with`] bytes that nobody else sees; the node is locked, and
+    /// has no child for the symbol.
+    pub(super) unsafe fn copy_with(&self, to: *mut u8, symbol: Symbol, child: u32) {
+        let n = self.n().wrapping_add(u32::from(symbol.is_some()));
+        let wide = self.is_wide() || n > NARROW;
+        let at = self.before(symbol);
+        let head = self.copied_head(n, wide, self.has_end() || symbol.is_none());
+        // SAFETY: the caller's duty.
+        unsafe {
+            self.copy_symbols(to, wide, None, symbol);
+            let (from, to_at) = (self.children_at(), children_at(wide, n));
+            let (before, rest) = (at as usize, self.children().wrapping_sub(at) as usize);
+            copy::store_bytes(to.add(to_at), self.at.add(from), before.wrapping_mul(4));
+            let gap = to.add(to_at).add(before.wrapping_mul(4));
+            AtomicU32::from_ptr(gap.cast()).store(child, Relaxed);
+            let from = from.wrapping_add(before.wrapping_mul(4));
+            copy::store_bytes(gap.add(4), self.at.add(from), rest.wrapping_mul(4));
+            AtomicU32::from_ptr(to.cast()).store(head, Relaxed);
+        }
+    }
+
+    /// Makes a copy without a child.
+    ///
+    /// # Safety
+    /// `to` is a block of [`Node::size_without`] bytes that nobody else sees; the node is locked,
+    /// and has a child for the symbol.
+    pub(super) unsafe fn copy_without(&self, to: *mut u8, symbol: Symbol) {
+        let n = self.n().wrapping_sub(u32::from(symbol.is_some()));
+        let wide = self.is_wide() && n >= WIDE_AGAIN;
+        let at = self.before(symbol);
+        let head = self.copied_head(n, wide, self.has_end() && symbol.is_some());
+        // SAFETY: the caller's duty.
+        unsafe {
+            self.copy_symbols(to, wide, symbol, None);
+            let (from, to_at) = (self.children_at(), children_at(wide, n));
+            let before = at as usize;
+            let rest = self.children().wrapping_sub(at).wrapping_sub(1) as usize;
+            copy::store_bytes(to.add(to_at), self.at.add(from), before.wrapping_mul(4));
+            let gap = to.add(to_at).add(before.wrapping_mul(4));
+            let from = from.wrapping_add(before.wrapping_add(1).wrapping_mul(4));
+            copy::store_bytes(gap, self.at.add(from), rest.wrapping_mul(4));
+            AtomicU32::from_ptr(to.cast()).store(head, Relaxed);
+        }
+    }
+
+    fn copied_head(&self, n: u32, wide: bool, end: bool) -> u32 {
+        let kind = if wide { WIDE } else { n } | if end { END } else { 0 };
+        (self.head & !0xff) | kind
+    }
+
+    /// Writes the bytes of a copy: those of the node, but for one, and with another.
+    ///
+    /// # Safety
+    /// As [`Node::copy_with`].
+    unsafe fn copy_symbols(&self, to: *mut u8, wide: bool, less: Symbol, more: Symbol) {
+        // SAFETY: the caller's duty; all stores are inside the head of the copy.
+        unsafe {
+            if wide {
+                let mut quarter = 0usize;
+                let mut rank = 0u32;
+                while quarter < 4 {
+                    let mut bits = self.quarter(quarter);
+                    for (symbol, set) in [(less, false), (more, true)] {
+                        if let Some(byte) = symbol
+                            && usize::from(byte >> 6) == quarter
+                        {
+                            let bit = 1u64 << (byte & 63);
+                            bits = if set { bits | bit } else { bits & !bit };
+                        }
+                    }
+                    let rank_byte = [rank as u8];
+                    copy::store_bytes(to.add(4usize.wrapping_add(quarter)), rank_byte.as_ptr(), 1);
+                    let at = 8usize.wrapping_add(quarter.wrapping_mul(8));
+                    let bytes = bits.to_le_bytes();
+                    copy::store_bytes(to.add(at), bytes.as_ptr(), 8);
+                    rank = rank.wrapping_add(bits.count_ones());
+                    quarter = quarter.wrapping_add(1);
+                }
+                return;
+            }
+            // In order, with the new one in its place, and zeros up to a multiple of four.
+            let mut more = more;
+            let mut put = 0usize;
+            let mut next = |byte: u8| {
+                let byte = [byte];
+                copy::store_bytes(to.add(4usize.wrapping_add(put)), byte.as_ptr(), 1);
+                put = put.wrapping_add(1);
+            };
+            let mut at = 0u32;
+            while let Some(byte) = self.next_byte(&mut at) {
+                if let Some(new) = more.filter(|new| *new < byte) {
+                    next(new);
+                    more = None;
+                }
+                if Some(byte) != less {
+                    next(byte);
+                }
+            }
+            if let Some(new) = more {
+                next(new);
+            }
+            while put & 3 != 0 {
+                let zero = [0u8];
+                copy::store_bytes(to.add(4usize.wrapping_add(put)), zero.as_ptr(), 1);
+                put = put.wrapping_add(1);
+            }
+        }
+    }
+
+    /// Returns a quarter of the bitmap that the node has, or would have.
+    fn quarter(&self, quarter: usize) -> u64 {
+        if self.is_wide() {
+            return self.bits(quarter);
+        }
+        let n = (self.head & N).min(NARROW);
+        let (mut bits, mut i) = (0u64, 0u32);
+        while i < n {
+            let byte = self.byte(i);
+            if usize::from(byte >> 6) == quarter {
+                bits |= 1 << (byte & 63);
+            }
+            i = i.wrapping_add(1);
+        }
+        bits
+    }
+
+    /// Returns the next byte from a place on: of a narrow node its number, of a wide one the least
+    /// byte that may come.
+    fn next_byte(&self, at: &mut u32) -> Option<u8> {
+        if !self.is_wide() {
+            let i = *at;
+            *at = i.wrapping_add(1);
+            return (i < (self.head & N).min(NARROW)).then(|| self.byte(i));
+        }
+        while *at < 256 {
+            let byte = *at as u8;
+            let bits = self.bits(usize::from(byte >> 6)) >> (byte & 63);
+            if bits == 0 {
+                *at = (*at | 63).wrapping_add(1);
+                continue;
+            }
+            let byte = at.wrapping_add(bits.trailing_zeros());
+            *at = byte.wrapping_add(1);
+            return Some(byte as u8);
+        }
+        None
+    }
+
+    /// Makes a node with two children.
+    ///
+    /// # Safety
+    /// `to` is a block of `size(2, false)` bytes that nobody else sees, and the symbols differ.
+    pub(super) unsafe fn make_fork(
+        to: *mut u8,
+        offset: usize,
+        first: (Symbol, u32),
+        second: (Symbol, u32),
+    ) {
+        let (low, high) = if first.0 < second.0 { (first, second) } else { (second, first) };
+        let (kind, bytes) = match (low.0, high.0) {
+            (None, Some(byte)) => (END | 1, [byte, 0, 0, 0]),
+            (low, high) => (2, [low.unwrap_or(0), high.unwrap_or(0), 0, 0]),
+        };
+        // SAFETY: 16 bytes, the caller's duty.
+        unsafe {
+            AtomicU32::from_ptr(to.cast()).store((offset as u32) << 8 | kind, Relaxed);
+            AtomicU32::from_ptr(to.add(4).cast()).store(u32::from_le_bytes(bytes), Relaxed);
+            AtomicU32::from_ptr(to.add(8).cast()).store(low.1, Relaxed);
+            AtomicU32::from_ptr(to.add(12).cast()).store(high.1, Relaxed);
+        }
+    }
+}
+
+fn size_of(n: u32, wide: bool, end: bool) -> u64 {
+    let at = children_at(wide || n > NARROW, n) as u64;
+    at.wrapping_add(u64::from(n.wrapping_add(u32::from(end))).wrapping_mul(4))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::shm::qp::MAX_NODE;
+
+    /// What a node looks like from outside.
+    fn contents(node: &Node) -> BTreeMap<Symbol, u32> {
+        let symbols = std::iter::once(None).chain((0..=255).map(Some));
+        let found: BTreeMap<_, _> =
+            symbols.filter_map(|s| Some((s, node.child(node.find(s)?).load(Relaxed)))).collect();
+        assert_eq!(found.len(), node.children() as usize);
+        for (i, (symbol, child)) in found.iter().enumerate() {
+            assert_eq!(
+                (node.before(*symbol), node.child(i as u32).load(Relaxed)),
+                (i as u32, *child)
+            );
+        }
+        found
+    }
+
+    #[test]
+    fn copies_have_one_child_more_or_less() {
+        for seed in 1..40u64 {
+            let block = || vec![0xeeee_eeeeu32; MAX_NODE as usize / 4 + 8];
+            let mut memory = block();
+            let mut model = BTreeMap::from([(None, 7), (Some(seed as u8), 9)]);
+            // SAFETY: the block is larger than any node.
+            unsafe {
+                Node::make_fork(memory.as_mut_ptr().cast(), 5, (Some(seed as u8), 9), (None, 7));
+            }
+            let mut random = seed;
+            for round in 0..900 {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let symbol = match (random >> 33) as u32 % 257 {
+                    256 => None,
+                    byte => Some(byte as u8),
+                };
+                let node = Node::at(memory.as_mut_ptr().cast());
+                assert_eq!((node.offset(), contents(&node)), (5, model.clone()), "{seed} {round}");
+                let mut copy = block();
+                let to = copy.as_mut_ptr().cast();
+                let grows = round % 600 < 400;
+                let bytes = match model.contains_key(&symbol) {
+                    // SAFETY: the block is larger than any node.
+                    false if grows => unsafe {
+                        node.copy_with(to, symbol, round);
+                        model.insert(symbol, round);
+                        node.size_with(symbol)
+                    },
+                    // SAFETY: as before.
+                    true if !grows && model.len() > 2 => unsafe {
+                        node.copy_without(to, symbol);
+                        model.remove(&symbol);
+                        node.size_without(symbol)
+                    },
+                    _ => continue,
+                };
+                assert!(copy[bytes as usize / 4..].iter().all(|w| *w == 0xeeee_eeee), "too long");
+                memory = copy;
+            }
+        }
+    }
+}

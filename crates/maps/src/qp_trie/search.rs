@@ -1,0 +1,226 @@
+//! Reading: without locks, as long as no block is used again meanwhile.
+
+use std::sync::atomic::{Ordering::Acquire, Ordering::Relaxed, fence};
+
+use super::QpTrie;
+use super::cache::Cached;
+use super::key::Key;
+use super::node::Node;
+use crate::ops::PREFETCH_KEYS;
+use crate::shm::lock::{self, Held};
+use crate::shm::qp::{HEAPS, LEAF};
+
+/// Reads without locks before a reader keeps writers out.
+const TRIES: u32 = 64;
+/// Reads of a reader that cannot take a lock because its memory is read-only.
+const TRIES_READ_ONLY: u32 = 100_000;
+
+impl QpTrie {
+    /// Runs `f` until no block that it may have read was used again meanwhile, at last while no
+    /// writer is at work.
+    #[inline(always)]
+    pub(super) fn read<T>(&self, mut f: impl FnMut() -> T) -> Option<T> {
+        let version = self.memory.version().load(Acquire);
+        let result = f();
+        fence(Acquire);
+        if self.memory.version().load(Relaxed) == version {
+            Some(result)
+        } else {
+            self.read_again(f)
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(super) fn read_again<T>(&self, mut f: impl FnMut() -> T) -> Option<T> {
+        let writable = self.memory.writable();
+        let mut tries = if writable { TRIES } else { TRIES_READ_ONLY };
+        while tries > 0 {
+            let version = self.memory.version().load(Acquire);
+            let result = f();
+            fence(Acquire);
+            if self.memory.version().load(Relaxed) == version {
+                return Some(result);
+            }
+            std::hint::spin_loop();
+            tries = tries.wrapping_sub(1);
+        }
+        if !writable { None } else { self.read_alone(f) }
+    }
+
+    /// Reads while this thread has all heaps, without which no block is used again.
+    #[cold]
+    #[inline(never)]
+    fn read_alone<T>(&self, mut f: impl FnMut() -> T) -> Option<T> {
+        let mut heap = 0u64;
+        let mut mine = 0u64;
+        while heap < HEAPS && self.memory.acquire_heap(heap) {
+            match lock::acquire(self.memory.heap_lock(heap)) {
+                Ok(held) => {
+                    if held.recovered {
+                        self.settle(heap);
+                    }
+                    mine |= 1 << (heap & 63);
+                }
+                // An interrupted writer of this thread changes nothing meanwhile.
+                Err(lock::NotHeld::Mine) => {}
+                Err(_) => break,
+            }
+            heap = heap.wrapping_add(1);
+        }
+        let result = (heap == HEAPS).then(&mut f);
+        while mine != 0 {
+            let heap = u64::from(mine.trailing_zeros());
+            mine &= mine.wrapping_sub(1);
+            let word = self.memory.heap_lock(heap);
+            lock::release(word, Held { word: word.load(Relaxed), recovered: false });
+        }
+        result
+    }
+
+    #[inline(always)]
+    pub(super) fn key_of(&self, leaf: *const u8) -> Key {
+        let (at, len) = self.memory.leaf_key(leaf);
+        // SAFETY: a leaf and its key can be read at any address of the arena, as long as the map is
+        // mapped.
+        unsafe { Key::new(at, len) }
+    }
+
+    /// Finds the leaf of a key, or null.
+    #[inline(always)]
+    pub(super) fn find(&self, key: &Key) -> *mut u8 {
+        if self.has_cache() {
+            match self.cached(key) {
+                Cached::Leaf(leaf) => return leaf,
+                Cached::Nothing => return std::ptr::null_mut(),
+                Cached::Unknown => {}
+            }
+        }
+        self.find_in_trie(key)
+    }
+
+    #[inline(always)]
+    pub(super) fn find_in_trie(&self, key: &Key) -> *mut u8 {
+        let mut reference = self.memory.root().load(Acquire);
+        // Offsets grow on the way; only damage makes it longer.
+        let mut least = 0usize;
+        while let Some(at) = self.memory.block(reference) {
+            if reference & LEAF != 0 {
+                return if self.key_of(at).is(key) { at } else { std::ptr::null_mut() };
+            }
+            let node = Node::at(at);
+            let offset = node.offset();
+            if offset < least {
+                break;
+            }
+            least = offset.wrapping_add(1);
+            let Some(i) = node.step(key) else { break };
+            reference = node.child(i).load(Acquire);
+        }
+        std::ptr::null_mut()
+    }
+
+    /// Finds the leaves of several keys, or null; while one's memory is waited for, the others go on.
+    pub(super) fn find_group(&self, keys: &[Key]) -> [*mut u8; PREFETCH_KEYS] {
+        let mut leaves = [std::ptr::null_mut(); PREFETCH_KEYS];
+        let keys = keys.get(..PREFETCH_KEYS).unwrap_or(keys);
+        if self.has_cache() {
+            keys.iter().for_each(|key| self.prefetch_bucket(key));
+            keys.iter().for_each(|key| self.prefetch_cached(key));
+            for (leaf, key) in leaves.iter_mut().zip(keys) {
+                *leaf = self.find(key);
+            }
+            return leaves;
+        }
+        // Where each has come to: what comes next, and the least offset it may have; 0 is the end.
+        let mut at = [(0u32, 0usize); PREFETCH_KEYS];
+        let root = self.memory.root().load(Acquire);
+        at.iter_mut().take(keys.len()).for_each(|at| at.0 = root);
+        let mut left = keys.len();
+        while left > 0 {
+            left = 0;
+            for ((place, leaf), key) in at.iter_mut().zip(&mut leaves).zip(keys) {
+                let Some(block) = self.memory.block(place.0) else { continue };
+                let node = Node::at(block);
+                let is_leaf = place.0 & LEAF != 0;
+                place.0 = 0;
+                if is_leaf {
+                    if self.key_of(block).is(key) {
+                        *leaf = block;
+                    }
+                } else if node.offset() >= place.1
+                    && let Some(i) = node.step(key)
+                {
+                    *place = (node.child(i).load(Acquire), node.offset() + 1);
+                    self.memory.prefetch_block(place.0);
+                    left += 1;
+                }
+            }
+        }
+        leaves
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(super) fn find_again(&self, key: &Key) -> *mut u8 {
+        self.read_again(|| self.find(key)).unwrap_or(std::ptr::null_mut())
+    }
+
+    /// Finds a leaf that has as much in common with a key as any below `reference` does: it follows
+    /// the key, and where that leads nowhere, the first child. `None` for damage, or when somebody
+    /// changes the trie.
+    #[inline(always)]
+    pub(super) fn nearest_leaf(&self, mut reference: u32, key: &Key) -> Option<*mut u8> {
+        let mut least = 0usize;
+        while let Some(at) = self.memory.block(reference) {
+            if reference & LEAF != 0 {
+                return Some(at);
+            }
+            let node = Node::at(at);
+            let offset = node.offset();
+            if offset < least {
+                break;
+            }
+            least = offset.wrapping_add(1);
+            let next = node.step(key).map_or(0, |i| node.child(i).load(Acquire));
+            reference = if next != 0 { next } else { node.live_from(0)?.1 };
+        }
+        None
+    }
+
+    /// Finds the leaf with the longest key that `key` begins with.
+    pub(super) fn longest_prefix(&self, key: &Key) -> Option<*mut u8> {
+        // All keys that `key` begins with are on the way to it: at the end of a node, or the leaf.
+        let mut reference = self.memory.root().load(Acquire);
+        let mut least = 0usize;
+        let mut best = None;
+        let starts = |leaf: *mut u8| {
+            let found = self.key_of(leaf);
+            found.common(key) == found.len
+        };
+        while let Some(at) = self.memory.block(reference) {
+            if reference & LEAF != 0 {
+                return if starts(at) { Some(at) } else { best };
+            }
+            let node = Node::at(at);
+            let offset = node.offset();
+            if offset < least || offset > key.len {
+                break;
+            }
+            least = offset.wrapping_add(1);
+            if node.has_end() {
+                let end = node.child(0).load(Acquire);
+                match self.memory.block(end) {
+                    Some(leaf) if end & LEAF != 0 && starts(leaf) => best = Some(leaf),
+                    None if end == 0 => {}
+                    // What is left of the way begins with other bytes.
+                    _ => break,
+                }
+            }
+            let Some(byte) = key.byte(offset) else { break };
+            let Some(i) = node.find(Some(byte)) else { break };
+            reference = node.child(i).load(Acquire);
+        }
+        best
+    }
+}

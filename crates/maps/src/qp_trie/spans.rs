@@ -1,0 +1,413 @@
+//! Where blocks come from: spans of pages, each with blocks of one class.
+//!
+//! All of this happens under one lock, a block at a time, in stores that are done all or not at all
+//! ([`Log`]). Writers rarely come here, as their [heaps](super::heap) keep blocks.
+//!
+//! A span whose blocks are all free stays with its class. A program may still have the address of a
+//! value there, and what it stores must not hit anything but a value of the class. Only
+//! [`QpTrie::release_spans`], which waits for running programs, gives spans away, and their memory
+//! back to the system.
+
+use std::sync::atomic::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+
+use super::QpTrie;
+use super::heap::{NotDone, Seat};
+use crate::shm::lock::{self, Held};
+use crate::shm::qp::{LEAF_CLASSES, MAGAZINE, QpMemory};
+use crate::shm::{Access, PAGE};
+use crate::slots::SlotTable;
+
+/// Words of an entry.
+const CLASS: u64 = 0;
+const IN_USE: u64 = 4;
+const FREE: u64 = 8;
+const CARVED: u64 = 12;
+const NEXT: u64 = 16;
+const LAST: u64 = 20;
+const PAGES: u64 = 24;
+const MARKS: u64 = 28;
+
+/// Of a page behind the first one of its span.
+const BEHIND: u32 = u32::MAX;
+/// The span is in the list of its class.
+const LISTED: u32 = 1;
+/// The span's memory was given back.
+const NO_MEMORY: u32 = 2;
+/// Counts how often the first block was taken, in the other bits.
+const USED_AGAIN: u32 = 4;
+
+/// How many pages get memory at a time.
+const PAGES_AT_ONCE: u64 = 16;
+
+impl QpTrie {
+    fn entry(&self, page: u32, word: u64) -> u32 {
+        self.memory.at32(self.entry_at(page, word)).load(Relaxed)
+    }
+
+    fn entry_at(&self, page: u32, word: u64) -> u64 {
+        self.memory.entry_at(page.into()).wrapping_add(word)
+    }
+
+    /// Takes the lock of the spans; what a dead holder was doing is done.
+    fn lock_spans(&self) -> Option<Held> {
+        let held = lock::acquire(self.memory.span_lock()).ok()?;
+        if held.recovered {
+            self.memory.span_log().replay();
+        }
+        Some(held)
+    }
+
+    fn release_span_lock(&self, held: Held) {
+        lock::release(self.memory.span_lock(), held);
+    }
+
+    /// Brings blocks of a class into a heap.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn refill(&self, seat: &Seat, class: u32) -> Result<(), NotDone> {
+        let held = self.lock_spans().ok_or(NotDone::Busy)?;
+        let mut any = false;
+        // Of large ones only what is needed.
+        let want = self.at_a_time(class);
+        let mut i = 0u32;
+        while i < want && self.bring(seat, class, i == 0) {
+            any = true;
+            i = i.wrapping_add(1);
+        }
+        self.release_span_lock(held);
+        if any { Ok(()) } else { Err(NotDone::NoMemory) }
+    }
+
+    /// Returns how many blocks go from a heap to the spans, or come, at a time.
+    fn at_a_time(&self, class: u32) -> u32 {
+        (self.memory.geometry.kept(class) / 2).max(1)
+    }
+
+    /// Brings one block into a heap, from a new span only if `may_grow`.
+    fn bring(&self, seat: &Seat, class: u32, may_grow: bool) -> bool {
+        let count = self.memory.magazine_count(seat.heap, class);
+        let Some(size) = self.memory.geometry.size(class) else { return false };
+        let list = self.memory.class_at(class);
+        let mut head = self.memory.at32(list).load(Relaxed);
+        if head == 0 && !(may_grow && self.add_span(class)) {
+            return false;
+        }
+        head = self.memory.at32(list).load(Relaxed);
+        let Some(page) = head.checked_sub(1) else { return false };
+        if count >= MAGAZINE || self.entry(page, CLASS) != class.wrapping_add(1) {
+            return false;
+        }
+        let log = self.memory.span_log();
+        let n = &mut 0;
+        let (free, carved) = (self.entry(page, FREE), self.entry(page, CARVED));
+        let in_use = self.entry(page, IN_USE);
+        let blocks = self.blocks(page, size);
+        let index = match free.checked_sub(1) {
+            Some(index) => {
+                let next = self.link_of(page, index, class, size);
+                log.write(n, self.entry_at(page, FREE), next);
+                index
+            }
+            None => {
+                log.write(n, self.entry_at(page, CARVED), carved.wrapping_add(1));
+                carved
+            }
+        };
+        if index >= blocks || in_use >= blocks {
+            // Damage; no more of this span.
+            return false;
+        }
+        log.write(n, self.entry_at(page, IN_USE), in_use.wrapping_add(1));
+        let mut marks = self.entry(page, MARKS);
+        if in_use == 0 {
+            let empty = self.memory.empty_spans().load(Relaxed).saturating_sub(1);
+            log.write_wide(n, QpMemory::EMPTY_SPANS, empty);
+            marks = marks.wrapping_add(USED_AGAIN);
+        }
+        if in_use.wrapping_add(1) == blocks {
+            self.unlist(n, page, list);
+            marks &= !LISTED;
+        }
+        log.write(n, self.entry_at(page, MARKS), marks);
+        let block = self.memory.reference(Self::block_at(page, index, size));
+        log.write(n, self.memory.magazine_slot_at(seat.heap, class, count), block);
+        log.write(n, self.memory.magazine_at(seat.heap, class), count.wrapping_add(1));
+        log.commit(*n);
+        true
+    }
+
+    /// Gives blocks of a class from a heap back.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn flush(&self, seat: &Seat, class: u32) -> bool {
+        let Some(held) = self.lock_spans() else { return false };
+        let mut i = 0u32;
+        let many = self.at_a_time(class);
+        while i < many && self.bring_back(seat, class) {
+            i = i.wrapping_add(1);
+        }
+        self.release_span_lock(held);
+        i != 0
+    }
+
+    fn bring_back(&self, seat: &Seat, class: u32) -> bool {
+        let count = self.memory.magazine_count(seat.heap, class);
+        let Some(last) = count.checked_sub(1) else { return false };
+        let slot = self.memory.magazine_slot_at(seat.heap, class, last);
+        let at = self.memory.arena_offset(self.memory.at32(slot).load(Relaxed));
+        let Some((page, index)) = self.find_block(at, class) else { return false };
+        let Some(size) = self.memory.geometry.size(class) else { return false };
+        let Some(link) = self.link_at(page, index, class, size) else { return false };
+        let log = self.memory.span_log();
+        let n = &mut 0;
+        let in_use = self.entry(page, IN_USE).saturating_sub(1);
+        log.write(n, link, self.entry(page, FREE));
+        log.write(n, self.entry_at(page, FREE), index.wrapping_add(1));
+        log.write(n, self.entry_at(page, IN_USE), in_use);
+        if in_use == 0 {
+            let empty = self.memory.empty_spans().load(Relaxed).wrapping_add(1);
+            log.write_wide(n, QpMemory::EMPTY_SPANS, empty);
+        }
+        if self.entry(page, MARKS) & LISTED == 0 {
+            self.enlist(n, page, self.memory.class_at(class));
+        }
+        log.write(n, self.memory.magazine_at(seat.heap, class), last);
+        log.commit(*n);
+        true
+    }
+
+    /// Finds the span and the number of a block of a class.
+    fn find_block(&self, arena_offset: u64, class: u32) -> Option<(u32, u32)> {
+        let size = self.memory.geometry.size(class)?;
+        let mut page = u32::try_from(arena_offset / PAGE).ok()?;
+        if self.entry(page, CLASS) == BEHIND {
+            page = page.checked_sub(self.entry(page, PAGES))?;
+        }
+        let inside = arena_offset.checked_sub(u64::from(page).wrapping_mul(PAGE))?;
+        let index = inside.checked_div(size)?;
+        let fits = self.entry(page, CLASS) == class.wrapping_add(1)
+            && index < u64::from(self.blocks(page, size));
+        fits.then_some((page, index as u32))
+    }
+
+    /// Finds the class of the block that a reference names.
+    pub(super) fn class_of(&self, reference: u32) -> Option<u32> {
+        let mut page = u32::try_from(self.memory.arena_offset(reference) / PAGE).ok()?;
+        if self.entry(page, CLASS) == BEHIND {
+            page = page.checked_sub(self.entry(page, PAGES))?;
+        }
+        let class = self.entry(page, CLASS).checked_sub(1)?;
+        self.memory.geometry.size(class).map(|_| class)
+    }
+
+    fn blocks(&self, page: u32, size: u64) -> u32 {
+        u64::from(self.entry(page, PAGES)).wrapping_mul(PAGE).checked_div(size).unwrap_or(0) as u32
+    }
+
+    fn block_at(page: u32, index: u32, size: u64) -> u64 {
+        u64::from(page).wrapping_mul(PAGE).wrapping_add(u64::from(index).wrapping_mul(size))
+    }
+
+    /// Where a free block names the next one: behind the value of a leaf, so that what a program
+    /// stores there late does no harm.
+    fn link_at(&self, page: u32, index: u32, class: u32, size: u64) -> Option<u64> {
+        let block = self.memory.block(self.memory.reference(Self::block_at(page, index, size)))?;
+        let inside =
+            if (class as usize) < LEAF_CLASSES { self.memory.geometry.length_at } else { 4 };
+        Some(self.memory.offset_of(block).wrapping_add(inside as u64))
+    }
+
+    fn link_of(&self, page: u32, index: u32, class: u32, size: u64) -> u32 {
+        self.link_at(page, index, class, size).map_or(0, |at| self.memory.at32(at).load(Relaxed))
+    }
+
+    /// Takes a span out of the list of its class.
+    fn unlist(&self, n: &mut u64, page: u32, list: u64) {
+        let log = self.memory.span_log();
+        let (next, last) = (self.entry(page, NEXT), self.entry(page, LAST));
+        match last.checked_sub(1) {
+            Some(last) => log.write(n, self.entry_at(last, NEXT), next),
+            None => log.write(n, list, next),
+        }
+        if let Some(next) = next.checked_sub(1) {
+            log.write(n, self.entry_at(next, LAST), last);
+        }
+        log.write(n, self.entry_at(page, MARKS), self.entry(page, MARKS) & !LISTED);
+    }
+
+    /// Puts a span into the list of its class, as the first.
+    fn enlist(&self, n: &mut u64, page: u32, list: u64) {
+        let log = self.memory.span_log();
+        let first = self.memory.at32(list).load(Relaxed);
+        log.write(n, self.entry_at(page, NEXT), first);
+        log.write(n, self.entry_at(page, LAST), 0);
+        if let Some(first) = first.checked_sub(1) {
+            log.write(n, self.entry_at(first, LAST), page.wrapping_add(1));
+        }
+        log.write(n, self.entry_at(page, MARKS), self.entry(page, MARKS) | LISTED);
+        log.write(n, list, page.wrapping_add(1));
+    }
+
+    /// Gives a class another span; `false` when there is no memory.
+    fn add_span(&self, class: u32) -> bool {
+        let Some((pages, list)) = self.memory.geometry.span(class) else { return false };
+        let free_at = self.memory.free_span_at(list);
+        let log = self.memory.span_log();
+        let n = &mut 0;
+        let page = match self.memory.at32(free_at).load(Relaxed).checked_sub(1) {
+            Some(page) => {
+                let end = u64::from(page).wrapping_add(pages);
+                if self.entry(page, MARKS) & NO_MEMORY != 0
+                    && !self.memory.acquire_pages(page.into(), end)
+                {
+                    return false;
+                }
+                log.write(n, free_at, self.entry(page, NEXT));
+                page
+            }
+            None => {
+                let Some(page) = self.fresh_pages(pages) else { return false };
+                log.write_wide(n, QpMemory::USED_PAGES, u64::from(page).wrapping_add(pages));
+                page
+            }
+        };
+        for (word, value) in [
+            (CLASS, class.wrapping_add(1)),
+            (IN_USE, 0),
+            (FREE, 0),
+            (CARVED, 0),
+            (PAGES, pages as u32),
+            (MARKS, (self.entry(page, MARKS) & !(USED_AGAIN - 1)) | LISTED),
+            (NEXT, 0),
+            (LAST, 0),
+        ] {
+            log.write(n, self.entry_at(page, word), value);
+        }
+        let list = self.memory.class_at(class);
+        let first = self.memory.at32(list).load(Relaxed);
+        if let Some(first) = first.checked_sub(1) {
+            log.write(n, self.entry_at(page, NEXT), first.wrapping_add(1));
+            log.write(n, self.entry_at(first, LAST), page.wrapping_add(1));
+        }
+        log.write(n, list, page.wrapping_add(1));
+        let empty = self.memory.empty_spans().load(Relaxed).wrapping_add(1);
+        log.write_wide(n, QpMemory::EMPTY_SPANS, empty);
+        log.commit(*n);
+        true
+    }
+
+    fn acquire_pages(&self, first: u64, end: u64) -> bool {
+        let rows = PAGE / 8;
+        (self.memory.epochs_kept().load(Acquire) == 0
+            || self.epochs.get_memory_of(
+                first.wrapping_mul(rows),
+                end.wrapping_sub(first).wrapping_mul(rows),
+            ))
+            && self.memory.acquire_pages(first, end)
+    }
+
+    /// Gives the insertion epochs of all pages memory, those to come included.
+    pub(super) fn keep_rows(&self) -> bool {
+        let Some(held) = self.lock_spans() else { return false };
+        self.memory.epochs_kept().store(1, Release);
+        let rows = self.memory.backed_pages().load(Relaxed).wrapping_mul(PAGE / 8);
+        let done = self.epochs.get_memory_of(0, rows);
+        self.release_span_lock(held);
+        done
+    }
+
+    /// Finds pages that were never used, with memory.
+    fn fresh_pages(&self, pages: u64) -> Option<u32> {
+        let g = &self.memory.geometry;
+        // Nothing is in the first page, so that no reference is 0.
+        let first = self.memory.used_pages().load(Relaxed).max(1);
+        let end = first.checked_add(pages)?;
+        if end > g.arena_pages {
+            return None;
+        }
+        let backed = self.memory.backed_pages().load(Relaxed).max(first);
+        if end > backed {
+            let many = backed.wrapping_add(PAGES_AT_ONCE).clamp(end, g.arena_pages.max(end));
+            let now = if self.acquire_pages(backed, many) {
+                many
+            } else if self.acquire_pages(backed, end) {
+                end
+            } else {
+                return None;
+            };
+            self.memory.backed_pages().store(now, Relaxed);
+        }
+        let mut i = 1u64;
+        while i < pages {
+            let page = first.wrapping_add(i) as u32;
+            self.memory.at32(self.entry_at(page, CLASS)).store(BEHIND, Relaxed);
+            self.memory.at32(self.entry_at(page, PAGES)).store(i as u32, Relaxed);
+            i = i.wrapping_add(1);
+        }
+        Some(first as u32)
+    }
+
+    /// Gives spans of which no block is in use away, and their memory back; tells whether there were
+    /// any. Waits a moment for programs that run now, as they may still store values there; when one
+    /// runs on, nothing is given away. So this is for users.
+    pub(super) fn release_spans(&self) -> bool {
+        let spans = self.spans_in_no_use();
+        if spans.is_empty() {
+            return false;
+        }
+        match SlotTable::of_object(self.memory.file(), Access::ReadOnly) {
+            Ok(slots) if !slots.runs_end_soon() => return false,
+            // Without a table no program has run.
+            _ => {}
+        }
+        let mut any = false;
+        for (page, marks) in spans {
+            let Some(held) = self.lock_spans() else { return any };
+            any |= self.give_away(page, marks);
+            self.release_span_lock(held);
+        }
+        any
+    }
+
+    /// Lists the spans of which no block is in use, with their marks.
+    fn spans_in_no_use(&self) -> Vec<(u32, u32)> {
+        let used = self.memory.used_pages().load(Acquire).min(self.memory.geometry.arena_pages);
+        let mut spans = Vec::new();
+        let mut page = 1;
+        while u64::from(page) < used {
+            let class = self.entry(page, CLASS);
+            if class != 0 && class != BEHIND && self.entry(page, IN_USE) == 0 {
+                spans.push((page, self.entry(page, MARKS)));
+            }
+            page += self.entry(page, PAGES).max(1);
+        }
+        spans
+    }
+
+    /// Gives a span away, if no block was in use since its marks were seen. The lock is held.
+    fn give_away(&self, page: u32, marks: u32) -> bool {
+        let class = self.entry(page, CLASS).wrapping_sub(1);
+        let unused = self.entry(page, IN_USE) == 0
+            && self.entry(page, MARKS) / USED_AGAIN == marks / USED_AGAIN;
+        let Some((pages, list)) = self.memory.geometry.span(class).filter(|_| unused) else {
+            return false;
+        };
+        let log = self.memory.span_log();
+        let n = &mut 0;
+        if self.entry(page, MARKS) & LISTED != 0 {
+            self.unlist(n, page, self.memory.class_at(class));
+        }
+        let free_at = self.memory.free_span_at(list);
+        log.write(n, self.entry_at(page, CLASS), 0);
+        log.write(n, self.entry_at(page, FREE), 0);
+        log.write(n, self.entry_at(page, CARVED), 0);
+        log.write(n, self.entry_at(page, MARKS), (marks & !(USED_AGAIN - 1)) | NO_MEMORY);
+        log.write(n, self.entry_at(page, NEXT), self.memory.at32(free_at).load(Relaxed));
+        log.write(n, free_at, page.wrapping_add(1));
+        let empty = self.memory.empty_spans().load(Relaxed).saturating_sub(1);
+        log.write_wide(n, QpMemory::EMPTY_SPANS, empty);
+        log.commit(*n);
+        self.memory.release_pages(page.into(), pages);
+        true
+    }
+}

@@ -1,0 +1,525 @@
+//! The mapped file of a qp-trie.
+
+use std::sync::Arc;
+use std::sync::atomic::{
+    AtomicU8, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
+
+use super::geometry::Geometry;
+use super::{
+    BLOCK_CLASSES, CACHE_AT, CACHE_BUCKET, ENTRY, HEAP, HEAPS, LIMBO, LIMBO_AT, LOG, MAGAZINE,
+    MAGAZINE_LEN, MAGAZINES, STRIPE, STRIPES, STRIPES_AT,
+};
+use crate::shm::object::ObjectFile;
+use crate::shm::{PAGE, copy, reserve, sys};
+
+/// A mapped trie.
+#[derive(Debug)]
+pub(crate) struct QpMemory {
+    pub(crate) geometry: Geometry,
+    file: Arc<ObjectFile>,
+    base: *mut u8,
+    arena: *mut u8,
+    arena_len: u64,
+}
+
+// SAFETY: `base` is the payload of `file`, reached through atomics and word-wise copies only.
+unsafe impl Send for QpMemory {}
+// SAFETY: `base` is the payload of `file`, reached through atomics and word-wise copies only.
+unsafe impl Sync for QpMemory {}
+
+/// Stores that are done all or not at all, also when who does them dies: they are written down, then
+/// counted, then done, then forgotten. Who takes the lock of a log over from a dead holder does them
+/// again.
+#[derive(Clone, Copy)]
+pub(crate) struct Log<'a> {
+    memory: &'a QpMemory,
+    at: u64,
+}
+
+impl QpMemory {
+    /// Takes a file whose payload must be as long as the geometry says.
+    pub(crate) fn new(file: Arc<ObjectFile>, geometry: Geometry) -> Option<Self> {
+        let base = file.payload().at(0, geometry.payload_len)?;
+        let arena = base.wrapping_add(geometry.arena_at as usize);
+        let arena_len = geometry.arena_pages * PAGE;
+        Some(Self { geometry, file, base, arena, arena_len })
+    }
+
+    pub(crate) fn writable(&self) -> bool {
+        self.file.writable()
+    }
+
+    pub(crate) fn file(&self) -> &Arc<ObjectFile> {
+        &self.file
+    }
+
+    /// # Safety
+    /// `at` is a multiple of eight below the length of the payload.
+    #[inline(always)]
+    unsafe fn word(&self, at: u64) -> &AtomicU64 {
+        debug_assert!(at & 7 == 0 && at + 8 <= self.geometry.payload_len);
+        // SAFETY: the caller's promise; `new` checked the length of the payload.
+        unsafe { AtomicU64::from_ptr(self.base.add(at as usize).cast()) }
+    }
+
+    /// # Safety
+    /// `at` is a multiple of four below the length of the payload.
+    #[inline(always)]
+    unsafe fn half(&self, at: u64) -> &AtomicU32 {
+        debug_assert!(at & 3 == 0 && at + 4 <= self.geometry.payload_len);
+        // SAFETY: the caller's promise; `new` checked the length of the payload.
+        unsafe { AtomicU32::from_ptr(self.base.add(at as usize).cast()) }
+    }
+
+    /// A word of the first page.
+    #[inline(always)]
+    fn common<const AT: u64>(&self) -> &AtomicU64 {
+        const { assert!(AT & 7 == 0 && AT < PAGE) };
+        // SAFETY: inside the first page of the payload.
+        unsafe { self.word(AT) }
+    }
+
+    /// Changes before blocks that left the trie are used again.
+    #[inline(always)]
+    pub(crate) fn version(&self) -> &AtomicU64 {
+        self.common::<0>()
+    }
+
+    #[inline(always)]
+    pub(crate) fn root(&self) -> &AtomicU32 {
+        // SAFETY: inside the first page.
+        unsafe { self.half(Self::ROOT_AT) }
+    }
+
+    /// Where the root lies.
+    pub(crate) const ROOT_AT: u64 = 64;
+
+    /// The lock of spans.
+    pub(crate) fn span_lock(&self) -> &AtomicU64 {
+        self.common::<128>()
+    }
+
+    /// Elements, and those that are about to be put in.
+    pub(crate) fn reserved(&self) -> &AtomicU64 {
+        self.common::<136>()
+    }
+
+    /// Not zero when a writer died since [`QpMemory::reserved`] was last counted.
+    pub(crate) fn suspect(&self) -> &AtomicU64 {
+        self.common::<144>()
+    }
+
+    /// The lock of who takes elements exactly.
+    pub(crate) fn taker_lock(&self) -> &AtomicU64 {
+        self.common::<152>()
+    }
+
+    /// Pages of the arena that were ever in a span.
+    pub(crate) const USED_PAGES: u64 = 160;
+    pub(crate) fn used_pages(&self) -> &AtomicU64 {
+        self.common::<160>()
+    }
+
+    /// Pages of the arena that got memory; spans that were emptied may have lost theirs.
+    pub(crate) fn backed_pages(&self) -> &AtomicU64 {
+        self.common::<168>()
+    }
+
+    /// Spans of which no block is in use, but which still belong to a class.
+    pub(crate) const EMPTY_SPANS: u64 = 176;
+    pub(crate) fn empty_spans(&self) -> &AtomicU64 {
+        self.common::<176>()
+    }
+
+    /// A bit for each heap that has memory.
+    pub(crate) fn heaps_backed(&self) -> &AtomicU64 {
+        self.common::<184>()
+    }
+
+    /// Not zero when pages get memory for their insertion epochs, too.
+    pub(crate) fn epochs_kept(&self) -> &AtomicU64 {
+        self.common::<592>()
+    }
+
+    pub(crate) fn span_log(&self) -> Log<'_> {
+        Log { memory: self, at: 192 }
+    }
+
+    /// Where the first span of a list of free ones is named.
+    pub(crate) fn free_span_at(&self, list: u64) -> u64 {
+        1024u64.wrapping_add((list & 63).wrapping_mul(4))
+    }
+
+    /// Where the first span with room for blocks of a class is named.
+    pub(crate) fn class_at(&self, class: u32) -> u64 {
+        let class = u64::from(class).min(BLOCK_CLASSES as u64 - 1);
+        2048u64.wrapping_add(class.wrapping_mul(4))
+    }
+
+    /// Returns the 32-bit word at an offset that this module computed.
+    #[inline(always)]
+    pub(crate) fn at32(&self, at: u64) -> &AtomicU32 {
+        let at = if at & 3 == 0 && at < self.geometry.payload_len { at } else { Self::ROOT_AT + 4 };
+        // SAFETY: aligned and inside the payload, whose length is a multiple of pages.
+        unsafe { self.half(at) }
+    }
+
+    /// Returns the lock of a stripe.
+    #[inline(always)]
+    pub(crate) fn stripe(&self, i: u64) -> &AtomicU64 {
+        // SAFETY: one of the stripes.
+        unsafe { self.word(STRIPES_AT.wrapping_add((i & (STRIPES - 1)).wrapping_mul(STRIPE))) }
+    }
+
+    #[inline(always)]
+    fn heap_at(&self, heap: u64) -> u64 {
+        self.geometry.heaps_at.wrapping_add((heap & (HEAPS - 1)).wrapping_mul(HEAP))
+    }
+
+    #[inline(always)]
+    pub(crate) fn heap_lock(&self, heap: u64) -> &AtomicU64 {
+        // SAFETY: a word of one of the heaps.
+        unsafe { self.word(self.heap_at(heap)) }
+    }
+
+    /// Where a heap counts elements: those it put in less those it took out.
+    #[inline(always)]
+    pub(crate) fn heap_count_at(&self, heap: u64) -> u64 {
+        self.heap_at(heap).wrapping_add(8)
+    }
+
+    #[inline(always)]
+    pub(crate) fn heap_count(&self, heap: u64) -> &AtomicU64 {
+        // SAFETY: a word of one of the heaps.
+        unsafe { self.word(self.heap_count_at(heap)) }
+    }
+
+    /// Where a heap counts its blocks in limbo.
+    #[inline(always)]
+    pub(crate) fn limbo_count_at(&self, heap: u64) -> u64 {
+        self.heap_at(heap).wrapping_add(16)
+    }
+
+    /// Where a heap counts the bytes of its blocks in limbo.
+    #[inline(always)]
+    pub(crate) fn limbo_bytes_at(&self, heap: u64) -> u64 {
+        self.heap_at(heap).wrapping_add(20)
+    }
+
+    #[inline(always)]
+    pub(crate) fn limbo_bytes(&self, heap: u64) -> u64 {
+        self.at32(self.limbo_bytes_at(heap)).load(Relaxed).into()
+    }
+
+    #[inline(always)]
+    pub(crate) fn limbo_count(&self, heap: u64) -> u64 {
+        self.at32(self.limbo_count_at(heap)).load(Relaxed).min(LIMBO as u32).into()
+    }
+
+    #[inline(always)]
+    pub(crate) fn limbo_at(&self, heap: u64, i: u64) -> u64 {
+        let i = i & (LIMBO - 1);
+        self.heap_at(heap).wrapping_add(LIMBO_AT).wrapping_add(i.wrapping_mul(4))
+    }
+
+    #[inline(always)]
+    pub(crate) fn heap_log(&self, heap: u64) -> Log<'_> {
+        Log { memory: self, at: self.heap_at(heap).wrapping_add(64) }
+    }
+
+    /// Where a magazine's count lies; its blocks follow.
+    #[inline(always)]
+    pub(crate) fn magazine_at(&self, heap: u64, class: u32) -> u64 {
+        let class = u64::from(class).min(BLOCK_CLASSES as u64 - 1);
+        self.heap_at(heap).wrapping_add(MAGAZINES).wrapping_add(class.wrapping_mul(MAGAZINE_LEN))
+    }
+
+    #[inline(always)]
+    pub(crate) fn magazine_count(&self, heap: u64, class: u32) -> u32 {
+        self.at32(self.magazine_at(heap, class)).load(Relaxed).min(MAGAZINE)
+    }
+
+    #[inline(always)]
+    pub(crate) fn magazine_slot_at(&self, heap: u64, class: u32, i: u32) -> u64 {
+        let i = u64::from(i).min(u64::from(MAGAZINE) - 1).wrapping_add(1);
+        self.magazine_at(heap, class).wrapping_add(i.wrapping_mul(4))
+    }
+
+    /// Gives a heap memory.
+    pub(crate) fn acquire_heap(&self, heap: u64) -> bool {
+        let bit = 1 << (heap & 63);
+        if self.heaps_backed().load(Acquire) & bit != 0 {
+            return true;
+        }
+        let from = self.base.wrapping_add(self.heap_at(heap) as usize);
+        // SAFETY: one of the heaps, in a payload that writers have mapped writable.
+        let done = self.writable() && unsafe { reserve::populate(from, HEAP) };
+        if done {
+            self.heaps_backed().fetch_or(bit, Release);
+        }
+        done
+    }
+
+    /// Where the entry of a page of the arena lies.
+    #[inline(always)]
+    pub(crate) fn entry_at(&self, page: u64) -> u64 {
+        let page = page.min(self.geometry.arena_pages.wrapping_sub(1));
+        self.geometry.entries_at.wrapping_add(page.wrapping_mul(ENTRY))
+    }
+
+    /// Gives pages of the arena, and their entries, memory.
+    pub(crate) fn acquire_pages(&self, first: u64, end: u64) -> bool {
+        let g = &self.geometry;
+        if !self.writable() || first > end || end > g.arena_pages {
+            return false;
+        }
+        let entries = self.base.wrapping_add(self.entry_at(first) as usize);
+        let pages = self.arena.wrapping_add((first.wrapping_mul(PAGE)) as usize);
+        let n = end.wrapping_sub(first);
+        // SAFETY: both lie inside the payload, which is mapped writable.
+        unsafe {
+            reserve::populate(entries, n.wrapping_mul(ENTRY))
+                && reserve::populate(pages, n.wrapping_mul(PAGE))
+        }
+    }
+
+    /// Gives the memory of pages of the arena back to the system; they read as zero then.
+    pub(crate) fn release_pages(&self, first: u64, n: u64) {
+        if self.writable() && first.saturating_add(n) <= self.geometry.arena_pages {
+            let from = self.arena.wrapping_add((first.wrapping_mul(PAGE)) as usize);
+            // SAFETY: pages of the arena, which nobody uses.
+            unsafe { sys::release(from, (n.wrapping_mul(PAGE)) as usize) };
+        }
+    }
+
+    /// Returns the address of the block that a reference names; `None` for 0 and for garbage. A
+    /// whole node or leaf can be read there.
+    #[inline(always)]
+    pub(crate) fn block(&self, reference: u32) -> Option<*mut u8> {
+        let at = u64::from(reference >> 1) << (self.geometry.unit_shift & 63);
+        // SAFETY: inside the arena, behind which there is slack for a whole block.
+        (at >= PAGE && at < self.arena_len).then(|| unsafe { self.arena.add(at as usize) })
+    }
+
+    /// Returns where the block of a reference lies in the arena.
+    #[inline(always)]
+    pub(crate) fn arena_offset(&self, reference: u32) -> u64 {
+        u64::from(reference >> 1) << (self.geometry.unit_shift & 63)
+    }
+
+    /// Returns the reference, without mark, of a place in the arena.
+    #[inline(always)]
+    pub(crate) fn reference(&self, arena_offset: u64) -> u32 {
+        ((arena_offset >> (self.geometry.unit_shift & 63)) as u32) << 1
+    }
+
+    /// Returns where an address in the payload lies.
+    #[inline(always)]
+    pub(crate) fn offset_of(&self, address: *const u8) -> u64 {
+        (address as u64).wrapping_sub(self.base as u64)
+    }
+
+    /// Returns the length and address of a leaf's key. Garbage is cut.
+    #[inline(always)]
+    pub(crate) fn leaf_key(&self, leaf: *const u8) -> (*const u8, usize) {
+        let g = &self.geometry;
+        // SAFETY: a block is readable as far as the longest leaf goes.
+        unsafe {
+            let at = leaf.add(g.length_at);
+            let len = if g.key_at.wrapping_sub(g.length_at) == 2 {
+                copy::load_tail(at, 2)
+            } else {
+                copy::load_tail(at, 4)
+            };
+            (leaf.add(g.key_at), len.min(g.max_key) as usize)
+        }
+    }
+
+    /// Fills a block that nobody else sees as a leaf, but for its value.
+    ///
+    /// # Safety
+    /// The block is of the class for a key of this length, which is at most the longest one;
+    /// `key..key+len` is readable.
+    #[inline(always)]
+    pub(crate) unsafe fn fill_leaf(&self, leaf: *mut u8, key: *const u8, len: usize) {
+        let g = &self.geometry;
+        // SAFETY: the block has room for the head and the key; the rest is the caller's duty.
+        unsafe {
+            let length = (len as u64).to_le_bytes();
+            let width = g.key_at.wrapping_sub(g.length_at);
+            copy::store_bytes(leaf.add(g.length_at), length.as_ptr(), width);
+            copy::store_bytes(leaf.add(g.key_at), key, len);
+        }
+    }
+
+    /// Stores the value of a leaf; one of at most eight bytes by one store.
+    ///
+    /// # Safety
+    /// `leaf` is a leaf's block that stays one meanwhile; `value` points to a value in readable
+    /// bytes.
+    #[inline(always)]
+    pub(crate) unsafe fn set_value(&self, leaf: *mut u8, value: *const u8) {
+        let size = self.geometry.value_size;
+        // SAFETY: the place has room for a value rounded up; the rest is the caller's duty.
+        unsafe {
+            if size <= 4 {
+                let word = if size == 4 {
+                    copy::load_tail(value, 4)
+                } else {
+                    copy::load_tail(value, size & 3)
+                };
+                AtomicU32::from_ptr(leaf.cast()).store(word as u32, Relaxed);
+            } else {
+                copy::store(leaf, value, size);
+            }
+        }
+    }
+
+    /// Copies the value of a leaf out; `out` is at most as long as values are.
+    #[inline(always)]
+    pub(crate) fn read_value(&self, leaf: *mut u8, out: &mut [u8]) {
+        let size = self.geometry.value_size;
+        if size <= 4 {
+            // SAFETY: a block is readable as far as the longest leaf goes, and aligned to four.
+            let word = unsafe { AtomicU32::from_ptr(leaf.cast()) }.load(Relaxed).to_ne_bytes();
+            for (to, from) in out.iter_mut().zip(word) {
+                *to = from;
+            }
+        } else {
+            let n = out.len().min(size);
+            // SAFETY: the same; blocks are aligned to eight where values are larger than four.
+            unsafe { copy::load(&mut out[..n], leaf) };
+        }
+    }
+
+    /// Returns the bucket of the cache for a hash: its address.
+    #[inline(always)]
+    pub(crate) fn bucket(&self, hash: u64) -> *mut u8 {
+        let g = &self.geometry;
+        let i = (hash >> 32).wrapping_mul(g.buckets) >> 32;
+        let at = CACHE_AT.wrapping_add(i.wrapping_mul(CACHE_BUCKET));
+        self.base.wrapping_add(at as usize)
+    }
+
+    /// Returns a bucket's state.
+    ///
+    /// # Safety
+    /// `bucket` is from [`QpMemory::bucket`] of a trie with a cache.
+    #[inline(always)]
+    pub(crate) unsafe fn bucket_state(&self, bucket: *mut u8) -> &AtomicU32 {
+        // SAFETY: inside the bucket.
+        unsafe { AtomicU32::from_ptr(bucket.add(12).cast()) }
+    }
+
+    /// Returns a tag of a bucket.
+    ///
+    /// # Safety
+    /// As [`QpMemory::bucket_state`], and `i` is below [`CACHED`](super::CACHED).
+    #[inline(always)]
+    pub(crate) unsafe fn tag(&self, bucket: *mut u8, i: u64) -> &AtomicU8 {
+        // SAFETY: inside the bucket.
+        unsafe { AtomicU8::from_ptr(bucket.add(i as usize)) }
+    }
+
+    /// Returns a leaf of a bucket.
+    ///
+    /// # Safety
+    /// As [`QpMemory::tag`].
+    #[inline(always)]
+    pub(crate) unsafe fn cached(&self, bucket: *mut u8, i: u64) -> &AtomicU32 {
+        // SAFETY: inside the bucket.
+        unsafe {
+            AtomicU32::from_ptr(
+                bucket.add(16usize.wrapping_add((i as usize).wrapping_mul(4))).cast(),
+            )
+        }
+    }
+
+    /// Asks for a cache line; any address will do.
+    #[inline(always)]
+    pub(crate) fn prefetch(at: *const u8) {
+        // SAFETY: prefetching has no effect but on the cache, whatever the address.
+        unsafe {
+            std::arch::asm!("prefetcht0 byte ptr [{}]", in(reg) at, options(nostack, readonly, preserves_flags))
+        };
+    }
+
+    /// Asks for the beginning of a block.
+    #[inline(always)]
+    pub(crate) fn prefetch_block(&self, reference: u32) {
+        let at = u64::from(reference >> 1) << (self.geometry.unit_shift & 63);
+        Self::prefetch(self.arena.wrapping_add(at as usize));
+    }
+}
+
+impl Log<'_> {
+    fn count(&self) -> &AtomicU64 {
+        // SAFETY: a word of a log.
+        unsafe { self.memory.word(self.at) }
+    }
+
+    /// Tells whether there are stores that may not be done.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.count().load(Acquire) != 0
+    }
+
+    /// Writes the `i`th store down. The lock of the log is held.
+    #[inline(always)]
+    pub(crate) fn write(&self, i: &mut u64, at: u64, value: u32) {
+        self.write_any(i, at, value.into());
+    }
+
+    /// As [`Log::write`], for 64 bits at a multiple of eight.
+    #[inline(always)]
+    pub(crate) fn write_wide(&self, i: &mut u64, at: u64, value: u64) {
+        self.write_any(i, at | 1, value);
+    }
+
+    #[inline(always)]
+    fn write_any(&self, i: &mut u64, at: u64, value: u64) {
+        let entry = self.at.wrapping_add(8).wrapping_add((*i).min(LOG - 1).wrapping_mul(16));
+        // SAFETY: words of a log.
+        unsafe {
+            self.memory.word(entry).store(at, Relaxed);
+            self.memory.word(entry.wrapping_add(8)).store(value, Relaxed);
+        }
+        *i = i.wrapping_add(1);
+    }
+
+    /// Does the first `n` stores, which were written down.
+    #[inline(always)]
+    pub(crate) fn commit(&self, n: u64) {
+        // From here on whoever finds this lock's holder dead does them.
+        self.count().store(n, Release);
+        self.replay();
+    }
+
+    /// Does what is written down, if anything is; garbage is passed over.
+    pub(crate) fn replay(&self) {
+        let n = self.count().load(Acquire).min(LOG);
+        let mut i = 0u64;
+        while i < n {
+            let entry = self.at.wrapping_add(8).wrapping_add(i.wrapping_mul(16));
+            // SAFETY: words of a log.
+            let (at, value) = unsafe {
+                (
+                    self.memory.word(entry).load(Relaxed),
+                    self.memory.word(entry.wrapping_add(8)).load(Relaxed),
+                )
+            };
+            let last = self.memory.geometry.payload_len.wrapping_sub(8);
+            // SAFETY: inside the payload, as just checked, and aligned. Pairs with the Acquire loads
+            // of readers.
+            unsafe {
+                if at & 7 == 1 && at <= last {
+                    self.memory.word(at & !7).store(value, Release);
+                } else if at & 3 == 0 && at <= last {
+                    self.memory.half(at).store(value as u32, Release);
+                }
+            }
+            i = i.wrapping_add(1);
+        }
+        self.count().store(0, Release);
+    }
+}
