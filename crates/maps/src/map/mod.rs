@@ -4,6 +4,7 @@
 #[cfg(test)]
 mod bytes_keys;
 mod open;
+#[cfg(feature = "users")]
 mod ordered;
 pub(crate) mod prog;
 #[cfg(feature = "users")]

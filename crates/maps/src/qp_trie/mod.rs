@@ -354,6 +354,10 @@ impl ExactTake for QpTrie {
 }
 
 impl ProgOps for QpTrie {
+    fn is_waited_for(&self) -> bool {
+        true
+    }
+
     unsafe fn prog_lookup(&self, key: *const u8) -> *mut u8 {
         // SAFETY: the caller's duty.
         let key = unsafe { self.prog_key(key) };
