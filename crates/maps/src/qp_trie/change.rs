@@ -474,7 +474,11 @@ impl QpTrie {
             return Err(-i64::from(EINVAL));
         }
         let Some(seat) = self.sit() else { return Err(-i64::from(EBUSY)) };
-        let result = self.remove_seated(&seat, key, how);
+        let mut result = self.remove_seated(&seat, key, how);
+        if result == Err(-i64::from(ENOMEM)) {
+            self.scavenge(&seat);
+            result = self.remove_seated(&seat, key, how);
+        }
         if let Ok(leaf) = result
             && let Some(at) = self.memory.block(leaf)
         {

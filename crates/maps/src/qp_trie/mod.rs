@@ -243,7 +243,12 @@ impl UserOps for QpTrie {
     }
 
     fn delete(&self, key: &[u8]) -> Result<(), MapError> {
-        let done = self.remove(&Self::user_key(key));
+        let key = Self::user_key(key);
+        let mut done = self.remove(&key);
+        if done == -i64::from(ENOMEM) && self.release_spans() {
+            // A node was to be copied.
+            done = self.remove(&key);
+        }
         self.tidy();
         self.user_result(done, 0)
     }
