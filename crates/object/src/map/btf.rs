@@ -9,7 +9,7 @@ use crate::btf::{Kind, TypeId};
 use crate::elf::{Elf, Place};
 use crate::{Btf, ObjectError};
 use object::elf::R_BPF_64_64;
-use skep_isa::{KeyShape, MapFlags, MapType};
+use skep_isa::{MapFlags, MapType};
 
 /// Eight bytes of data (Documentation/bpf/llvm_reloc.rst). Before LLVM 13 these were of type
 /// [`R_BPF_64_64`].
@@ -217,7 +217,7 @@ impl<'a> Definition<'a> {
         }
         let mut spec = self.spec;
         spec.map_type = map_type;
-        spec.keys = KeyShape::Fixed(self.key_size.unwrap_or(0));
+        spec.keys = map_type.row().key_shape(self.key_size.unwrap_or(0), spec.map_extra);
         spec.value_size = self.value_size.unwrap_or(0);
         if matches!(map_type, MapType::Ringbuf | MapType::UserRingbuf) {
             spec.max_entries = ring_size(spec.max_entries);
