@@ -12,7 +12,7 @@ use skep_maps::{MapDef, MapError};
 use skep_object::{CoreTarget, InnerValue, LinkError, LinkOptions, Linked, MapSpec, Object};
 use skep_verifier::{Options, Rejection, Verified};
 
-use crate::load::definition::definition;
+use crate::load::definition::{check_key_type, definition};
 use crate::load::error::LoadError;
 use crate::prototypes::{Asked, Catalog, Proved, Resolved};
 
@@ -171,6 +171,7 @@ pub(crate) fn check_maps(
 ) -> Result<(), LoadError> {
     for (spec, _) in object.maps.iter().zip(needed).filter(|(_, needed)| **needed) {
         let err = |source| LoadError::Map { name: spec.name.clone(), source };
+        check_key_type(spec, object.btf.as_deref()).map_err(err)?;
         let outer = def(spec);
         outer.check_creation().map_err(err)?;
         for (slot, value) in &spec.values {

@@ -1,8 +1,11 @@
 //! From the maps of objects to the definitions of map files.
 
+use skep_isa::errno::EINVAL;
+use skep_isa::map::{DynptrUser, KeyForm};
 use skep_isa::{MapFlags, MapType};
 use skep_maps::slots::FILE_NAME as SLOTS;
-use skep_maps::{Map, MapDef};
+use skep_maps::{Map, MapDef, MapError};
+use skep_object::btf::{Kind as Type, TypeId};
 use skep_object::{Btf, MapSpec};
 use skep_store::dir::{Dir, Kind};
 use skep_verifier::fields::FieldKind;
@@ -55,6 +58,57 @@ pub fn definition(spec: &MapSpec, btf: Option<&Btf>, btf_id: u32) -> MapDef {
     }
 }
 
+/// Deepest nesting of structures that is looked into.
+const DEPTH: u32 = 8;
+
+/// What a key's type has to do with `struct bpf_dynptr`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Dynptr {
+    Not,
+    Is,
+    /// There is one in it.
+    Holds,
+}
+
+fn dynptr_in(btf: &Btf, type_id: TypeId, depth: u32) -> Dynptr {
+    let Ok((id, ty)) = btf.resolve(type_id) else { return Dynptr::Not };
+    let holds = |inner| depth > 0 && dynptr_in(btf, inner, depth - 1) != Dynptr::Not;
+    let size = u64::from(DynptrUser::SIZE);
+    match &ty.kind {
+        Type::Struct(_) if btf.name(id) == "bpf_dynptr" && btf.size_of(id) == Ok(size) => {
+            Dynptr::Is
+        }
+        Type::Struct(s) | Type::Union(s) if s.members.iter().any(|m| holds(m.type_id)) => {
+            Dynptr::Holds
+        }
+        Type::Array(a) if holds(a.elem) => Dynptr::Holds,
+        _ => Dynptr::Not,
+    }
+}
+
+/// Checks the type of a map's keys, where it says what they are: byte strings are keys of the type
+/// `struct bpf_dynptr`, and no others are.
+pub(crate) fn check_key_type(spec: &MapSpec, btf: Option<&Btf>) -> Result<(), MapError> {
+    if let Some(inner) = &spec.inner {
+        check_key_type(inner, btf)?;
+    }
+    if spec.map_type.row().keys != KeyForm::Dynptr {
+        return Ok(());
+    }
+    let found = btf
+        .filter(|_| spec.key_type_id != 0)
+        .map_or(Dynptr::Not, |btf| dynptr_in(btf, spec.key_type_id, DEPTH));
+    let what = match (spec.map_extra, found) {
+        (0, Dynptr::Not) | (1.., Dynptr::Is) => return Ok(()),
+        (0, Dynptr::Is) => "keys are byte strings, and `map_extra` must say how long they may be",
+        (1.., Dynptr::Not) => {
+            "`map_extra` is the length of byte strings, whose type is `struct bpf_dynptr`"
+        }
+        (_, Dynptr::Holds) => "`struct bpf_dynptr` must be the whole key, not a part of it",
+    };
+    Err(MapError::Definition { map_type: spec.map_type, what, errno: EINVAL })
+}
+
 /// Creates a map that no object asked for.
 pub(crate) fn own_map(
     dir: &Dir,
@@ -101,7 +155,43 @@ pub(super) fn slot_table(dir: &Dir) -> Result<(), LoadError> {
 
 #[cfg(test)]
 mod tests {
+    use skep_isa::KeyShape;
+    use skep_object::Object;
+
     use super::*;
+
+    #[test]
+    fn only_whole_dynptrs_are_keys_of_any_length() {
+        let path = format!("{}/tests/data/qp_trie/keys.bpf.o", env!("CARGO_MANIFEST_DIR"));
+        let object = Object::parse(&std::fs::read(path).expect("the fixture is committed"))
+            .expect("definitions that Linux would refuse are no reason to refuse the object");
+        let not = "`map_extra` is the length of byte strings, whose type is `struct bpf_dynptr`";
+        let part = "`struct bpf_dynptr` must be the whole key, not a part of it";
+        let none = "keys are byte strings, and `map_extra` must say how long they may be";
+        for (name, keys, want) in [
+            ("paths", KeyShape::Bytes { max: 255 }, None),
+            ("named_otherwise", KeyShape::Bytes { max: 255 }, None),
+            ("numbers", KeyShape::Fixed(8), None),
+            ("sixteen", KeyShape::Fixed(16), None),
+            ("in_a_hash", KeyShape::Fixed(16), None),
+            ("around_in_a_hash", KeyShape::Fixed(24), None),
+            ("other_name", KeyShape::Bytes { max: 4 }, Some(not)),
+            ("untyped", KeyShape::Bytes { max: 4 }, Some(not)),
+            ("other_size", KeyShape::Fixed(8), Some(not)),
+            ("around", KeyShape::Bytes { max: 4 }, Some(part)),
+            ("around_with_more", KeyShape::Fixed(24), Some(part)),
+            ("no_length", KeyShape::Fixed(16), Some(none)),
+        ] {
+            let spec = object.maps.iter().find(|m| m.name == name).expect(name);
+            let said = check_key_type(spec, object.btf.as_deref()).map_err(|e| match e {
+                MapError::Definition { map_type: MapType::QpTrie, what, errno: EINVAL } => what,
+                other => panic!("{name}: {other}"),
+            });
+            assert_eq!((spec.keys, said.err()), (keys, want), "{name}");
+            assert_eq!(definition(spec, object.btf.as_deref(), 0).key_shape(), keys, "{name}");
+        }
+        assert_eq!(object.maps.len(), 12);
+    }
 
     #[test]
     fn sizes_that_the_kernel_would_refuse_are_rounded_as_libbpf_does() {

@@ -1,0 +1,22 @@
+/* The map types of skep that Linux does not have. Include it behind <linux/bpf.h> or vmlinux.h, and <bpf/bpf_helpers.h>. */
+#pragma once
+
+/*
+ * A map in the order of its keys, which are byte strings of any length up to map_extra:
+ *
+ *	struct {
+ *		__uint(type, BPF_MAP_TYPE_QP_TRIE);
+ *		__type(key, struct bpf_dynptr);
+ *		__type(value, __u64);
+ *		__uint(max_entries, 10000);
+ *		__uint(map_extra, 255);
+ *		__uint(map_flags, BPF_F_NO_PREALLOC);
+ *	} paths SEC(".maps");
+ *
+ * A program passes the address of a dynptr of memory or of a ring buffer's record as key. Without map_extra, keys have one size
+ * between 1 and 256 bytes, and are passed as those of a hash.
+ */
+#define BPF_MAP_TYPE_QP_TRIE 0x03630001
+
+/* In map_flags: no cache of leaves, which takes 7 bytes a key and makes lookups of single keys about as fast as a hash's. */
+#define SKEP_F_NO_LEAF_CACHE (1U << 30)
