@@ -83,9 +83,7 @@ impl Walk<'_> {
                 // The number of turns decides whether there is another.
                 self.flow.mark(first.node);
             }
-            (Some(Callback::EachElement), Kind::Map(map))
-                if self.spec(map).is_some_and(|m| matches!(m.keys, KeyShape::Fixed(_))) =>
-            {
+            (Some(Callback::EachElement), Kind::Map(map)) => {
                 self.show_element(&mut callee, map);
                 callee.regs[4] = *called.reg(3);
             }
@@ -124,7 +122,12 @@ impl Walk<'_> {
 
     /// What a function sees of an element of a map.
     fn show_element(&mut self, callee: &mut Frame, map: u32) {
-        for (reg, kind) in [(1, Kind::Map(map)), (2, Kind::Key(map)), (3, Kind::Value(map))] {
+        let key = match self.spec(map).map(|m| m.keys) {
+            // One that may only be read; the helpers that would write to it see that.
+            Some(KeyShape::Bytes { .. }) => Kind::Dynptr(DynptrKind::Local),
+            _ => Kind::Key(map),
+        };
+        for (reg, kind) in [(1, Kind::Map(map)), (2, key), (3, Kind::Value(map))] {
             callee.regs[reg] = Reg::of(kind);
         }
         if self.may_hold_lock(Kind::Value(map)) {

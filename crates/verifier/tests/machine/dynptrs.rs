@@ -22,6 +22,8 @@ pub struct Dynptr {
     bytes: Vec<u8>,
     to: To,
     size: u64,
+    /// The program may only read what it leads to.
+    read_only: bool,
     /// The record that must be given back, whether there is memory or not.
     record: Option<usize>,
 }
@@ -30,15 +32,43 @@ const SIZE: u64 = 16;
 const FAILED: u64 = -22i64 as u64;
 
 impl Machine<'_> {
+    /// Where a dynptr is, or will be: on the stack, or where a callback is shown one.
     fn dynptr_place(&self, v: Value) -> Result<(usize, u64), Stop> {
-        let Tag::Memory(stack) = v.tag else {
+        let Tag::Memory(object) = v.tag else {
             return Err(Stop::trap("a dynptr that is no memory"));
         };
-        let off = v.bits.wrapping_sub(self.memory.objects[stack].base);
-        if self.memory.objects[stack].kind != Kind::Stack || !off.is_multiple_of(8) {
+        let off = v.bits.wrapping_sub(self.memory.objects[object].base);
+        let shown = || self.dynptrs.contains_key(&(object, off));
+        let stack = self.memory.objects[object].kind == Kind::Stack;
+        if !off.is_multiple_of(8) || !stack && !shown() {
             return Err(Stop::trap("a dynptr that is not on the stack, or not aligned"));
         }
-        Ok((stack, off))
+        Ok((object, off))
+    }
+
+    /// A dynptr of a map's key, for a callback.
+    pub fn show_dynptr(&mut self, key: &[u8]) -> Value {
+        let to = self.memory.make(Kind::Lent, key.len() as u64, Some(key));
+        let at = self.memory.make_random(Kind::Lent, SIZE, self.r);
+        for object in [to, at] {
+            self.memory.objects[object].writable = false;
+        }
+        let bytes = (0..SIZE).filter_map(|n| self.memory.peek(at, n)).collect();
+        let (size, to) = (key.len() as u64, To::Memory(to, 0));
+        self.dynptrs.insert((at, 0), Dynptr { bytes, to, size, read_only: true, record: None });
+        self.memory.pointer(at, 0)
+    }
+
+    /// The bytes that a dynptr in place of a key describes.
+    pub fn dynptr_key(&mut self, v: Value) -> Result<Vec<u8>, Stop> {
+        let d = self.dynptr_at(v)?;
+        match d.to {
+            To::Nothing => Ok(Vec::new()),
+            To::Memory(object, at) => {
+                Ok(self.memory.read(self.memory.pointer(object, at), d.size)?)
+            }
+            To::Packet(_) => Err(Stop::trap("a key in a packet")),
+        }
     }
 
     /// The dynptr at a place, which must be as it was made.
@@ -75,7 +105,7 @@ impl Machine<'_> {
     ) -> Result<(), Stop> {
         let place = self.dynptr_place(v)?;
         let bytes = self.memory.read(v, SIZE)?;
-        self.dynptrs.insert(place, Dynptr { bytes, to, size, record });
+        self.dynptrs.insert(place, Dynptr { bytes, to, size, read_only: false, record });
         Ok(())
     }
 
@@ -141,7 +171,7 @@ impl Machine<'_> {
             id::DYNPTR_DATA => {
                 let (v, off) = (self.get(1)?, self.get(2)?.bits);
                 let d = self.dynptr_at(v)?;
-                let there = if matches!(d.to, To::Packet(_)) {
+                let there = if matches!(d.to, To::Packet(_)) || d.read_only {
                     Value::number(0)
                 } else {
                     self.slice(&d, off & u64::from(u32::MAX), alloc)
@@ -177,7 +207,11 @@ impl Machine<'_> {
                 let (off, buffer, len) =
                     (self.get(2)?.bits as u32, self.get(3)?, self.get(4)?.bits);
                 let d = self.dynptr_at(first)?;
-                let there = self.slice(&d, off.into(), len);
+                let there = if d.read_only && name == "bpf_dynptr_slice_rdwr" {
+                    Value::number(0)
+                } else {
+                    self.slice(&d, off.into(), len)
+                };
                 self.slices.extend([(there.bits, len), (buffer.bits, len)]);
                 if buffer == Value::number(0) {
                     return Ok(Some(there));
@@ -211,6 +245,10 @@ impl Machine<'_> {
                 let to = self.get(2)?;
                 self.room_for_dynptr(to)?;
                 self.put_dynptr(to, d.to, d.size, d.record)?;
+                let place = self.dynptr_place(to)?;
+                if let Some(clone) = self.dynptrs.get_mut(&place) {
+                    clone.read_only = d.read_only;
+                }
                 Ok(Some(Value::number(0)))
             }
             "bpf_dynptr_size" | "bpf_dynptr_is_null" | "bpf_dynptr_is_rdonly" => {

@@ -51,6 +51,9 @@ impl Machine<'_> {
     fn lookup(&mut self, map: Tag, key: &[u8]) -> Result<Value, Stop> {
         let Some(spec) = self.spec(map) else { return Err(Stop::trap("no such map")) };
         let (kind, entries) = (spec.map_type, spec.max_entries);
+        if !spec.keys.allows(key.len()) {
+            return Ok(Value::number(0));
+        }
         let index = key.first_chunk().map(|k| u32::from_le_bytes(*k)).unwrap_or(u32::MAX);
         let found = match kind {
             MapType::Array | MapType::PercpuArray => index < entries,
@@ -71,6 +74,7 @@ impl Machine<'_> {
                 | MapType::LruHash
                 | MapType::LruPercpuHash
                 | MapType::LpmTrie
+                | MapType::QpTrie
                 | MapType::TaskStorage,
                 _,
             ) => {
@@ -138,8 +142,7 @@ impl Machine<'_> {
                     map = Some(v.tag);
                 }
                 ArgType::MapKey if map.and_then(|t| self.spec(t)).is_some_and(has_byte_keys) => {
-                    drop(self.dynptr_at(v)?);
-                    return Err(Stop::Unmodeled("a map with keys of any length"));
+                    key = self.dynptr_key(v)?;
                 }
                 ArgType::MapKey => {
                     let len = map.and_then(|t| self.spec(t)).map_or(0, |s| u64::from(s.key_size()));
@@ -366,23 +369,31 @@ impl Machine<'_> {
             (args[1], args[2]) = (Some(Value::number(done)), Some(ctx));
         } else {
             let Some(map) = map else { return Err(Stop::trap("no map to walk")) };
-            let spec = self.spec(map).map(|s| (s.key_size(), s.max_entries, s.map_type));
-            let Some((key_size, entries, kind)) = spec else {
+            let spec = self.spec(map).map(|s| (s.keys, s.max_entries, s.map_type));
+            let Some((keys, entries, kind)) = spec else {
                 return Err(Stop::trap("no map to walk"));
             };
             let array = matches!(kind, MapType::Array | MapType::PercpuArray);
-            let mut key = super::memory::random_bytes(key_size.into(), self.r);
+            let len = match keys {
+                KeyShape::Fixed(n) => u64::from(n),
+                KeyShape::Bytes { max } => self.r.below(max.into()) + 1,
+            };
+            let mut key = super::memory::random_bytes(len, self.r);
             if array {
                 key = (self.r.below(entries.into()) as u32).to_le_bytes().to_vec();
             }
-            let at = self.memory.make(Kind::Lent, key_size.into(), Some(&key));
-            self.memory.objects[at].writable = false;
+            let shown = if let KeyShape::Bytes { .. } = keys {
+                self.show_dynptr(&key)
+            } else {
+                let at = self.memory.make(Kind::Lent, len, Some(&key));
+                self.memory.objects[at].writable = false;
+                self.memory.pointer(at, 0)
+            };
             let value = self.element(map, key)?;
-            let pointer = |o: usize| Some(self.memory.pointer(o, 0));
             (args[1], args[2], args[3], args[4]) = (
                 Some(Value { bits: 0x6000_0000_0000, tag: map }),
-                pointer(at),
-                pointer(value),
+                Some(shown),
+                Some(self.memory.pointer(value, 0)),
                 Some(ctx),
             );
         }

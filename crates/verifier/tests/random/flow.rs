@@ -199,7 +199,7 @@ impl Maker<'_> {
         }
         let arg = self.number();
         self.initialize(1..5);
-        let each = Callee::Each(self.r.pick(&[map::HASH, map::ARRAY]));
+        let each = Callee::Each(self.r.pick(&[map::HASH, map::ARRAY, map::TRIE]));
         let callee = self.r.pick(&[
             Callee::Function,
             Callee::Function,
@@ -336,8 +336,9 @@ impl Maker<'_> {
                     2
                 }
                 Callee::Each(m) => {
+                    let key = if m == map::TRIE { Content::DynptrKey } else { Content::Key };
                     (regs[2], regs[3], regs[4]) =
-                        (Content::Key, Content::Value(m, VALUE[m]), Content::Words);
+                        (key, Content::Value(m, VALUE[m]), Content::Words);
                     4
                 }
                 Callee::Same | Callee::Never | Callee::Answer => unreachable!("made above"),
@@ -351,6 +352,8 @@ impl Maker<'_> {
                 self.emit(Insn::mov64_reg(7, 3));
                 self.set(7, Content::Ctx);
                 self.kept |= 1 << 7;
+            } else if callee == Callee::Each(map::TRIE) {
+                self.shown_dynptr();
             } else if matches!(callee, Callee::Each(_)) {
                 self.emit(Insn::new(op::LDX | op::MEM | op::W, 0, 2, 0, 0));
                 self.set(0, Content::Number);

@@ -22,6 +22,8 @@ pub enum Content {
     Words,
     /// The key a callback is shown.
     Key,
+    /// The same, when it is a dynptr.
+    DynptrKey,
 }
 
 /// Functions of a program.
@@ -43,12 +45,13 @@ pub enum Callee {
 }
 
 /// All of them.
-pub const CALLEES: [Callee; 8] = [
+pub const CALLEES: [Callee; 9] = [
     Callee::Function,
     Callee::Global,
     Callee::Lap,
     Callee::Each(super::map::HASH),
     Callee::Each(super::map::ARRAY),
+    Callee::Each(super::map::TRIE),
     Callee::Same,
     Callee::Never,
     Callee::Answer,

@@ -14,7 +14,7 @@ mod paths;
 pub mod types;
 
 use maker::{Content, Maker};
-use skep_isa::{AttachType, Insn, MapFlags, MapType, ProgramType};
+use skep_isa::{AttachType, Insn, KeyShape, MapFlags, MapType, ProgramType};
 use skep_object::{Linked, LinkedMap, MapSpec, Subprog};
 use std::cell::Cell;
 
@@ -93,12 +93,14 @@ pub mod map {
     pub const STORAGE: usize = 12;
     /// The same of a task.
     pub const TASKS: usize = 13;
+    /// A trie with keys of up to 24 bytes.
+    pub const TRIE: usize = 14;
 }
 
 /// Bytes of a value, by map.
-pub const VALUE: [u32; 14] = [64, 24, 48, 40, 0, 4, 4, 32, 16, 8, 8, 24, 32, 32];
+pub const VALUE: [u32; 15] = [64, 24, 48, 40, 0, 4, 4, 32, 16, 8, 8, 24, 32, 32, 24];
 /// Entries, by map.
-pub const ENTRIES: [u32; 14] = [1, 16, 8, 1, 4096, 8, 4, 2, 8, 8, 8, 8, 0, 0];
+pub const ENTRIES: [u32; 15] = [1, 16, 8, 1, 4096, 8, 4, 2, 8, 8, 8, 8, 0, 0, 16];
 /// Where the lock of a value of [`map::LOCKED`] lies; it takes four bytes.
 pub const LOCK: u32 = 8;
 
@@ -119,6 +121,7 @@ fn maps(r: &Random, locks: bool) -> Vec<LinkedMap> {
         T::Hash,
         T::CgroupStorage,
         T::TaskStorage,
+        T::QpTrie,
     ];
     let mut maps = Vec::new();
     for (index, (kind, entries)) in types.into_iter().zip(ENTRIES).enumerate() {
@@ -130,6 +133,10 @@ fn maps(r: &Random, locks: bool) -> Vec<LinkedMap> {
         let mut spec = MapSpec::new("m", kind, key, VALUE[index], entries);
         if locks && index == map::LOCKED {
             spec.value_type_id = types::LOCKED;
+        }
+        if kind == T::QpTrie {
+            (spec.keys, spec.map_extra) = (KeyShape::Bytes { max: 24 }, 24);
+            spec.flags = MapFlags(MapFlags::NO_PREALLOC);
         }
         if kind == T::TaskStorage {
             spec.flags = MapFlags(MapFlags::NO_PREALLOC);

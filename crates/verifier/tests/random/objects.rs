@@ -15,7 +15,8 @@ impl Maker<'_> {
         if self.kept & 0x3f != 0 || self.is_deep() {
             return self.alu();
         }
-        match self.r.below(9) {
+        match self.r.below(10) {
+            9 => self.apart(Self::dynptr_key),
             8 => self.cast(),
             0 | 1 => self.keyless(),
             2 | 3 => self.apart(Self::locked),
@@ -178,6 +179,114 @@ impl Maker<'_> {
         }
         if ring && !self.slips() {
             self.give_dynptr(off);
+        }
+    }
+
+    /// A key of any length, and what is done with it.
+    fn dynptr_key(&mut self) {
+        let ring = self.r.chance(30);
+        let off = self.new_dynptr(ring);
+        if self.r.chance(30) {
+            self.use_dynptr(off, 7);
+        }
+        let trie = if self.slips() { map::HASH } else { map::TRIE };
+        self.initialize(1..5);
+        let off = if self.slips() { self.r.pick(&[off + 8, -40]) } else { off };
+        self.stack_address(2, off);
+        self.out.extend(Insn::ld_imm64(1, op::PSEUDO_MAP_IDX, trie as u64));
+        let helper = self.r.pick(&[id::MAP_LOOKUP_ELEM, id::MAP_UPDATE_ELEM, id::MAP_DELETE_ELEM]);
+        if helper == id::MAP_UPDATE_ELEM {
+            self.stack_address(3, -40);
+            self.emit(Insn::mov64_imm(4, 0));
+        }
+        self.emit(Insn::call(helper));
+        self.clobber(Content::Number);
+        if ring && !self.slips() {
+            // Before any path leaves.
+            let keep = self.saved().filter(|_| helper == id::MAP_LOOKUP_ELEM);
+            if let Some(keep) = keep {
+                self.emit(Insn::mov64_reg(keep, 0));
+                self.set(keep, Content::Nothing);
+            }
+            self.give_dynptr(off);
+            if let Some(keep) = keep {
+                self.found_in_trie(keep);
+            }
+        } else if helper == id::MAP_LOOKUP_ELEM {
+            self.found_in_trie(0);
+        }
+    }
+
+    /// A value that was looked up in the trie, or nothing.
+    fn found_in_trie(&mut self, value: u8) {
+        self.set(value, Content::Nothing);
+        if !self.slips() {
+            self.jump_out(Insn::new(op::JMP | op::JEQ, value, 0, 0, 0));
+        }
+        self.set(value, Content::Value(map::TRIE, VALUE[map::TRIE]));
+        let d = self.free();
+        self.load(d, value, self.r.pick(&[0, 8, 16]));
+        self.set(d, Content::Number);
+    }
+
+    /// In a callback: the key in r2 is used as what it is, or taken for something else. The map is
+    /// in r1.
+    pub fn shown_dynptr(&mut self) {
+        let ends = |m: &mut Self| {
+            m.clobber(Content::Nothing);
+            m.set(0, Content::Number);
+        };
+        match self.r.below(6) {
+            0 => {
+                self.emit(Insn::call(id::MAP_DELETE_ELEM));
+                ends(self);
+            }
+            1 => {
+                self.emit(Insn::mov64_reg(1, 2));
+                self.emit(Insn::mov64_imm(2, 0));
+                self.emit(Insn::mov64_imm(3, 8));
+                let write = self.r.chance(40);
+                if write {
+                    self.emit(Insn::call(id::DYNPTR_DATA));
+                } else {
+                    self.emit(Insn::mov64_imm(4, 8));
+                    self.emit(Insn::mov64_imm(3, 0));
+                    self.kernel_function("bpf_dynptr_slice");
+                }
+                self.clobber(Content::Nothing);
+                if !self.slips() {
+                    self.jump_out(Insn::new(op::JMP | op::JEQ, 0, 0, 0, 0));
+                }
+                if write || self.slips() {
+                    self.emit(Insn::new(op::ST | op::MEM | op::DW, 0, 0, 0, 1));
+                } else {
+                    self.load(1, 0, 0);
+                    self.set(1, Content::Number);
+                }
+                self.emit(Insn::mov64_imm(0, 0));
+                self.set(0, Content::Number);
+            }
+            2 => {
+                self.emit(Insn::mov64_reg(1, 2));
+                self.emit(Insn::mov64_imm(2, self.r.below(4) as i32));
+                self.emit(Insn::mov64_imm(3, 4 + self.r.below(8) as i32));
+                self.kernel_function("bpf_dynptr_adjust");
+                ends(self);
+            }
+            3 => {
+                let off = self.r.pick(&DYNPTRS);
+                self.emit(Insn::mov64_reg(1, 2));
+                self.stack_address(2, off);
+                self.kernel_function("bpf_dynptr_clone");
+                ends(self);
+                self.use_dynptr(off, 6);
+            }
+            _ if self.slips() => {
+                let code = self.r.pick(&[op::LDX, op::STX]);
+                self.emit(Insn::new(code | op::MEM | op::DW, 2, 2, 0, 0));
+                ends(self);
+            }
+            _ => ends(self),
         }
     }
 

@@ -67,11 +67,9 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// A key of any length: a dynptr on the stack, of memory that lies in one piece.
+    /// A key of any length: a dynptr on the stack, or one that a callback was shown, of memory
+    /// that lies in one piece.
     fn dynptr_key(&mut self, reg: u8, r: &Reg) -> Result<(), Reason> {
-        if !matches!(r.kind, Kind::Stack(_)) {
-            return Err(Reason::NotOnStack { arg: reg - 1, what: "dynptr" });
-        }
         match self.dynptr_argument(reg, r)?.kind {
             Kind::Dynptr(DynptrKind::Local | DynptrKind::Ringbuf) => Ok(()),
             _ => Err(Reason::DynptrKey { reg }),
