@@ -1,6 +1,8 @@
 //! Helpers that call a function of the program again and again: `bpf_loop`,
 //! `bpf_for_each_map_elem`, `bpf_user_ringbuf_drain`.
 
+use skep_isa::KeyShape;
+use skep_isa::map::DynptrUser;
 use skep_maps::ProgWalk;
 use skep_vm::HelperFn;
 
@@ -50,7 +52,7 @@ pub(super) unsafe extern "C" fn repeat(
 }
 
 /// Calls `callback(map, key, value, data)` for each element or until it answers 1; returns for how
-/// many it was called.
+/// many it was called. A key that is a byte string is shown as a dynptr that may only be read.
 pub(super) unsafe extern "C" fn for_each_map_elem(
     handle: u64,
     callback: u64,
@@ -64,12 +66,21 @@ pub(super) unsafe extern "C" fn for_each_map_elem(
     let mut walk = ProgWalk::default();
     let mut count = 0;
     // SAFETY: the verifier proved argument 1 a map and argument 2 a function of the program that
-    // takes these arguments.
+    // takes these arguments. Keys that are byte strings come as descriptions.
     unsafe {
-        let callback = function(callback);
-        while let Some((key, value)) = map(handle).prog_next(&mut walk) {
+        let (map, callback) = (map(handle), function(callback));
+        let bytes = matches!(map.key_shape(), KeyShape::Bytes { .. });
+        while let Some((key, value)) = map.prog_next(&mut walk) {
             count += 1;
-            if callback(handle, key as u64, value as u64, data, 0) != 0 {
+            let mut dynptr;
+            let key = if bytes {
+                let key = key.cast::<DynptrUser>().read();
+                dynptr = Dynptr::read_only(key.data, key.size);
+                (&raw mut dynptr) as u64
+            } else {
+                key as u64
+            };
+            if callback(handle, key, value as u64, data, 0) != 0 {
                 break;
             }
         }

@@ -10,6 +10,7 @@
 //! 28 on, bit 31 for read-only. The verifier lets nobody but these helpers write there.
 
 use skep_isa::helper::DynptrKind;
+use skep_isa::map::DynptrUser;
 use skep_maps::Map;
 
 use super::map::map;
@@ -52,6 +53,12 @@ impl Dynptr {
         Self { address, size: size & MAX_SIZE as u32 | LOCAL << 28, offset: 0 }
     }
 
+    /// A dynptr of memory that the program may only read.
+    pub(super) const fn read_only(address: u64, size: u32) -> Self {
+        let local = Self::local(address, size);
+        Self { size: local.size | READ_ONLY, ..local }
+    }
+
     /// # Safety
     /// `at` is a dynptr.
     unsafe fn load(at: u64) -> Self {
@@ -83,6 +90,22 @@ impl Dynptr {
         }
         Ok(u64::from(self.offset) + offset)
     }
+}
+
+/// Returns what a dynptr of memory describes, as maps take keys; nothing has no bytes.
+///
+/// # Safety
+/// `at` is a dynptr of memory or of a record.
+#[inline(always)]
+pub(super) unsafe fn key(at: u64) -> DynptrUser {
+    // SAFETY: the caller's promise. It is read word by word, as one load of all of it would take a
+    // vector register.
+    let (address, rest) = unsafe {
+        let words = at as *const u64;
+        (words.read_volatile(), words.add(1).read_volatile())
+    };
+    let (size, offset) = (rest as u32 & MAX_SIZE as u32, rest >> 32);
+    DynptrUser { data: address.wrapping_add(offset), size, reserved: 0 }
 }
 
 /// Makes a dynptr of memory.

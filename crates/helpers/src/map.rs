@@ -1,6 +1,12 @@
 //! Map helpers. Argument 1 is the address of the process's [`Map`].
+//!
+//! Argument 2 of those with a key is its address, or where the map's keys are byte strings, that of
+//! a dynptr.
 
+use skep_isa::KeyShape;
 use skep_maps::Map;
+
+use super::dynptr;
 
 /// Turns the first argument of a map helper back into the map.
 ///
@@ -12,11 +18,28 @@ pub unsafe fn map<'a>(handle: u64) -> &'a Map {
     unsafe { &*(handle as *const Map) }
 }
 
+/// Gives a key to a map's function as that takes it.
+///
+/// # Safety
+/// `key` is the address of a readable key of this map, or of a dynptr of memory where its keys are
+/// byte strings.
+#[inline(always)]
+unsafe fn with_key<R>(map: &Map, key: u64, function: impl FnOnce(*const u8) -> R) -> R {
+    if let KeyShape::Fixed(_) = map.key_shape() {
+        return function(key as *const u8);
+    }
+    // SAFETY: the caller's promise.
+    let key = unsafe { dynptr::key(key) };
+    function((&raw const key).cast())
+}
+
 #[unsafe(link_section = ".text.skep_event")]
 pub(super) unsafe extern "C" fn lookup_elem(handle: u64, key: u64, _: u64, _: u64, _: u64) -> u64 {
-    // SAFETY: the verifier proved that argument 1 is a map and argument 2 readable for its key
-    // size.
-    unsafe { map(handle).prog_lookup(key as *const u8) as u64 }
+    // SAFETY: the verifier proved that argument 1 is a map and argument 2 a key of it.
+    unsafe {
+        let map = map(handle);
+        with_key(map, key, |key| map.prog_lookup(key) as u64)
+    }
 }
 
 #[unsafe(link_section = ".text.skep_event")]
@@ -28,13 +51,19 @@ pub(super) unsafe extern "C" fn update_elem(
     _: u64,
 ) -> u64 {
     // SAFETY: as above, and argument 3 is readable for the map's value size.
-    unsafe { map(handle).prog_update(key as *const u8, value as *const u8, flags) as u64 }
+    unsafe {
+        let map = map(handle);
+        with_key(map, key, |key| map.prog_update(key, value as *const u8, flags) as u64)
+    }
 }
 
 #[unsafe(link_section = ".text.skep_event")]
 pub(super) unsafe extern "C" fn delete_elem(handle: u64, key: u64, _: u64, _: u64, _: u64) -> u64 {
     // SAFETY: as for lookup_elem.
-    unsafe { map(handle).prog_delete(key as *const u8) as u64 }
+    unsafe {
+        let map = map(handle);
+        with_key(map, key, |key| map.prog_delete(key) as u64)
+    }
 }
 
 #[unsafe(link_section = ".text.skep_event")]
@@ -71,7 +100,10 @@ pub(super) unsafe extern "C" fn lookup_percpu_elem(
     _: u64,
 ) -> u64 {
     // SAFETY: as for lookup_elem.
-    unsafe { map(handle).prog_lookup_cpu(key as *const u8, cpu as u32) as u64 }
+    unsafe {
+        let map = map(handle);
+        with_key(map, key, |key| map.prog_lookup_cpu(key, cpu as u32) as u64)
+    }
 }
 
 /// Takes the lock in a map value.

@@ -88,6 +88,7 @@ impl Map {
     }
 
     /// Returns what the map's keys look like, and how they stand in buffers.
+    #[inline]
     #[must_use]
     pub fn key_shape(&self) -> KeyShape {
         self.keys
