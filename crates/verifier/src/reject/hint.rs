@@ -48,6 +48,9 @@ pub(crate) fn hint(reason: &Reason) -> Option<String> {
         Reason::UninitStackRead { .. } | Reason::UninitIndirect { .. } => {
             "initialize the whole variable, padding too, with `__builtin_memset`"
         }
+        Reason::DynptrKey { .. } => {
+            "copy the key into a map's value, and make a dynptr of that with `bpf_dynptr_from_mem`"
+        }
         Reason::Misaligned { .. } => "align the field to its size",
         Reason::ExceptionCallback => kfunc::NO_UNWINDING,
         Reason::Unsupported { what } => kfunc::by_name(what).and_then(|(_, k)| k.unsupported)?,
