@@ -20,3 +20,15 @@
 
 /* In map_flags: no cache of leaves, which takes 7 bytes a key and makes lookups of single keys about as fast as a hash's. */
 #define SKEP_F_NO_LEAF_CACHE (1U << 30)
+
+#ifndef __BPF_HELPERS__ /* libbpf's bpf_helpers.h has them */
+/* Memory of a size that is known at run time only (include/uapi/linux/bpf.h). */
+struct bpf_dynptr {
+	__u64 opaque[2];
+} __attribute__((aligned(8)));
+
+static long (*const bpf_probe_read_user_str)(void *to, __u32 size, const void *from) = (void *)114;
+static long (*const bpf_dynptr_from_mem)(void *mem, __u32 size, __u64 flags, struct bpf_dynptr *to) = (void *)197;
+
+enum { BPF_F_NO_PREALLOC = 1 };
+#endif

@@ -495,6 +495,7 @@ fn examples_run() -> Result<(), Box<dyn std::error::Error>> {
     let names = [
         "attach_by_section",
         "count_self",
+        "domain_policy",
         "events",
         "packet_test",
         "several_programs",
