@@ -3,11 +3,12 @@
 use std::io::{self, Write};
 
 use serde_json::{Value as Json, json};
-use skep::isa::MapType;
+use skep::isa::{KeyShape, MapType};
 use skep::maps::{Map, MapError};
 use skep::object::Btf;
 use skep::object::btf::{Kind, Value, ValueMember};
 
+use crate::key::Key;
 use crate::record::is_marker;
 use crate::value::to_json;
 
@@ -20,8 +21,8 @@ pub struct Shape {
     pub name: String,
     /// Its type.
     pub map_type: MapType,
-    /// Bytes of a key.
-    pub key_size: usize,
+    /// What its keys look like.
+    pub keys: KeyShape,
     /// Bytes of one value.
     pub value_size: usize,
     /// There are several values for each key.
@@ -39,11 +40,27 @@ impl From<&Map> for Shape {
             id: map.id(),
             name: def.name.clone(),
             map_type: def.map_type,
-            key_size: def.key_size as usize,
+            keys: map.key_shape(),
             value_size: def.value_size as usize,
             per_cpu: map.is_per_cpu(),
             key_type_id: def.key_type_id,
             value_type_id: def.value_type_id,
+        }
+    }
+}
+
+impl Shape {
+    /// Fails with what is wrong unless a key may have this length.
+    pub fn check_key(&self, len: usize) -> Result<(), String> {
+        match self.keys {
+            keys if keys.allows(len) => Ok(()),
+            KeyShape::Fixed(size) => Err(format!("it has {len} bytes, but a key has {size}")),
+            KeyShape::Bytes { max } if len == 0 => {
+                Err(format!("it is empty, but a key has 1 to {max} bytes"))
+            }
+            KeyShape::Bytes { max } => {
+                Err(format!("it has {len} bytes, but a key has at most {max}"))
+            }
         }
     }
 }
@@ -63,7 +80,7 @@ pub struct Entries<'a> {
 #[derive(Debug, PartialEq)]
 pub struct Entry {
     /// The key.
-    pub key: Value,
+    pub key: Key,
     /// A value, or one for each CPU.
     pub values: Vec<Value>,
     /// Every byte of the value is zero.
@@ -139,7 +156,9 @@ impl<'a> Entries<'a> {
             vec![self.value(value)]
         };
         let order = match key.len() {
-            0..=8 => (key.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b)), Vec::new()),
+            0..=8 if matches!(self.shape.keys, KeyShape::Fixed(_)) => {
+                (key.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b)), Vec::new())
+            }
             _ => (0, key.to_vec()),
         };
         Entry { key: self.key(key), values, zero: value.iter().all(|b| *b == 0), order }
@@ -153,9 +172,20 @@ impl<'a> Entries<'a> {
             .map(|element| element.map(|(key, value)| self.entry(&key, &value)))
     }
 
+    /// Tells whether keys are byte strings, and are to be shown as such.
+    pub fn has_text_keys(&self) -> bool {
+        !self.raw && matches!(self.shape.keys, KeyShape::Bytes { .. })
+    }
+
     /// Decodes a key.
-    pub fn key(&self, bytes: &[u8]) -> Value {
-        self.typed(self.shape.key_type_id, bytes).unwrap_or_else(|| self.untyped(bytes))
+    pub fn key(&self, bytes: &[u8]) -> Key {
+        match self.shape.keys {
+            KeyShape::Bytes { .. } if self.raw => Key::Typed(Value::Bytes(bytes.to_vec())),
+            KeyShape::Bytes { .. } => Key::Bytes(bytes.to_vec()),
+            KeyShape::Fixed(_) => Key::Typed(
+                self.typed(self.shape.key_type_id, bytes).unwrap_or_else(|| self.untyped(bytes)),
+            ),
+        }
     }
 
     /// Decodes one value.
@@ -227,14 +257,14 @@ impl Entry {
             [one] => to_json(one),
             values => values.iter().map(to_json).collect(),
         };
-        json!({"key": to_json(&self.key), "value": value})
+        json!({"key": self.key.json(), "value": value})
     }
 
     /// As [`json`](Self::json), with a list for per-CPU values even where there is one CPU.
     pub fn json_of(&self, entries: &Entries<'_>) -> Json {
         match self.values.as_slice() {
             [one] if entries.shape.per_cpu => {
-                json!({"key": to_json(&self.key), "value": [to_json(one)]})
+                json!({"key": self.key.json(), "value": [to_json(one)]})
             }
             _ => self.json(),
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use skep::isa::errno;
 use skep::object::Btf;
-use skep_kernel::{Map, MapInfo, Result as KernelResult, map_ids};
+use skep_kernel::{Batch, Command, Map, MapInfo, Result as KernelResult, map_ids};
 
 use crate::failure::{Failure, Result};
 
@@ -78,6 +78,13 @@ impl KernelMap {
         Ok(Self { map, info })
     }
 
+    /// Opens it once more, to change it.
+    pub fn for_writing(self) -> Result<Self> {
+        let what = format!("open map {} of the kernel for writing", self.info.id);
+        let map = Map::open_for_writing(self.info.id).map_err(|e| refused(&what, &e))?;
+        Ok(Self { map, ..self })
+    }
+
     /// Opens every map; those that vanish meanwhile are left out.
     pub fn all() -> Result<Vec<Self>> {
         let ids = map_ids().map_err(|e| refused("list the kernel's maps", &e))?;
@@ -106,6 +113,43 @@ impl KernelMap {
     pub fn next_key(&self, key: Option<&[u8]>) -> Result<Option<Vec<u8>>> {
         let what = format!("list the keys of map {} of the kernel", self.info.id);
         found(self.map.next_key(key), &what)
+    }
+
+    /// Stores elements from columns in their order; tells how many before an error.
+    pub fn store(
+        &self,
+        keys: &mut [u8],
+        values: &mut [u8],
+        count: usize,
+        flags: u64,
+    ) -> (usize, KernelResult) {
+        let (key_size, value_size) = (self.map.key_size(), self.value_size());
+        if key_size > 0 {
+            let Batch { result, count: done } = self.map.batch(
+                Command::MapUpdateBatch,
+                (None, &mut vec![0; key_size.max(4)]),
+                (keys, values),
+                u32::try_from(count).unwrap_or(u32::MAX),
+                flags,
+            );
+            match result.as_ref().map_err(skep_kernel::Error::errno) {
+                // No batches for this type or these flags, or none at all. Where a whole batch is
+                // refused, the count says nothing.
+                Err(errno::ENOTSUPP | errno::EINVAL | errno::EPERM) => {}
+                Ok(()) => return (count, result),
+                Err(_) => return ((done as usize).min(count), result),
+            }
+        }
+        for i in 0..count {
+            let part = |column: &[u8], size: usize| -> Vec<u8> {
+                column.get(i * size..(i + 1) * size).unwrap_or_default().to_vec()
+            };
+            let done = self.map.update(&part(keys, key_size), &part(values, value_size), flags);
+            if done.is_err() {
+                return (i, done);
+            }
+        }
+        (count, Ok(()))
     }
 
     /// Gives every element to `each`, many at a time: keys, values, how many. Ends early when it

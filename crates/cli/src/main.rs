@@ -16,6 +16,7 @@ mod events;
 mod failure;
 mod inherited;
 mod kernel;
+mod key;
 mod launch;
 mod map;
 mod missed;

@@ -708,7 +708,7 @@ fn the_kernels_maps_are_what_bpftool_shows() {
         &skep,
         &["map", "--kernel", "update", "1", "2", "3"],
         2,
-        "of the kernel's maps, `--kernel` can only list, show, dump and look up",
+        "of the kernel's maps, `--kernel` can only list, show, dump, look up and copy",
     );
 }
 

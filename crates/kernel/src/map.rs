@@ -8,7 +8,7 @@ use skep_isa::{MapFlags, MapType, errno};
 use crate::btf::Btf;
 use crate::error::Result;
 use crate::info::MapInfo;
-use crate::sys::{self, RawMap};
+use crate::sys::{self, RDONLY, RawMap};
 use crate::{Command, attr};
 
 /// Says what map to create.
@@ -116,7 +116,16 @@ impl Map {
     /// # Errors
     /// `ENOENT` when there is none, else the kernel's errno.
     pub fn open(id: u32) -> Result<Self> {
-        RawMap::by_id(id).map(|raw| Self { raw })
+        RawMap::by_id(id, RDONLY).map(|raw| Self { raw })
+    }
+
+    /// Opens a map by its id, for reading and writing.
+    ///
+    /// # Errors
+    /// `ENOENT` when there is none, `EPERM` for one that users may not write, else the kernel's
+    /// errno.
+    pub fn open_for_writing(id: u32) -> Result<Self> {
+        RawMap::by_id(id, 0).map(|raw| Self { raw })
     }
 
     /// Opens what is pinned under a path in a bpf file system, for reading; `None` when that is

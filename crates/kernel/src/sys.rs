@@ -16,7 +16,7 @@ use crate::cpu::{is_per_cpu, possible_cpus};
 use crate::error::{Error, Result};
 
 /// `BPF_F_RDONLY`, for descriptors.
-const RDONLY: u32 = 1 << 3;
+pub(crate) const RDONLY: u32 = 1 << 3;
 
 /// Calls bpf(2) and returns the kernel's result.
 ///
@@ -103,9 +103,9 @@ impl RawMap {
         Ok(Self { fd, key_size: info.key_size as usize, value_size })
     }
 
-    /// Opens the map with an id, for reading.
-    pub(crate) fn by_id(id: u32) -> Result<Self> {
-        let mut attr = attr::Id { id, open_flags: RDONLY, ..Default::default() };
+    /// Opens the map with an id, with flags for the descriptor.
+    pub(crate) fn by_id(id: u32, open_flags: u32) -> Result<Self> {
+        let mut attr = attr::Id { id, open_flags, ..Default::default() };
         // SAFETY: the attribute has no addresses, and the command returns a descriptor.
         unsafe { bpf_fd(Command::MapGetFdById, &mut attr) }.and_then(Self::open)
     }

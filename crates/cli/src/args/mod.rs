@@ -11,7 +11,10 @@ mod vma;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
-pub use map::{CreateArgs, DumpArgs, MapArgs, MapCommand, MapsArgs, TakeHow};
+pub use map::{
+    CopyArgs, CreateArgs, DeleteArgs, DumpArgs, KernelSide, LoadArgs, LookupArgs, MapArgs,
+    MapCommand, MapsArgs, RangeArgs, TakeHow,
+};
 pub use object::ObjectArgs;
 pub use output::JsonArgs;
 pub use prog::{EngineName, ProgCommand, ProgDumpArgs, ProgRunArgs};

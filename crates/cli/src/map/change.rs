@@ -6,8 +6,10 @@ use skep::isa::map::update;
 use skep::maps::{Access, Map, MapError};
 use skep::object::Btf;
 
-use super::find::find;
+use super::find::{Source, find};
 use super::input::{self, Role};
+use super::ordered;
+use crate::args::{DeleteArgs, MapArgs};
 use crate::directory;
 use crate::entries::{Entries, Shape};
 use crate::failure::{Failure, Result};
@@ -64,13 +66,35 @@ pub fn update(
     })
 }
 
-/// Removes a key.
-pub fn delete(text: &str, key: &str, raw: bool, printer: Printer) -> Result {
-    let target = Target::open(text, printer)?;
-    target.map.delete(&target.key(key, raw)?).map_err(|e| match e {
-        MapError::NoElement => Failure::failed(format!("map `{text}` has no key `{key}`")),
-        e => failed(format!("cannot remove `{key}` from map `{text}`"), &e),
+/// Removes a key, or a range of keys.
+pub fn delete(args: &DeleteArgs, printer: Printer) -> Result {
+    let name = &args.map;
+    let Some(key) = &args.key else { return delete_range(args, printer) };
+    let target = Target::open(name, printer)?;
+    target.map.delete(&target.key(key, args.raw)?).map_err(|e| match e {
+        MapError::NoElement => Failure::failed(format!("map `{name}` has no key `{key}`")),
+        e => failed(format!("cannot remove `{key}` from map `{name}`"), &e),
     })
+}
+
+fn delete_range(args: &DeleteArgs, printer: Printer) -> Result {
+    let name = &args.map;
+    let which = MapArgs { map: name.clone(), kernel: false };
+    let source = Source::find(&which, Access::ReadWrite, printer)?;
+    let (shape, types) = (source.shape()?, source.btf());
+    let entries = Entries::of(shape, types.as_ref(), args.raw);
+    let range = ordered::range(&source, name, &entries, &args.range, args.raw)?;
+    let (Source::Ours(map, _), Some(range)) = (&source, range) else {
+        return Err(Failure::environment(format!("there is nothing to remove from map `{name}`")));
+    };
+    match map.delete_range(&range) {
+        Ok(0) => Err(Failure::failed(format!("map `{name}` has no such keys"))),
+        Ok(n) => {
+            printer.note(&format!("removed {n} entries"));
+            Ok(())
+        }
+        Err(e) => Err(failed(format!("cannot remove keys from map `{name}`"), &e)),
+    }
 }
 
 /// Puts a value into a queue or a stack.

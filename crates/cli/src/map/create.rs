@@ -5,7 +5,8 @@ use std::path::Path;
 use serde_json::json;
 use skep::Dir;
 use skep::dir::Kind;
-use skep::isa::MapType;
+use skep::isa::map::DynptrUser;
+use skep::isa::{KeyShape, MapFlags, MapType};
 use skep::maps::{Map, MapDef, MapError};
 use skep::object::btf::{Kind as BtfKind, TypeId};
 use skep::object::{Btf, MapSpec};
@@ -96,6 +97,18 @@ fn by_hand(args: &CreateArgs) -> Result<(MapDef, Option<Btf>)> {
         args.entries.unwrap_or(0),
     )
     .flags(flags);
+    if map_type == MapType::QpTrie {
+        def.flags.0 |= MapFlags::NO_PREALLOC;
+        // A type of keys says their size.
+        if !args.fixed_keys && args.key_type.is_none() {
+            byte_strings(&mut def, args.key)?;
+        }
+    } else if args.fixed_keys {
+        return Err(Failure::environment(format!(
+            "`--fixed-keys` is for a qp_trie, not a {map_type}"
+        ))
+        .hint("keys of other types have the size of `--key`"));
+    }
     let Some(file) = &args.btf else { return Ok((def, None)) };
     let all = objects::types(file)?;
     let all = all.btf();
@@ -126,6 +139,22 @@ fn by_hand(args: &CreateArgs) -> Result<(MapDef, Option<Btf>)> {
     def.key_type_id = key.and_then(|_| ids.next()).unwrap_or(0);
     def.value_type_id = value.and_then(|_| ids.next()).unwrap_or(0);
     Ok((def, Some(few)))
+}
+
+/// Gives a map byte strings of up to `longest` bytes as keys.
+fn byte_strings(def: &mut MapDef, longest: Option<u32>) -> Result {
+    match longest {
+        Some(longest @ 1..=KeyShape::LONGEST) => {
+            (def.key_size, def.map_extra) = (DynptrUser::SIZE, longest.into());
+            Ok(())
+        }
+        None => Err(Failure::environment("a qp_trie needs `--key`")
+            .hint("`--key` is the size of the longest key, or with `--fixed-keys` of every key")),
+        Some(other) => Err(Failure::environment(format!(
+            "`--key {other}`: the longest key of a qp_trie can have 1 to {} bytes",
+            KeyShape::LONGEST
+        ))),
+    }
 }
 
 /// Finds a type by name, with or without `struct`, `union` or `enum`: id and size.

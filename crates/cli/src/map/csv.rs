@@ -7,6 +7,7 @@ use skep::object::btf::Value;
 
 use super::layout::{decimal, hex as hex_to};
 use crate::entries::Entries;
+use crate::key::Key;
 use crate::value::{hex, to_json};
 
 /// Writes the elements of one map.
@@ -23,26 +24,14 @@ impl<'a> Csv<'a> {
 
     /// Appends the names of the columns.
     pub fn head(&self, out: &mut Vec<u8>) {
-        let shape = self.entries.shape();
-        let mut names = Vec::new();
-        if shape.key_size > 0 {
-            columns("key", &self.entries.key(&vec![0; shape.key_size]), &mut |name, _| {
-                names.push(name.to_owned())
-            });
-        }
-        if shape.per_cpu {
-            names.push("cpu".to_owned());
-        }
-        columns("value", &self.entries.value(&vec![0; shape.value_size]), &mut |name, _| {
-            names.push(name.to_owned())
-        });
+        let names = Columns::of(self.entries).names();
         line(out, names.iter().map(String::as_str));
     }
 
     /// Appends an element: a line, or one for each CPU.
     pub fn write(&self, out: &mut Vec<u8>, key: &[u8], value: &[u8]) {
         let per_cpu = self.entries.shape().per_cpu;
-        if self.entries.btf().is_none() && !per_cpu {
+        if self.entries.btf().is_none() && !per_cpu && !self.entries.has_text_keys() {
             let part = |out: &mut Vec<u8>, bytes: &[u8]| {
                 if self.entries.is_number(bytes.len()) {
                     decimal(out, bytes.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b)));
@@ -61,30 +50,80 @@ impl<'a> Csv<'a> {
         let entry = self.entries.entry(key, value);
         for (cpu, value) in entry.values.iter().enumerate() {
             let mut fields = Vec::new();
-            if !key.is_empty() {
-                columns("key", &entry.key, &mut |_, v| fields.push(field(v)));
+            match &entry.key {
+                _ if key.is_empty() => {}
+                Key::Bytes(bytes) => fields.push(Key::field(bytes)),
+                Key::Typed(key) => columns(&mut Vec::new(), key, &mut |_, v| fields.push(field(v))),
             }
             if per_cpu {
                 fields.push(cpu.to_string());
             }
-            columns("value", value, &mut |_, v| fields.push(field(v)));
+            columns(&mut Vec::new(), value, &mut |_, v| fields.push(field(v)));
             line(out, fields.iter().map(String::as_str));
         }
     }
 }
 
-/// Calls `each` with the name and the value of every column: members of structures have their own,
+/// The columns of a map: for each, the members that lead to it.
+#[derive(PartialEq, Eq, Debug)]
+pub struct Columns {
+    /// Those of the key.
+    pub key: Vec<Vec<String>>,
+    /// There is one for the CPU between.
+    cpu: bool,
+    /// Those of the value.
+    pub value: Vec<Vec<String>>,
+}
+
+impl Columns {
+    /// Finds the columns of a map.
+    pub fn of(entries: &Entries<'_>) -> Self {
+        let shape = entries.shape();
+        let of_value = |name: &str, value: &Value| {
+            let mut paths = Vec::new();
+            columns(&mut vec![name.to_owned()], value, &mut |path, _| paths.push(path.to_vec()));
+            paths
+        };
+        let key = match entries.key(&vec![0; shape.keys.max_len()]) {
+            _ if shape.keys.max_len() == 0 => Vec::new(),
+            Key::Bytes(_) => vec![vec!["key".to_owned()]],
+            Key::Typed(key) => of_value("key", &key),
+        };
+        let value = of_value("value", &entries.value(&vec![0; shape.value_size]));
+        Self { key, cpu: shape.per_cpu, value }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.key.len() + usize::from(self.cpu) + self.value.len()
+    }
+
+    /// Their names, as the first line has them.
+    pub fn names(&self) -> Vec<String> {
+        let cpu = self.cpu.then(|| "cpu".to_owned());
+        let joined = |paths: &[Vec<String>]| -> Vec<String> {
+            paths.iter().map(|path| path.join(".")).collect()
+        };
+        [joined(&self.key), cpu.into_iter().collect(), joined(&self.value)].concat()
+    }
+}
+
+/// Calls `each` with the path and the value of every column: members of structures have their own,
 /// arrays do not.
-fn columns(name: &str, value: &Value, each: &mut dyn FnMut(&str, &Value)) {
+fn columns(path: &mut Vec<String>, value: &Value, each: &mut dyn FnMut(&[String], &Value)) {
     match value {
         Value::Struct(members) if !members.is_empty() => {
             for m in members {
-                let inner =
-                    if m.name.is_empty() { name.to_owned() } else { format!("{name}.{}", m.name) };
-                columns(&inner, &m.value, each);
+                if m.name.is_empty() {
+                    columns(path, &m.value, each);
+                } else {
+                    path.push(m.name.clone());
+                    columns(path, &m.value, each);
+                    path.pop();
+                }
             }
         }
-        other => each(name, other),
+        other => each(path, other),
     }
 }
 
@@ -116,7 +155,7 @@ fn line<'f>(out: &mut Vec<u8>, fields: impl Iterator<Item = &'f str>) {
 mod tests {
     use super::*;
     use crate::entries::Shape;
-    use skep::isa::MapType;
+    use skep::isa::{KeyShape, MapType};
 
     #[test]
     fn maps_without_types_have_two_columns_and_quotes_stand_where_they_must() {
@@ -124,7 +163,7 @@ mod tests {
             id: 1,
             name: "m".into(),
             map_type,
-            key_size: 4,
+            keys: KeyShape::Fixed(4),
             value_size: 2,
             per_cpu: false,
             key_type_id: 0,

@@ -5,13 +5,13 @@ use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use skep::maps::dump::Walk;
-use skep::maps::{Access, Map, Take, Verdict};
+use skep::maps::{Access, KeyRange, Map, Take, Verdict};
 
 use super::csv::Csv;
 use super::filter::Filter;
 use super::find::Source;
 use super::layout::{Layout, Style};
-use super::no_elements;
+use super::{no_elements, ordered};
 use crate::args::{DumpArgs, TakeHow};
 use crate::entries::Entries;
 use crate::failure::{Failure, Result};
@@ -34,6 +34,11 @@ pub fn run(args: &DumpArgs, printer: Printer) -> Result<u8> {
     if !entries.has_elements() {
         return Err(no_elements(&args.map.map, entries.shape().map_type));
     }
+    let name = &args.map.map;
+    let range = ordered::range(&source, name, &entries, &args.range, args.raw)?;
+    if args.reverse {
+        ordered::ordered(&source, name, "--reverse")?;
+    }
     let style = if args.json { Style::Json } else { Style::Text };
     let format = if args.csv {
         Format::Csv(Csv::new(&entries))
@@ -44,7 +49,7 @@ pub fn run(args: &DumpArgs, printer: Printer) -> Result<u8> {
         Source::Ours(map, _) => map.user_value_size(),
         Source::Kernel(map) => map.value_size(),
     };
-    let load = |text: &String| Filter::load(text, entries.shape().key_size, value_size);
+    let load = |text: &String| Filter::load(text, entries.shape().keys, value_size);
     let filter = args.filter.as_ref().map(load).transpose()?;
     let mut signals = Signals::install()?;
     let mut dump = Dump {
@@ -53,6 +58,7 @@ pub fn run(args: &DumpArgs, printer: Printer) -> Result<u8> {
         begun: false,
         filter,
         json: args.json,
+        raw: args.raw,
         left: if args.limit == 0 { u64::MAX } else { args.limit },
         text: Vec::new(),
         printed: 0,
@@ -64,7 +70,7 @@ pub fn run(args: &DumpArgs, printer: Printer) -> Result<u8> {
     let mut failure = None;
     printer.data(Output::Stdout, |out| {
         let done = match &source {
-            Source::Ours(map, _) => dump.ours(map, args, out),
+            Source::Ours(map, _) => dump.ours(map, args, range, out),
             Source::Kernel(map) => {
                 let mut written = Ok(());
                 let done = map.walk(|keys, values, n| {
@@ -120,6 +126,8 @@ struct Dump<'a> {
     begun: bool,
     filter: Option<Filter>,
     json: bool,
+    /// Keys and values are bytes in hex.
+    raw: bool,
     /// Elements that may still be printed.
     left: u64,
     text: Vec<u8>,
@@ -136,7 +144,8 @@ impl Dump<'_> {
         match &self.format {
             Format::Csv(csv) => csv.head(&mut self.text),
             Format::Layout(_) if self.json => {
-                drop(write!(self.text, "{{\"map\":{},\"entries\":[", self.entries.map_json()))
+                let raw = if self.raw { "\"raw\":true," } else { "" };
+                drop(write!(self.text, "{{\"map\":{},{raw}\"entries\":[", self.entries.map_json()))
             }
             Format::Layout(_) => {}
         }
@@ -196,10 +205,17 @@ impl Dump<'_> {
         &mut self,
         map: &Map,
         args: &DumpArgs,
+        range: Option<KeyRange>,
         out: &mut dyn Write,
     ) -> io::Result<Option<Failure>> {
         let take = args.take;
         let mut walk = if args.strict { map.walk().strict() } else { map.walk() };
+        if let Some(range) = range {
+            walk = walk.range(range);
+        }
+        if args.reverse {
+            walk = walk.reversed();
+        }
         if let Some(how) = take {
             walk = walk.taking(if how == TakeHow::Exact { Take::Exact } else { Take::Fast });
         }

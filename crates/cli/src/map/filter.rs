@@ -8,13 +8,16 @@
 //! SEC("syscall") int busy(struct element *e) { return e->count > 100; }
 //! ```
 //!
+//! Where keys are byte strings, a key is its length in four bytes, and then as many bytes as the
+//! longest has.
+//!
 //! 0 leaves the element out, 2 ends the dump, anything else prints it. It is verified and compiled
 //! as any other program.
 
 use std::path::Path;
 
 use skep::dir::Scratch;
-use skep::isa::ProgramType;
+use skep::isa::{KeyShape, ProgramType};
 use skep::load::Loader;
 use skep::maps::Verdict;
 use skep::test_run::{Engine, Input, Runner};
@@ -27,13 +30,14 @@ use crate::rejection;
 #[derive(Debug)]
 pub struct Filter {
     runner: Runner,
+    keys: KeyShape,
     value_at: usize,
     element: Vec<u8>,
 }
 
 impl Filter {
     /// Loads `OBJECT` or `OBJECT:PROGRAM` for elements of these sizes.
-    pub fn load(text: &str, key_size: usize, value_size: usize) -> Result<Self> {
+    pub fn load(text: &str, keys: KeyShape, value_size: usize) -> Result<Self> {
         let (path, wanted) = match text.rsplit_once(':') {
             Some((path, program)) if !Path::new(text).exists() => (path, Some(program)),
             _ => (text, None),
@@ -71,7 +75,7 @@ impl Filter {
             .map_err(|e| rejection::load_failure(e, path))?;
         let runner = Runner::new(scratch.dir(), &loaded, &program.name, Engine::Jit)
             .map_err(|e| Failure { status: FAILED, ..Failure::from(e) })?;
-        let value_at = key_size.next_multiple_of(8);
+        let value_at = keys.cell_size().next_multiple_of(8);
         let (reads, size) =
             (runner.program().ctx_read() as usize, value_at + value_size.next_multiple_of(8));
         if reads > size {
@@ -80,15 +84,18 @@ impl Filter {
                 program.name
             )));
         }
-        Ok(Self { runner, value_at, element: vec![0; size] })
+        Ok(Self { runner, keys, value_at, element: vec![0; size] })
     }
 
     /// Asks the program.
     pub fn verdict(&mut self, key: &[u8], value: &[u8]) -> Verdict {
         self.element.fill(0);
-        for (to, from) in [(0, key), (self.value_at, value)] {
-            if let Some(part) = self.element.get_mut(to..to + from.len()) {
-                part.copy_from_slice(from);
+        if let Some((cell, rest)) = self.element.split_at_mut_checked(self.value_at) {
+            if let Some(cell) = cell.get_mut(..self.keys.cell_size()) {
+                self.keys.write_cell(cell, key);
+            }
+            if let Some(part) = rest.get_mut(..value.len()) {
+                part.copy_from_slice(value);
             }
         }
         match self.runner.test_run(&Input::ctx(&self.element)).map(|done| done.retval) {

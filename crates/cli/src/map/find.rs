@@ -4,7 +4,7 @@ use std::path::{Component, Path, PathBuf};
 
 use skep::Dir;
 use skep::dir::Kind;
-use skep::isa::MapType;
+use skep::isa::{KeyShape, MapType};
 use skep::maps::{Access, Map, MapError};
 use skep::object::Btf;
 
@@ -28,7 +28,7 @@ impl Source {
     /// Finds the map that was asked for.
     pub fn find(args: &MapArgs, access: Access, printer: Printer) -> Result<Self> {
         if args.kernel || is_kernels(Path::new(&args.map)) {
-            return in_kernel(&args.map).map(|map| Self::Kernel(Box::new(map)));
+            return in_kernel(&args.map, access).map(|map| Self::Kernel(Box::new(map)));
         }
         let dir = directory::open()?;
         let map = find(&dir, &args.map, access, printer)?;
@@ -51,7 +51,7 @@ impl Source {
                     id: info.id,
                     name: info.name.clone(),
                     map_type: info.map_type().ok_or_else(unknown)?,
-                    key_size: info.key_size as usize,
+                    keys: KeyShape::Fixed(info.key_size),
                     value_size: info.value_size as usize,
                     per_cpu: info.is_per_cpu(),
                     key_type_id: info.key_type_id,
@@ -195,7 +195,12 @@ pub fn short(name: &str) -> &str {
     name.get(..15).unwrap_or(name)
 }
 
-fn in_kernel(text: &str) -> Result<KernelMap> {
+fn in_kernel(text: &str, access: Access) -> Result<KernelMap> {
+    let map = named_in_kernel(text)?;
+    if access == Access::ReadOnly { Ok(map) } else { map.for_writing() }
+}
+
+fn named_in_kernel(text: &str) -> Result<KernelMap> {
     let missing = || {
         Failure::failed(format!("the kernel has no map `{text}`"))
             .hint("`skep map list --kernel` shows all")

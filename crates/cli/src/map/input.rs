@@ -1,11 +1,13 @@
 //! Keys and values as they are typed.
 
 use serde_json::Value as Json;
+use skep::isa::KeyShape;
 use skep::object::Btf;
 use skep::object::btf::{Value, ValueMember};
 
 use crate::entries::Shape;
 use crate::failure::{Failure, Result};
+use crate::key;
 
 /// What typed text stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,15 +33,39 @@ pub fn bytes(
     text: &str,
     raw: bool,
 ) -> Result<Vec<u8>> {
-    let (size, type_id) = if role == Role::Key {
-        (shape.key_size, shape.key_type_id)
-    } else {
-        (shape.value_size, shape.value_type_id)
+    read(shape, btf, role, text, raw).map_err(|why| {
+        let (name, map) = (role.name(), &shape.name);
+        let failure =
+            Failure::environment(format!("`{text}` is not a {name} of map `{map}`: {why}"));
+        match shape.keys {
+            KeyShape::Bytes { .. } if role == Role::Key => failure.hint(BYTE_STRINGS),
+            _ => failure,
+        }
+    })
+}
+
+/// How keys of variable length are typed.
+pub const BYTE_STRINGS: &str =
+    "keys of this map are text, or bytes after `hex`, as in `'hex 2f65 7463'`";
+
+/// As [`bytes`]; fails with what is wrong with the text.
+pub fn read(
+    shape: &Shape,
+    btf: Option<&Btf>,
+    role: Role,
+    text: &str,
+    raw: bool,
+) -> Result<Vec<u8>, String> {
+    let (size, type_id) = match (role, shape.keys) {
+        (Role::Key, KeyShape::Bytes { .. }) => {
+            let key = byte_string(text, raw)?;
+            shape.check_key(key.len())?;
+            return Ok(key);
+        }
+        (Role::Key, KeyShape::Fixed(size)) => (size as usize, shape.key_type_id),
+        (Role::Value, _) => (shape.value_size, shape.value_type_id),
     };
     let name = role.name();
-    let wrong = |why: String| {
-        Failure::environment(format!("`{text}` is not a {name} of map `{}`: {why}", shape.name))
-    };
     // As bpftool takes them; a text that begins so is not likely to be as long.
     if let Some(bytes) = text.strip_prefix("hex ").and_then(hex).filter(|b| b.len() == size) {
         return Ok(bytes);
@@ -47,10 +73,8 @@ pub fn bytes(
     if raw {
         return match hex(text) {
             Some(bytes) if bytes.len() == size => Ok(bytes),
-            Some(bytes) => {
-                Err(wrong(format!("it has {} bytes, but a {name} has {size}", bytes.len())))
-            }
-            None => Err(wrong("it is not hexadecimal".to_owned())),
+            Some(bytes) => Err(format!("it has {} bytes, but a {name} has {size}", bytes.len())),
+            None => Err("it is not hexadecimal".to_owned()),
         };
     }
     if let Some(btf) = btf
@@ -59,25 +83,32 @@ pub fn bytes(
         let value = typed(text)
             .or_else(|| btf.read_text(type_id, text).ok())
             .unwrap_or_else(|| Value::Text(text.to_owned()));
-        return btf.encode(type_id, &value).map_err(|e| wrong(e.to_string()));
+        return btf.encode(type_id, &value).map_err(|e| e.to_string());
     }
     match typed(text).and_then(|v| v.as_i128()) {
-        Some(n) if matches!(size, 1 | 2 | 4 | 8) => {
-            let bits = size as u32 * 8;
-            let fits = if n < 0 { n >= -(1_i128 << (bits - 1)) } else { n < 1_i128 << bits };
-            if fits {
-                Ok(n.to_le_bytes()[..size].to_vec())
-            } else {
-                Err(wrong(format!("it does not fit in {size} bytes")))
-            }
-        }
-        _ if matches!(size, 1 | 2 | 4 | 8) => Err(wrong(format!(
+        Some(n) if matches!(size, 1 | 2 | 4 | 8) => number(n, size),
+        _ if matches!(size, 1 | 2 | 4 | 8) => Err(format!(
             "the map has no types: give a number, or its {size} bytes in hex with `--raw`"
-        ))),
+        )),
         // As it is printed.
         _ => hex(text)
             .filter(|bytes| bytes.len() == size)
-            .ok_or_else(|| wrong(format!("the map has no types: give its {size} bytes in hex"))),
+            .ok_or_else(|| format!("the map has no types: give its {size} bytes in hex")),
+    }
+}
+
+/// Reads a byte string, of any length.
+pub fn byte_string(text: &str, raw: bool) -> Result<Vec<u8>, String> {
+    if raw { key::read_hex(text.strip_prefix("hex ").unwrap_or(text)) } else { key::read(text) }
+}
+
+/// Makes the bytes of a number where there is no type.
+pub fn number(n: i128, size: usize) -> Result<Vec<u8>, String> {
+    let bits = size as u32 * 8;
+    let fits = if n < 0 { n >= -(1_i128 << (bits - 1)) } else { n < 1_i128 << bits };
+    match n.to_le_bytes().get(..size) {
+        Some(bytes) if fits => Ok(bytes.to_vec()),
+        _ => Err(format!("it does not fit in {size} bytes")),
     }
 }
 
@@ -97,22 +128,26 @@ pub fn value(
         Ok(Json::Array(all)) if !raw => all.iter().map(Json::to_string).collect(),
         _ => vec![text.to_owned()],
     };
+    let each = each.iter().map(|one| bytes(shape, btf, Role::Value, one, raw));
+    of_cpus(shape, each.collect::<Result<_>>()?, cpus).map_err(Failure::environment)
+}
+
+/// Puts the values of CPUs together, from the first one on; the others are zero.
+pub fn of_cpus(shape: &Shape, each: Vec<Vec<u8>>, cpus: usize) -> Result<Vec<u8>, String> {
     if each.len() > cpus {
-        return Err(Failure::environment(format!(
-            "there are values for {} CPUs, but the map has {cpus}",
-            each.len()
-        )));
+        return Err(format!("there are values for {} CPUs, but the map has {cpus}", each.len()));
     }
     let mut out = Vec::new();
     for one in &each {
-        out.extend(bytes(shape, btf, Role::Value, one, raw)?);
+        out.extend(one);
         out.resize(out.len().next_multiple_of(8), 0);
     }
     out.resize(shape.value_size.next_multiple_of(8) * cpus, 0);
     Ok(out)
 }
 
-fn hex(text: &str) -> Option<Vec<u8>> {
+/// Reads bytes in hex, with or without spaces.
+pub fn hex(text: &str) -> Option<Vec<u8>> {
     let digits: Vec<u8> =
         text.trim_start_matches("0x").bytes().filter(|b| !b.is_ascii_whitespace()).collect();
     let byte =
@@ -135,7 +170,8 @@ fn typed(text: &str) -> Option<Value> {
     }
 }
 
-fn from_json(json: &Json) -> Value {
+/// Makes a value from JSON without looking at types.
+pub fn from_json(json: &Json) -> Value {
     match json {
         Json::Null => Value::Int(0),
         Json::Bool(b) => Value::Bool(*b),
@@ -166,7 +202,7 @@ mod tests {
             id: 1,
             name: "m".to_owned(),
             map_type: MapType::Hash,
-            key_size: 4,
+            keys: KeyShape::Fixed(4),
             value_size,
             per_cpu,
             key_type_id: 0,
@@ -224,7 +260,7 @@ mod tests {
         let mut seed = 3_u64;
         for size in [1, 2, 3, 4, 5, 8, 12, 16] {
             for raw in [false, true] {
-                let shape = Shape { key_size: size, ..shape(size, false) };
+                let shape = Shape { keys: KeyShape::Fixed(size as u32), ..shape(size, false) };
                 let entries = crate::entries::Entries::of(shape.clone(), None, raw);
                 for _ in 0..50 {
                     let data: Vec<u8> = (0..size)
@@ -233,7 +269,7 @@ mod tests {
                             (seed >> 56) as u8 & if seed >> 48 & 1 == 0 { 0 } else { 0xff }
                         })
                         .collect();
-                    let json = to_json(&entries.key(&data)).to_string();
+                    let json = entries.key(&data).json().to_string();
                     for text in [entries.key(&data).to_string(), json.trim_matches('"').to_owned()]
                     {
                         assert_eq!(

@@ -6,6 +6,7 @@
 
 use std::io::Write;
 
+use skep::isa::KeyShape;
 use skep::object::Btf;
 use skep::object::btf::{Kind, TypeId};
 
@@ -53,7 +54,10 @@ impl<'a> Layout<'a> {
             Some(btf) => node(btf, id, size, 0),
             None => Some(Node::Uint(size)).filter(|_| entries.is_number(size)),
         };
-        let key = node(shape.key_type_id, shape.key_size);
+        let key = match shape.keys {
+            KeyShape::Fixed(size) => node(shape.key_type_id, size as usize),
+            KeyShape::Bytes { .. } => None,
+        };
         let value = node(shape.value_type_id, shape.value_size)
             .filter(|_| style == Style::Json || !shape.per_cpu);
         Self { entries, style, plain: entries.btf().is_none(), key, value }
@@ -74,7 +78,7 @@ impl<'a> Layout<'a> {
             return;
         }
         let (Some(k), Some(v)) = (&self.key, &self.value) else {
-            if self.plain && !self.entries.shape().per_cpu {
+            if self.plain && !self.entries.shape().per_cpu && !self.entries.has_text_keys() {
                 let part = |out: &mut Vec<u8>, node: &Option<Node>, bytes: &[u8]| match node {
                     Some(node) => node.text(out, bytes),
                     None => {
@@ -103,8 +107,8 @@ impl<'a> Layout<'a> {
         match &self.key {
             None if key.is_empty() => out.extend_from_slice(b"null"),
             Some(k) => k.json(out, key),
-            None if self.plain => quoted(out, key),
-            None => any(out, &to_json(&self.entries.key(key))),
+            None if self.plain && !self.entries.has_text_keys() => quoted(out, key),
+            None => any(out, &self.entries.key(key).json()),
         }
         out.extend_from_slice(b",\"value\":");
         let one = |out: &mut Vec<u8>, value: &[u8]| match &self.value {
@@ -292,7 +296,7 @@ mod tests {
                         id: 1,
                         name,
                         map_type,
-                        key_size: size,
+                        keys: KeyShape::Fixed(size as u32),
                         value_size: size,
                         per_cpu,
                         key_type_id: id,

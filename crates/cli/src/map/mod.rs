@@ -2,16 +2,21 @@
 //! kernel's.
 //!
 //! [`find`] knows where maps are, [`dump`] prints all of one, [`change`] has what writes and
-//! [`create`] what makes, [`input`] reads what is typed.
+//! [`create`] what makes; [`load`] puts in what was dumped. [`input`] reads what is typed.
 
 mod change;
+mod copy;
 mod create;
 mod csv;
+mod destination;
 mod dump;
 mod filter;
 mod find;
+mod from_json;
 mod input;
 mod layout;
+mod load;
+mod ordered;
 mod pin;
 mod show;
 
@@ -19,7 +24,7 @@ use serde_json::json;
 use skep::isa::MapType;
 use skep::maps::Access;
 
-use crate::args::{MapArgs, MapCommand};
+use crate::args::{LookupArgs, MapArgs, MapCommand};
 use crate::entries::Entries;
 use crate::failure::{Failure, Result};
 use crate::printer::{Output, Printer};
@@ -33,13 +38,11 @@ pub fn run(command: &MapCommand, printer: Printer) -> Result<u8> {
         MapCommand::List { kernel, format } => show::list(*kernel, format.json, printer)?,
         MapCommand::Show { map, format } => show::show(map, format.json, printer)?,
         MapCommand::Dump(args) => return dump::run(args, printer),
-        MapCommand::Lookup { map, key, raw, format } => {
-            lookup(map, key, *raw, format.json, printer)?
-        }
+        MapCommand::Lookup(args) => lookup(args, printer)?,
         MapCommand::Update { map, key, value, noexist, exist, raw } => {
             change::update(map, key, value, change::flags(*noexist, *exist), *raw, printer)?;
         }
-        MapCommand::Delete { map, key, raw } => change::delete(map, key, *raw, printer)?,
+        MapCommand::Delete(args) => change::delete(args, printer)?,
         MapCommand::Push { map, value, exist, raw } => {
             change::push(map, value, change::flags(false, *exist), *raw, printer)?
         }
@@ -48,6 +51,8 @@ pub fn run(command: &MapCommand, printer: Printer) -> Result<u8> {
         MapCommand::Getnext { map, key, raw, format } => {
             next_key(map, key.as_deref(), *raw, format.json, printer)?
         }
+        MapCommand::Load(args) => return load::load(args, printer),
+        MapCommand::Copy(args) => return copy::copy(args, printer),
         MapCommand::Create(args) => create::create(args, printer)?,
         MapCommand::Pin { map, name } => pin::pin(map, name, printer)?,
         MapCommand::Unpin { name } => pin::unpin(name)?,
@@ -108,7 +113,7 @@ fn next_key(
     let source = Source::find(args, Access::ReadOnly, printer)?;
     let (shape, types) = (source.shape()?, source.btf());
     let entries = Entries::of(shape, types.as_ref(), raw);
-    if !entries.has_elements() || entries.shape().key_size == 0 {
+    if !entries.has_elements() || entries.shape().keys.max_len() == 0 {
         return Err(no_elements(&args.map, entries.shape().map_type));
     }
     let after = key
@@ -122,24 +127,34 @@ fn next_key(
     let next = entries.key(&next);
     if as_json {
         return printer
-            .json(Output::Stdout, &json!({"map": entries.map_json(), "next_key": to_json(&next)}));
+            .json(Output::Stdout, &json!({"map": entries.map_json(), "next_key": next.json()}));
     }
     printer.data(Output::Stdout, |out| writeln!(out, "{next}"))
 }
 
-fn lookup(args: &MapArgs, key: &str, raw: bool, as_json: bool, printer: Printer) -> Result {
-    let source = Source::find(args, Access::ReadOnly, printer)?;
+fn lookup(args: &LookupArgs, printer: Printer) -> Result {
+    let (name, key) = (&args.map.map, &args.key);
+    let source = Source::find(&args.map, Access::ReadOnly, printer)?;
     let (shape, types) = (source.shape()?, source.btf());
-    let entries = Entries::of(shape, types.as_ref(), raw);
-    if !entries.has_elements() || entries.shape().key_size == 0 {
-        return Err(no_elements(&args.map, entries.shape().map_type));
+    let entries = Entries::of(shape, types.as_ref(), args.raw);
+    if !entries.has_elements() || entries.shape().keys.max_len() == 0 {
+        return Err(no_elements(name, entries.shape().map_type));
     }
-    let bytes = input::bytes(entries.shape(), entries.btf(), Role::Key, key, raw)?;
-    let value = source
-        .lookup(&bytes)?
-        .ok_or_else(|| Failure::failed(format!("map `{}` has no key `{key}`", args.map)))?;
-    let entry = entries.entry(&bytes, &value);
-    if as_json {
+    let (key, value) = match ordered::nearest(args) {
+        Some(which) => ordered::lookup(&source, &entries, args, which)?,
+        None => {
+            let key = input::bytes(entries.shape(), entries.btf(), Role::Key, key, args.raw)?;
+            let value = source.lookup(&key)?;
+            (
+                key,
+                value.ok_or_else(|| {
+                    Failure::failed(format!("map `{name}` has no key `{}`", args.key))
+                })?,
+            )
+        }
+    };
+    let entry = entries.entry(&key, &value);
+    if args.format.json {
         printer.json(
             Output::Stdout,
             &json!({"map": entries.map_json(), "entry": entry.json_of(&entries)}),

@@ -128,7 +128,7 @@ fn lines(out: &mut dyn Write, details: &Json) -> std::io::Result<()> {
 }
 
 /// Flags by name, as `skep map create` takes them.
-pub const FLAGS: [(u32, &str); 10] = [
+pub const FLAGS: [(u32, &str); 11] = [
     (MapFlags::NO_PREALLOC, "no_prealloc"),
     (MapFlags::NO_COMMON_LRU, "no_common_lru"),
     (MapFlags::NUMA_NODE, "numa_node"),
@@ -139,6 +139,7 @@ pub const FLAGS: [(u32, &str); 10] = [
     (MapFlags::WRONLY_PROG, "wronly_prog"),
     (MapFlags::MMAPABLE, "mmapable"),
     (MapFlags::INNER_MAP, "inner_map"),
+    (MapFlags::NO_LEAF_CACHE, "no_leaf_cache"),
 ];
 
 fn flags(bits: u32) -> String {

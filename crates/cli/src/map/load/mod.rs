@@ -1,0 +1,321 @@
+//! `skep map load`: puts into a map what `skep map dump` printed.
+//!
+//! All of a file is read before the first element is stored, so a file with a mistake changes
+//! nothing. [`json`], [`csv`] and [`text`] read, each by way of [`elements`].
+
+mod csv;
+mod elements;
+mod json;
+mod text;
+
+use std::io::Read;
+
+use skep::isa::{KeyShape, MapType};
+use skep::maps::Access;
+use skep::object::Btf;
+
+use super::change::flags;
+use super::csv::Columns;
+use super::destination::{Destination, Elements, Stored};
+use super::{find, no_elements};
+use crate::args::LoadArgs;
+use crate::directory;
+use crate::entries::{Entries, Shape};
+use crate::failure::{Failure, Result};
+use crate::printer::Printer;
+use crate::signals::Signals;
+use elements::Encoder;
+
+/// What is wrong with a file, and where.
+#[derive(Debug)]
+struct Problem {
+    /// The line, or the number of the element.
+    at: String,
+    what: String,
+}
+
+/// Loads a file.
+pub fn load(args: &LoadArgs, printer: Printer) -> Result<u8> {
+    let dir = directory::open()?;
+    let map = find::find(&dir, &args.map, Access::ReadWrite, printer)?;
+    let shape = Shape::from(&map);
+    let types = match map.def().btf_id {
+        0 => None,
+        id => skep::btf::open(&dir, id),
+    };
+    if !Entries::of(shape.clone(), None, false).has_elements() {
+        return Err(no_elements(&args.map, shape.map_type));
+    }
+    let name = if args.file == "-" { "stdin" } else { args.file.as_str() };
+    let bytes =
+        read(&args.file).map_err(|e| Failure::environment(format!("cannot read `{name}`: {e}")))?;
+    let cpus = map.user_value_size() / shape.value_size.next_multiple_of(8).max(1);
+    let (mut elements, interrupted) = parse(&bytes, &shape, types.as_ref(), args.raw, cpus)
+        .map_err(|(problem, hint)| {
+            let what = format!(
+                "cannot load `{name}` into map `{}`: {}: {}",
+                args.map, problem.at, problem.what
+            );
+            let mut failure = Failure::environment(what);
+            failure.details.push("nothing was loaded".to_owned());
+            hint.into_iter().fold(failure, Failure::hint)
+        })?;
+    drop(bytes);
+    if interrupted {
+        printer.warning(&format!("`{name}` is a dump that was interrupted: it lacks elements"));
+    }
+    if shape.map_type == MapType::Stack {
+        // What was printed first was pushed last.
+        elements.reverse();
+    }
+    let entries = Entries::of(shape, types.as_ref(), args.raw);
+    let destination = Destination::ours(&map, &args.map, &entries);
+    let mut signals = Signals::install()?;
+    let flags = flags(args.noexist, args.exist);
+    let total = elements.count;
+    let Stored { count, failure } =
+        destination.store(&elements, flags, || signals.take().map(|signal| signal.number));
+    if let Some(mut failure) = failure {
+        failure.details.push(format!("loaded {count} of {total} entries"));
+        return Err(failure);
+    }
+    if count < total {
+        printer.warning(&format!("interrupted: loaded {count} of {total} entries"));
+        return Ok(destination.interrupted());
+    }
+    printer.note(&format!("loaded {total} entries"));
+    Ok(0)
+}
+
+fn read(file: &str) -> std::io::Result<Vec<u8>> {
+    if file != "-" {
+        return std::fs::read(file);
+    }
+    let mut bytes = Vec::new();
+    std::io::stdin().lock().read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Reads a dump of any form; `true` when it was interrupted. Fails with what is wrong, and what to do
+/// about it.
+fn parse(
+    bytes: &[u8],
+    shape: &Shape,
+    btf: Option<&Btf>,
+    raw: bool,
+    cpus: usize,
+) -> Result<(Elements, bool), (Problem, Option<String>)> {
+    let first = |what: String| Problem { at: "line 1".to_owned(), what };
+    let mut encoder = Encoder::new(shape, btf, raw, cpus);
+    if is_json(bytes) {
+        let interrupted = json::read(bytes, &mut encoder).map_err(|problem| (problem, None))?;
+        return Ok((encoder.out, interrupted));
+    }
+    let text = str::from_utf8(bytes).map_err(|e| {
+        let line = 1 + bytes.iter().take(e.valid_up_to()).filter(|b| **b == b'\n').count();
+        let what = "it is not text: a dump of `skep map dump` is";
+        (Problem { at: format!("line {line}"), what: what.to_owned() }, None)
+    })?;
+    if text.trim().is_empty() {
+        let hint = "of an empty map, `skep map dump --json` and `--csv` print a head";
+        return Err((first("there is nothing in it".to_owned()), Some(hint.to_owned())));
+    }
+    let names = csv::first(text);
+    let columns = |raw| Columns::of(&Entries::of(shape.clone(), btf, raw));
+    let (typed, bare) = (columns(raw), columns(true));
+    let hint = |problem: Problem| {
+        let raw = problem.what.contains("`dump --raw`");
+        let hint = raw.then(|| "`--raw` reads keys and values as bytes in hex".to_owned());
+        (problem, hint)
+    };
+    match names {
+        Ok(names) if names == typed.names() => {
+            csv::read(text, &typed, &mut encoder).map_err(hint)?;
+        }
+        // Structures have columns of their members otherwise.
+        Ok(names) if names == bare.names() => {
+            encoder.raw = true;
+            csv::read(text, &bare, &mut encoder).map_err(hint)?;
+        }
+        _ if is_lines(text, shape) => {
+            text::read(text, &mut encoder).map_err(hint)?;
+        }
+        _ => {
+            let what = format!(
+                "it is no dump of such a map: neither JSON, nor lines of a key, a colon and a value, nor the columns {}",
+                typed.names().join(",")
+            );
+            return Err((first(what), None));
+        }
+    }
+    Ok((encoder.out, false))
+}
+
+fn is_json(bytes: &[u8]) -> bool {
+    let mut rest = bytes.iter().copied().filter(|b| !b.is_ascii_whitespace());
+    match rest.next() {
+        Some(b'[') => matches!(rest.next(), Some(b'{' | b']')),
+        // A structure is printed as `{ .member = …`.
+        Some(b'{') => !matches!(rest.next(), Some(b'.')),
+        _ => false,
+    }
+}
+
+/// Tells whether the first line has a key and a value.
+fn is_lines(text: &str, shape: &Shape) -> bool {
+    let first = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    shape.keys == KeyShape::Fixed(0) || text::find(first, ": ").is_some()
+}
+
+fn looks_raw(text: &str) -> String {
+    format!("`{text}` looks like bytes in hex, as `dump --raw` prints them")
+}
+
+#[cfg(test)]
+mod tests {
+    use skep::object::Object;
+
+    use super::super::csv::Csv;
+    use super::super::layout::{Layout, Style};
+    use super::*;
+
+    fn shape(map_type: MapType, keys: KeyShape, size: usize, per_cpu: bool) -> Shape {
+        Shape {
+            id: 1,
+            name: "m".to_owned(),
+            map_type,
+            keys,
+            value_size: size,
+            per_cpu,
+            key_type_id: 0,
+            value_type_id: 0,
+        }
+    }
+
+    /// Bytes of all kinds: mostly zero, all ones, letters, or anything.
+    struct Random(u64);
+
+    impl Random {
+        fn next(&mut self) -> u64 {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            self.0 >> 32
+        }
+
+        fn bytes(&mut self, len: usize) -> Vec<u8> {
+            let kind = self.next() % 4;
+            let byte = |n: u64| match (kind, n % 5) {
+                (0, 1..) => 0,
+                (1, 1..) => 0xff,
+                (2, _) => b"ab: ,\"'\\{}[]=.\n(cpu 1)"[n as usize % 22],
+                _ => (n >> 8) as u8,
+            };
+            (0..len).map(|_| byte(self.next())).collect()
+        }
+    }
+
+    /// All forms of a dump, whether each is raw and whether `load` has to be told.
+    fn dumps(
+        shape: &Shape,
+        btf: Option<&Btf>,
+        elements: &[(Vec<u8>, Vec<u8>)],
+    ) -> Vec<(&'static str, bool, Vec<u8>)> {
+        let mut all = Vec::new();
+        for raw in [false, true] {
+            let entries = Entries::of(shape.clone(), btf, raw);
+            let mut json = format!("{{\"raw\":{raw},\"entries\":[").into_bytes();
+            let mut text = Vec::new();
+            let mut csv = Vec::new();
+            Csv::new(&entries).head(&mut csv);
+            for (i, (key, value)) in elements.iter().enumerate() {
+                if i > 0 {
+                    json.push(b',');
+                }
+                Layout::new(&entries, Style::Json).write(&mut json, key, value);
+                Layout::new(&entries, Style::Text).write(&mut text, key, value);
+                Csv::new(&entries).write(&mut csv, key, value);
+            }
+            json.extend_from_slice(b"]}");
+            all.extend([("json", raw, json), ("csv", raw, csv), ("text", raw, text)]);
+        }
+        all
+    }
+
+    /// What was dumped and loaded is dumped the same way, whatever the types. Bytes behind the end
+    /// of a text and between members are not in a dump by types, so dumps are compared, and bytes
+    /// where the dump was raw.
+    #[test]
+    fn what_was_loaded_is_dumped_the_same() {
+        let mut random = Random(5);
+        let (mut compared, mut refused) = (0, 0);
+        for object in [
+            "bpf/trace.bpf.o",
+            "bpf/args.bpf.o",
+            "tests/data/typed.bpf.o",
+            "tests/data/kinds.bpf.o",
+            "../object/tests/data/values.bpf.o",
+        ] {
+            let bytes = std::fs::read(format!("{}/{object}", env!("CARGO_MANIFEST_DIR")))
+                .expect("committed");
+            let btf = Object::parse(&bytes).expect("ours").btf.expect("made with -g");
+            for id in 0..btf.len() as u32 {
+                let size = btf.size_of(id).ok().and_then(|n| usize::try_from(n).ok());
+                let Some(size) = size.filter(|n| (1..4096).contains(n)) else { continue };
+                for (per_cpu, byte_keys) in [(false, false), (true, false), (false, true)] {
+                    let keys = match byte_keys {
+                        true => KeyShape::Bytes { max: 24 },
+                        false => KeyShape::Fixed(size as u32),
+                    };
+                    let mut shape = shape(MapType::Hash, keys, size, per_cpu);
+                    (shape.key_type_id, shape.value_type_id) = (id, id);
+                    let types = Some(&*btf).filter(|_| id % 5 != 0);
+                    let cpus = if per_cpu { 3 } else { 1 };
+                    let stride = if per_cpu { size.next_multiple_of(8) } else { size };
+                    let mut element = || {
+                        let key = match byte_keys {
+                            true => 1 + random.next() as usize % 24,
+                            false => size,
+                        };
+                        (random.bytes(key), random.bytes(stride * cpus))
+                    };
+                    let elements: Vec<_> = (0..6).map(|_| element()).collect();
+                    let first = dumps(&shape, types, &elements);
+                    for (i, (form, raw, dump)) in first.iter().enumerate() {
+                        let what = || {
+                            format!(
+                                "{object}: type {id}, {}: {form} {raw} {per_cpu} {byte_keys}\n{}",
+                                btf.describe(id),
+                                String::from_utf8_lossy(dump)
+                            )
+                        };
+                        let loaded = parse(dump, &shape, types, *raw, cpus);
+                        // Text is for people: a truth value of 7 and global variables are not read.
+                        if loaded.is_err() && *form == "text" && !raw && types.is_some() {
+                            refused += 1;
+                            continue;
+                        }
+                        let (loaded, _) =
+                            loaded.unwrap_or_else(|e| panic!("{}\n{:?}", what(), e.0));
+                        assert_eq!(loaded.count, 6, "{}", what());
+                        let again: Vec<_> = (0..6)
+                            .map(|i| {
+                                let cell = keys.cell_size();
+                                let key = keys.read_cell(&loaded.keys[i * cell..][..cell]);
+                                let size = stride * cpus;
+                                (key.unwrap().to_vec(), loaded.values[i * size..][..size].to_vec())
+                            })
+                            .collect();
+                        let (_, _, second) = &dumps(&shape, types, &again)[i];
+                        assert_eq!(
+                            String::from_utf8_lossy(second),
+                            String::from_utf8_lossy(dump),
+                            "{}",
+                            what()
+                        );
+                        compared += 1;
+                    }
+                }
+            }
+        }
+        assert!(compared > 1000 && refused < compared / 20, "{compared} {refused}");
+    }
+}
