@@ -187,6 +187,16 @@ pub enum Error {
         /// The size in the map.
         is: usize,
     },
+    /// A key of the map is none of the Rust type: not UTF-8, where text is wanted.
+    #[error("map `{map}`: the key `{}` is no `{rust}`", key.escape_ascii())]
+    Key {
+        /// The map.
+        map: String,
+        /// The key's bytes.
+        key: Vec<u8>,
+        /// The Rust type.
+        rust: &'static str,
+    },
     /// A program cannot be made ready for a test run.
     #[error(transparent)]
     Runner(#[from] RunnerError),

@@ -87,7 +87,8 @@ pub use skep_runtime::memory;
 pub use skep_store::{Dir, DirError, RecordError, dir, prog};
 pub use skep_verifier as verifier;
 pub use typed::{
-    Array, Entries, HashMap, LpmTrie, PerCpuArray, PerCpuHashMap, Plain, Queue, Stack, Typed,
+    Array, Entries, Entry, HashMap, LpmTrie, OrderedEntries, PerCpuArray, PerCpuHashMap, Plain,
+    QpTrie, Queue, Stack, TrieKey, Typed,
 };
 pub use zerocopy;
 

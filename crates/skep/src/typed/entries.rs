@@ -78,6 +78,11 @@ impl<'m, K, V> Entries<'m, K, V> {
         Self { walk: self.walk.strict(), ..self }
     }
 
+    /// Changes where the walk goes, before it begins.
+    pub(super) fn with_walk(self, change: impl FnOnce(Walk<'m>) -> Walk<'m>) -> Self {
+        Self { walk: change(self.walk), ..self }
+    }
+
     fn fill(&mut self) -> Result<bool> {
         let size = self.walk.element_size();
         let count = self.at_once.min(BYTES_AT_ONCE / size.max(1)).max(1);

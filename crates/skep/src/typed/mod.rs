@@ -9,6 +9,7 @@ mod array;
 mod entries;
 mod hash;
 mod percpu;
+mod qp_trie;
 mod queue;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -20,6 +21,7 @@ pub use array::Array;
 pub use entries::Entries;
 pub use hash::{HashMap, LpmTrie};
 pub use percpu::{PerCpuArray, PerCpuHashMap};
+pub use qp_trie::{Entry, OrderedEntries, QpTrie, TrieKey};
 pub use queue::{Queue, Stack};
 
 /// What can be a key, a value or a record: any bytes are one, and it is nothing but its bytes. All
