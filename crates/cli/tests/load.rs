@@ -8,7 +8,7 @@ use std::path::Path;
 use common::{Skep, data, json, text};
 use serde_json::json;
 use skep::isa::{MapFlags, MapType};
-use skep::maps::{Access, Map};
+use skep::maps::{Access, KeyRange, Map};
 use skep_kernel::MapSpec;
 use skep_testkit::skip;
 
@@ -111,6 +111,8 @@ const TYPES: &[(&str, &str, usize)] = &[
     ("devmap", "--type devmap --key 4 --value 8 --entries 10", 10),
     ("devmap_hash", "--type devmap_hash --key 4 --value 4 --entries 10", 8),
     ("cpumap", "--type cpumap --key 4 --value 4 --entries 2", 1),
+    ("qp_trie", "--type qp_trie --key 30 --value 8 --entries 100", 90),
+    ("qp_fixed", "--type qp_trie --key 9 --fixed-keys --value 5 --entries 100", 90),
 ];
 
 const FORMS: &[&[&str]] =
@@ -402,6 +404,63 @@ fn maps_that_are_not_alike_are_not_copied() {
         1,
         &["map `hash` already has a key `0`\n  copied 0 entries"],
     );
+    // Byte strings go where they are not too long.
+    create(&skep, "long", "--type qp_trie --key 30 --value 8 --entries 9");
+    create(&skep, "short", "--type qp_trie --key 3 --value 8 --entries 9");
+    fails(
+        &skep,
+        &["map", "copy", "long", "hash"],
+        b"",
+        1,
+        &["its keys have 1 to 30 bytes, and there 4 bytes"],
+    );
+    for key in ["abc", "b"] {
+        out(&skep, &["map", "update", "long", key, "1"]);
+    }
+    out(&skep, &["map", "copy", "long", "short"]);
+    assert_eq!(elements(&skep, "short"), elements(&skep, "long"));
+    out(&skep, &["map", "update", "long", "bcde", "1"]);
+    fails(
+        &skep,
+        &["map", "copy", "long", "short"],
+        b"",
+        1,
+        &[
+            "cannot store `\"bcde\"` in map `short`: it has 4 bytes, but a key has at most 3\n",
+            "  copied 2 entries",
+        ],
+    );
+}
+
+/// Keys that are byte strings, as `dump` prints them, as they are written by hand, and as bpftool
+/// prints them.
+#[test]
+fn keys_that_are_text_come_from_each_form() {
+    let skep = Skep::new();
+    create(&skep, "m", "--type qp_trie --key 8 --value 4 --entries 9");
+    let load = ["map", "load", "m", "-"];
+    for input in [
+        r#"[{"key":"/etc","value":1},{"key":{"hex":"00ff"},"value":2}]"#,
+        r#"[{"key":{"size":4,"data":["0x2f","0x65","0x74","0x63"]},"value":1},{"key":[0,255],"value":2}]"#,
+        r#"{"raw":true,"entries":[{"key":"2f657463","value":"01000000"},{"key":"00ff","value":"02000000"}]}"#,
+        "\"/etc\": 1\nhex 00ff: 2\n",
+        "key,value\r\n/etc,1\r\nhex 00ff,2\r\n",
+    ] {
+        let ended = skep.run_with(load, input.as_bytes());
+        assert_eq!(ended.shell_status(), 0, "{input}: {}", ended.transcript());
+        let want = [(vec![0, 255], vec![2, 0, 0, 0]), (b"/etc".to_vec(), vec![1, 0, 0, 0])];
+        assert_eq!(elements(&skep, "m"), want, "{input}");
+        open(&skep, "m").delete_range(&KeyRange::ALL).unwrap();
+    }
+    for (input, why) in [
+        (r#"[{"key":"","value":1}]"#, "entry 1: \"\" is not a key of map `m`: it is empty"),
+        (r#"[{"key":"123456789","value":1}]"#, "it has 9 bytes, but a key has at most 8"),
+        (r#"[{"key":{"hex":"0"},"value":1}]"#, "1 hexadecimal digits, but a byte takes two"),
+        (r#"[{"key":7,"value":1}]"#, "text is wanted, or `{\"hex\":…}`"),
+        ("key,value\r\na,1\r\nhex 0,1\r\n", "line 3: `hex 0` is not a key of map `m`"),
+    ] {
+        fails(&skep, &load, input.as_bytes(), 2, &[why, "nothing was loaded"]);
+    }
 }
 
 /// Maps of the kernel are read and filled, by batches and one by one.

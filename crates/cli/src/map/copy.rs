@@ -38,35 +38,40 @@ pub fn copy(args: &CopyArgs, printer: Printer) -> Result<u8> {
     };
     let mut signals = Signals::install()?;
     let mut copy = Copy {
-        keys: entries.shape().keys,
+        shape: entries.shape(),
         value_size,
         destination: &destination,
         flags: flags(args.noexist, args.exist),
         signals: &mut signals,
         elements: Elements::default(),
         copied: 0,
+        refused: None,
         done: Ok(true),
     };
     let read = match (&from, source.map_type) {
         (Source::Ours(map, _), MapType::Stack) => {
             // The last one of a walk is the next one to be popped: it has to be pushed last.
             let read = read_ours(map, |elements| copy.add(elements));
-            if read.is_ok() && copy.done.is_ok() {
-                copy.elements.reverse();
+            copy.elements.reverse();
+            if read.is_ok() && copy.refused.is_none() {
                 copy.flush();
             }
             read
         }
-        (Source::Ours(map, _), _) => read_ours(map, |elements| copy.add(elements) && copy.flush()),
+        (Source::Ours(map, _), _) => read_ours(map, |elements| copy.batch(elements)),
         (Source::Kernel(map), _) => {
             let (key, value) = (source.keys.max_len(), map.value_size());
             map.walk(|keys, values, n| {
                 let elements = keys.chunks_exact(key.max(1)).zip(values.chunks_exact(value.max(1)));
-                copy.add(&mut elements.take(n)) && copy.flush()
+                copy.batch(&mut elements.take(n))
             })
         }
     };
-    let (copied, done) = (copy.copied, copy.done);
+    let copied = copy.copied;
+    let done = match copy.refused {
+        Some(refused) if matches!(copy.done, Ok(true)) => Err(refused),
+        _ => copy.done,
+    };
     let told = |mut failure: Failure| {
         failure.details.push(format!("copied {copied} entries"));
         failure
@@ -158,27 +163,38 @@ fn read_ours(
 }
 
 struct Copy<'a> {
-    keys: KeyShape,
+    /// Of the map that is changed.
+    shape: &'a Shape,
     value_size: usize,
     destination: &'a Destination<'a>,
     flags: u64,
     signals: &'a mut Signals,
     elements: Elements,
     copied: usize,
+    /// An element that does not go into the map.
+    refused: Option<Failure>,
     /// `false` after a signal.
     done: Result<bool>,
 }
 
 impl Copy<'_> {
+    /// Copies elements; `false` when there is no getting on.
+    fn batch(&mut self, elements: &mut dyn Iterator<Item = (&[u8], &[u8])>) -> bool {
+        let all = self.add(elements);
+        self.flush() && all
+    }
+
     /// Takes elements in; `false` when one cannot be copied.
     fn add(&mut self, elements: &mut dyn Iterator<Item = (&[u8], &[u8])>) -> bool {
         for (key, value) in elements {
-            let fits = fit_cpus(value, self.value_size, &mut self.elements.values);
-            if let Err(what) = fits {
-                self.done = Err(Failure::failed(format!("an element cannot be copied: {what}")));
+            let fits = self.shape.check_key(key.len());
+            let values = &mut self.elements.values;
+            let done = fits.and_then(|()| fit_cpus(value, self.value_size, values));
+            if let Err(what) = done {
+                self.refused = Some(self.destination.unfit(key, &what));
                 return false;
             }
-            self.elements.push_key(self.keys, key);
+            self.elements.push_key(self.shape.keys, key);
         }
         true
     }

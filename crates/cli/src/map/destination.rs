@@ -129,6 +129,12 @@ impl<'a> Destination<'a> {
         self.signal.get().map_or(0, |signal| 128_u8.wrapping_add(signal as u8))
     }
 
+    /// Says why an element does not go into the map.
+    pub fn unfit(&self, key: &[u8], why: &str) -> Failure {
+        let key = self.entries.key(key);
+        Failure::failed(format!("cannot store `{key}` in map `{}`: {why}", self.name))
+    }
+
     fn refused(&self, cell: &[u8], error: &MapError) -> Failure {
         match error {
             MapError::Exists => self.exists(cell),
@@ -174,7 +180,7 @@ pub fn fit_cpus(value: &[u8], size: usize, out: &mut Vec<u8>) -> Result<(), Stri
         None => out.extend_from_slice(value),
         Some((kept, rest)) if rest.iter().all(|b| *b == 0) => out.extend_from_slice(kept),
         Some(_) => {
-            return Err("there are values for more CPUs than the other map has".to_owned());
+            return Err("it has values for more CPUs than that map".to_owned());
         }
     }
     out.resize(at + size, 0);
