@@ -82,8 +82,12 @@ fn fill(skep: &Skep, name: &str, n: usize) {
             _ => number.to_vec(),
         };
         let value = match def.map_type {
-            // Interfaces, processors and control groups have small numbers.
-            MapType::Devmap | MapType::DevmapHash | MapType::Cpumap => {
+            // Interfaces, processors, sockets and control groups have small numbers.
+            MapType::Devmap
+            | MapType::DevmapHash
+            | MapType::Cpumap
+            | MapType::Xskmap
+            | MapType::CgroupArray => {
                 let mut value = vec![0; value_size];
                 value[0] = 1 + i as u8;
                 value
@@ -111,6 +115,8 @@ const TYPES: &[(&str, &str, usize)] = &[
     ("devmap", "--type devmap --key 4 --value 8 --entries 10", 10),
     ("devmap_hash", "--type devmap_hash --key 4 --value 4 --entries 10", 8),
     ("cpumap", "--type cpumap --key 4 --value 4 --entries 2", 1),
+    ("xskmap", "--type xskmap --key 4 --value 4 --entries 10", 10),
+    ("cgroup_array", "--type cgroup_array --key 4 --value 4 --entries 10", 10),
     ("qp_trie", "--type qp_trie --key 30 --value 8 --entries 100", 90),
     ("qp_fixed", "--type qp_trie --key 9 --fixed-keys --value 5 --entries 100", 90),
 ];
@@ -151,6 +157,50 @@ fn round_trips(types: &[(&str, &str, usize)]) {
         out(&skep, &["map", "copy", name, "copied"]);
         assert_eq!(elements(&skep, "copied"), want, "{name}");
     }
+}
+
+/// Maps of maps hold ids of maps, which are there under the same ids.
+#[test]
+fn maps_of_maps_are_loaded_and_copied() {
+    let skep = Skep::new();
+    let object = data("../../../skep/tests/data/test_run/nested.bpf.o");
+    for name in ["first_inner", "hash_inner", "outer", "outer_hash"] {
+        create(&skep, name, &format!("--from {object}:{name}"));
+    }
+    for (outer, inner, keys) in
+        [("outer", "first_inner", ["1", "3"]), ("outer_hash", "hash_inner", ["7", "9"])]
+    {
+        create(&skep, "other", &format!("--from {object}:{outer}"));
+        create(&skep, "copied", &format!("--from {object}:{outer}"));
+        let shown = json(out(&skep, &["map", "show", inner, "--json"]).as_bytes());
+        let id = shown["id"].to_string();
+        for key in keys {
+            out(&skep, &["map", "update", outer, key, &id]);
+        }
+        let dump = out(&skep, &["map", "dump", outer, "--json"]);
+        assert_eq!(json(dump.as_bytes())["entries"].as_array().unwrap().len(), 2);
+        let ended = skep.run_with(["map", "load", "other", "-"], dump.as_bytes());
+        assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+        out(&skep, &["map", "copy", outer, "copied"]);
+        let lines = |name| {
+            let dump = out(&skep, &["map", "dump", name]);
+            let mut lines: Vec<String> = dump.lines().map(str::to_owned).collect();
+            lines.sort();
+            lines
+        };
+        let want: Vec<String> = keys.iter().map(|key| format!("{key}: {id}")).collect();
+        assert_eq!((lines("other"), lines("copied")), (want.clone(), want), "{outer}");
+        out(&skep, &["map", "unpin", "other"]);
+        out(&skep, &["map", "unpin", "copied"]);
+    }
+    // Of a map that is not there, nothing can be held.
+    fails(
+        &skep,
+        &["map", "load", "outer", "-"],
+        br#"[{"key":0,"value":4000}]"#,
+        1,
+        &["cannot store `0` in map `outer`\n  loaded 0 of 1 entries"],
+    );
 }
 
 /// Types whose elements no user stores, or that have none.
@@ -461,6 +511,28 @@ fn keys_that_are_text_come_from_each_form() {
     ] {
         fails(&skep, &load, input.as_bytes(), 2, &[why, "nothing was loaded"]);
     }
+}
+
+/// Short keys take little, however long the longest may be: 5,000 times three million bytes are more
+/// than the machine has.
+#[test]
+fn elements_of_a_trie_with_very_long_keys_are_loaded() {
+    let skep = Skep::new();
+    create(&skep, "m", "--type qp_trie --key 3000000 --value 4 --entries 5000");
+    let lines: String = (0..5000).map(|n| format!("\"key {n}\": {n}\n")).collect();
+    let ended = skep.run_with(["map", "load", "m", "-"], lines.as_bytes());
+    assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+    let map = open(&skep, "m");
+    for n in 0..5000_u32 {
+        assert_eq!(map.lookup(format!("key {n}").as_bytes()).unwrap(), n.to_ne_bytes());
+    }
+    fails(
+        &skep,
+        &["map", "load", "m", "-", "--noexist"],
+        b"\"new\": 1\n\"key 7\": 1\n",
+        1,
+        &["cannot store `\"new\"` in map `m`\n  loaded 0 of 2 entries\n", "the trie is full"],
+    );
 }
 
 /// Maps of the kernel are read and filled, by batches and one by one.

@@ -43,7 +43,7 @@ pub fn copy(args: &CopyArgs, printer: Printer) -> Result<u8> {
         destination: &destination,
         flags: flags(args.noexist, args.exist),
         signals: &mut signals,
-        elements: Elements::default(),
+        elements: Elements::new(entries.shape().keys),
         copied: 0,
         refused: None,
         done: Ok(true),
@@ -194,14 +194,14 @@ impl Copy<'_> {
                 self.refused = Some(self.destination.unfit(key, &what));
                 return false;
             }
-            self.elements.push_key(self.shape.keys, key);
+            self.elements.push_key(key);
         }
         true
     }
 
     /// Stores what was taken in; `false` when there was no getting on.
     fn flush(&mut self) -> bool {
-        let elements = std::mem::take(&mut self.elements);
+        let elements = std::mem::replace(&mut self.elements, Elements::new(self.shape.keys));
         let signals = &mut *self.signals;
         let Stored { count, failure } =
             self.destination.store(&elements, self.flags, || signals.take().map(|s| s.number));

@@ -13,11 +13,14 @@ use crate::kernel::KernelMap;
 /// Elements that are stored together: signals are looked at between.
 const TOGETHER: usize = 4096;
 
-/// Elements in columns, as batches take them.
-#[derive(Default, Debug)]
+/// Elements before they are stored.
+#[derive(Debug)]
 pub struct Elements {
-    /// A cell for each key.
+    shape: KeyShape,
+    /// Keys, one behind the other: a cell for each would take as much as the longest.
     pub keys: Vec<u8>,
+    /// Where each byte string ends.
+    ends: Vec<usize>,
     /// Values, those of per-CPU maps with one for each CPU.
     pub values: Vec<u8>,
     /// How many.
@@ -25,24 +28,41 @@ pub struct Elements {
 }
 
 impl Elements {
-    /// Adds a key, whose value is added as well.
-    pub fn push_key(&mut self, keys: KeyShape, key: &[u8]) {
-        let at = self.keys.len();
-        self.keys.resize(at + keys.cell_size(), 0);
-        if let Some(cell) = self.keys.get_mut(at..) {
-            keys.write_cell(cell, key);
+    /// None, for a map with such keys.
+    pub fn new(shape: KeyShape) -> Self {
+        Self { shape, keys: Vec::new(), ends: Vec::new(), values: Vec::new(), count: 0 }
+    }
+
+    /// Adds a key that the map allows; its value is added as well.
+    pub fn push_key(&mut self, key: &[u8]) {
+        self.keys.extend_from_slice(key);
+        self.end_key();
+    }
+
+    /// Counts a key that was added to the others.
+    pub fn end_key(&mut self) {
+        if let KeyShape::Bytes { .. } = self.shape {
+            self.ends.push(self.keys.len());
         }
         self.count += 1;
     }
 
-    /// Turns their order around.
-    pub fn reverse(&mut self) {
-        for column in [&mut self.keys, &mut self.values] {
-            let size = column.len().checked_div(self.count).unwrap_or(0);
-            if size > 0 {
-                *column = column.chunks_exact(size).rev().flatten().copied().collect();
+    /// The key of an element.
+    pub fn key(&self, i: usize) -> &[u8] {
+        let range = match self.shape {
+            KeyShape::Fixed(size) => i * size as usize..(i + 1) * size as usize,
+            KeyShape::Bytes { .. } => {
+                let begin = i.checked_sub(1).and_then(|before| self.ends.get(before));
+                begin.copied().unwrap_or(0)..self.ends.get(i).copied().unwrap_or(0)
             }
-        }
+        };
+        self.keys.get(range).unwrap_or_default()
+    }
+
+    /// Turns the order of values around, which have no keys.
+    pub fn reverse(&mut self) {
+        let size = self.values.len().checked_div(self.count).unwrap_or(0).max(1);
+        self.values = self.values.chunks_exact(size).rev().flatten().copied().collect();
     }
 }
 
@@ -87,10 +107,9 @@ impl<'a> Destination<'a> {
         flags: u64,
         mut signal: impl FnMut() -> Option<i32>,
     ) -> Stored {
-        let Elements { keys, values, count: total } = elements;
-        let total = *total;
-        let each = |column: &[u8]| column.len().checked_div(total).unwrap_or(0);
-        let (key_size, value_size) = (each(keys), each(values));
+        let total = elements.count;
+        let key_size = elements.shape.max_len();
+        let value_size = elements.values.len().checked_div(total).unwrap_or(0);
         let mut count = 0;
         while count < total {
             self.signal.set(signal());
@@ -101,19 +120,34 @@ impl<'a> Destination<'a> {
             let part = |column: &'_ [u8], size: usize| {
                 column.get(count * size..end * size).unwrap_or_default().to_vec()
             };
-            let (mut keys, mut values) = (part(keys, key_size), part(values, value_size));
-            let (stored, failure) = match &self.to {
-                To::Ours(map) => match update_batch(map, &keys, &values, end - count, flags) {
-                    Ok(stored) => (stored, None),
-                    Err(e) => {
-                        let key = keys.get(e.count * key_size..(e.count + 1) * key_size);
-                        (e.count, Some(self.refused(key.unwrap_or_default(), &e.error)))
+            let mut values = part(&elements.values, value_size);
+            let (stored, failure) = match (&self.to, elements.shape) {
+                (To::Ours(map), KeyShape::Bytes { .. }) => {
+                    // A batch takes keys in cells, each as large as the longest key.
+                    let each = values.chunks_exact(value_size.max(1)).zip(count..end);
+                    let store = |(value, i)| map.update(elements.key(i), value, flags);
+                    let mut done = each.map(store).enumerate();
+                    match done.find(|(_, done)| done.is_err()) {
+                        Some((stored, Err(e))) => {
+                            (stored, Some(self.refused(elements.key(count + stored), &e)))
+                        }
+                        _ => (end - count, None),
                     }
-                },
-                To::Kernel(map) => {
+                }
+                (To::Ours(map), KeyShape::Fixed(_)) => {
+                    let keys = part(&elements.keys, key_size);
+                    match update_batch(map, &keys, &values, end - count, flags) {
+                        Ok(stored) => (stored, None),
+                        Err(e) => {
+                            (e.count, Some(self.refused(elements.key(count + e.count), &e.error)))
+                        }
+                    }
+                }
+                (To::Kernel(map), _) => {
+                    let mut keys = part(&elements.keys, key_size);
                     let (stored, done) = map.store(&mut keys, &mut values, end - count, flags);
-                    let key = keys.get(stored * key_size..(stored + 1) * key_size);
-                    (stored, done.err().map(|e| self.kernel_refused(key.unwrap_or_default(), &e)))
+                    let failed = |e| self.kernel_refused(elements.key(count + stored), &e);
+                    (stored, done.err().map(failed))
                 }
             };
             count += stored;
@@ -135,11 +169,11 @@ impl<'a> Destination<'a> {
         Failure::failed(format!("cannot store `{key}` in map `{}`: {why}", self.name))
     }
 
-    fn refused(&self, cell: &[u8], error: &MapError) -> Failure {
+    fn refused(&self, key: &[u8], error: &MapError) -> Failure {
         match error {
-            MapError::Exists => self.exists(cell),
-            MapError::NoElement => self.absent(cell),
-            error => self.cannot_store(cell).because(error),
+            MapError::Exists => self.exists(key),
+            MapError::NoElement => self.absent(key),
+            error => self.cannot_store(key).because(error),
         }
     }
 
@@ -151,23 +185,22 @@ impl<'a> Destination<'a> {
         }
     }
 
-    fn exists(&self, cell: &[u8]) -> Failure {
-        Failure::failed(format!("map `{}` already has a key `{}`", self.name, self.key(cell)))
+    fn exists(&self, key: &[u8]) -> Failure {
+        Failure::failed(format!("map `{}` already has a key `{}`", self.name, self.key(key)))
     }
 
-    fn absent(&self, cell: &[u8]) -> Failure {
-        Failure::failed(format!("map `{}` has no key `{}`", self.name, self.key(cell)))
+    fn absent(&self, key: &[u8]) -> Failure {
+        Failure::failed(format!("map `{}` has no key `{}`", self.name, self.key(key)))
     }
 
-    fn cannot_store(&self, cell: &[u8]) -> Failure {
+    fn cannot_store(&self, key: &[u8]) -> Failure {
         Failure::failed(match self.entries.shape().keys.max_len() {
             0 => format!("cannot push to map `{}`", self.name),
-            _ => format!("cannot store `{}` in map `{}`", self.key(cell), self.name),
+            _ => format!("cannot store `{}` in map `{}`", self.key(key), self.name),
         })
     }
 
-    fn key(&self, cell: &[u8]) -> String {
-        let key = self.entries.shape().keys.read_cell(cell).unwrap_or_default();
+    fn key(&self, key: &[u8]) -> String {
         self.entries.key(key).to_string()
     }
 }

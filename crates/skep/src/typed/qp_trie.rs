@@ -96,7 +96,7 @@ impl<K: Plain> TrieKey for K {
 #[doc(alias = "BPF_MAP_TYPE_QP_TRIE")]
 pub struct QpTrie<K: ?Sized, V> {
     map: Map,
-    types: PhantomData<(fn(&K), fn() -> V)>,
+    types: PhantomData<fn(&K) -> V>,
 }
 
 impl<K: TrieKey + ?Sized, V: Plain> Typed for QpTrie<K, V> {
@@ -285,8 +285,10 @@ fn owned<K: TrieKey + ?Sized>(map: &Map, bytes: &[u8]) -> Result<K::Owned> {
 pub struct Entry<'a, K: TrieKey + ?Sized, V> {
     trie: &'a QpTrie<K, V>,
     key: &'a K,
-    modify: Option<Box<dyn FnMut(&mut V) + 'a>>,
+    modify: Option<Modify<'a, V>>,
 }
+
+type Modify<'a, V> = Box<dyn FnMut(&mut V) + 'a>;
 
 impl<K: TrieKey + ?Sized, V> fmt::Debug for Entry<'_, K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

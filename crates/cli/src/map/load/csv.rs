@@ -1,11 +1,14 @@
 //! Elements out of comma-separated values (RFC 4180), as `skep map dump --csv` prints them.
 
+use std::borrow::Cow;
+
 use serde_json::{Map as Object, Value as Json};
 use skep::isa::KeyShape;
 
 use super::super::csv::Columns;
 use super::super::input::Role;
 use super::Problem;
+use super::direct::Direct;
 use super::elements::Encoder;
 
 /// Reads the lines behind the names of the columns.
@@ -14,6 +17,10 @@ pub fn read(text: &str, columns: &Columns, encoder: &mut Encoder<'_>) -> Result<
     let mut fields = Vec::new();
     let problem = |line: usize, what: String| Problem { at: format!("line {line}"), what };
     records.next(&mut fields).map_err(|what| problem(1, what))?;
+    let (direct_key, direct_value) = (
+        Fields::of(encoder, Role::Key, &columns.key),
+        Fields::of(encoder, Role::Value, &columns.value),
+    );
     // The values of one key so far, for per-CPU maps, and the line of its first one.
     let mut open: Option<(Vec<u8>, Vec<Vec<u8>>, usize)> = None;
     loop {
@@ -34,8 +41,14 @@ pub fn read(text: &str, columns: &Columns, encoder: &mut Encoder<'_>) -> Result<
         }
         let (keys, rest) = fields.split_at(columns.key.len());
         let (cpu, values) = rest.split_at(rest.len() - columns.value.len());
-        let key = part(encoder, Role::Key, keys, &columns.key).map_err(wrong)?;
-        let value = part(encoder, Role::Value, values, &columns.value).map_err(wrong)?;
+        let key = match direct_key.as_ref().and_then(|direct| direct.bytes(keys)) {
+            Some(key) => key,
+            None => part(encoder, Role::Key, keys, &columns.key).map_err(wrong)?,
+        };
+        let value = match direct_value.as_ref().and_then(|direct| direct.bytes(values)) {
+            Some(value) => value,
+            None => part(encoder, Role::Value, values, &columns.value).map_err(wrong)?,
+        };
         let Some(cpu) = cpu.first() else {
             encoder.push(&key, &value);
             continue;
@@ -55,6 +68,36 @@ pub fn read(text: &str, columns: &Columns, encoder: &mut Encoder<'_>) -> Result<
     close(encoder, open)
 }
 
+/// The fields of structures, most of which are made directly.
+struct Fields {
+    size: usize,
+    /// Offset, size and type of each.
+    all: Vec<((usize, usize), Direct)>,
+}
+
+impl Fields {
+    /// Looks at the columns of a structure.
+    fn of(encoder: &Encoder<'_>, role: Role, paths: &[Vec<String>]) -> Option<Self> {
+        let shape = encoder.shape();
+        let size = if role == Role::Key { shape.keys.max_len() } else { shape.value_size };
+        let direct = encoder.direct(role)?;
+        let member = |path: &Vec<String>| {
+            let (at, direct) = direct.member(path.get(1..)?)?;
+            Some((at, direct.clone()))
+        };
+        Some(Self { size, all: paths.iter().map(member).collect::<Option<_>>()? })
+    }
+
+    fn bytes(&self, fields: &[Cow<'_, str>]) -> Option<Vec<u8>> {
+        let mut out = vec![0; self.size];
+        for (field, ((at, size), direct)) in fields.iter().zip(&self.all) {
+            let out = out.get_mut(*at..*at + *size)?;
+            direct.fill_field(field, out).then_some(())?;
+        }
+        Some(out)
+    }
+}
+
 fn close(
     encoder: &mut Encoder<'_>,
     open: Option<(Vec<u8>, Vec<Vec<u8>>, usize)>,
@@ -70,7 +113,7 @@ fn close(
 fn part(
     encoder: &Encoder<'_>,
     role: Role,
-    fields: &[String],
+    fields: &[Cow<'_, str>],
     paths: &[Vec<String>],
 ) -> Result<Vec<u8>, String> {
     let (shape, single) = (encoder.shape(), matches!(paths, [path] if path.len() == 1));
@@ -89,7 +132,7 @@ fn part(
             if encoder.looks_raw(role, field) {
                 return Err(super::looks_raw(field));
             }
-            json(encoder, role, &Json::from(field.as_str()))
+            json(encoder, role, &Json::from(field.as_ref()))
         }
         fields => {
             let mut object = Object::new();
@@ -120,7 +163,7 @@ fn put(object: &mut Object<String, Json>, path: &[String], field: &str) {
 }
 
 /// Returns the fields of the first line.
-pub fn first(text: &str) -> Result<Vec<String>, String> {
+pub fn first(text: &str) -> Result<Vec<Cow<'_, str>>, String> {
     let mut fields = Vec::new();
     Records { rest: text, line: 1 }.next(&mut fields)?;
     Ok(fields)
@@ -133,9 +176,9 @@ struct Records<'a> {
     line: usize,
 }
 
-impl Records<'_> {
+impl<'a> Records<'a> {
     /// Reads the next line; `false` at the end.
-    fn next(&mut self, fields: &mut Vec<String>) -> Result<bool, String> {
+    fn next(&mut self, fields: &mut Vec<Cow<'a, str>>) -> Result<bool, String> {
         fields.clear();
         if self.rest.is_empty() {
             return Ok(false);
@@ -158,12 +201,12 @@ impl Records<'_> {
         }
     }
 
-    fn field(&mut self) -> Result<String, String> {
+    fn field(&mut self) -> Result<Cow<'a, str>, String> {
         let Some(quoted) = self.rest.strip_prefix('"') else {
             let end = self.rest.find([',', '\r', '\n']).unwrap_or(self.rest.len());
             let (field, rest) = self.rest.split_at(end);
             self.rest = rest;
-            return Ok(field.to_owned());
+            return Ok(field.into());
         };
         let (mut field, mut at) = (String::new(), quoted);
         loop {
@@ -177,7 +220,7 @@ impl Records<'_> {
                 }
                 None => {
                     self.rest = rest;
-                    return Ok(field);
+                    return Ok(field.into());
                 }
             }
         }
@@ -198,9 +241,9 @@ mod tests {
         assert_eq!(
             all,
             [
-                (3, vec!["a".to_owned(), "b \"c\",\nd".to_owned(), String::new()]),
-                (4, vec![String::new(), "x".to_owned()]),
-                (5, vec!["y".to_owned()]),
+                (3, vec!["a".into(), "b \"c\",\nd".into(), "".into()]),
+                (4, vec!["".into(), "x".into()]),
+                (5, vec!["y".into()]),
             ]
         );
         for (text, why) in [

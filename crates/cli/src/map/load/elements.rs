@@ -3,19 +3,13 @@
 use serde_json::Value as Json;
 use skep::isa::KeyShape;
 use skep::object::Btf;
-use skep::object::btf::{Kind, TypeId};
+use skep::object::btf::TypeId;
 
 use super::super::destination::Elements;
 use super::super::from_json::{self, byte_string};
 use super::super::input::{self, Role};
+use super::direct::{Direct, Text};
 use crate::entries::Shape;
-
-/// A number that is stored as it is.
-#[derive(Clone, Copy, Debug)]
-struct Number {
-    size: usize,
-    signed: bool,
-}
 
 /// Makes elements of one map.
 #[derive(Debug)]
@@ -25,8 +19,8 @@ pub struct Encoder<'a> {
     /// Keys and values are bytes in hex.
     pub raw: bool,
     cpus: usize,
-    key: Option<Number>,
-    value: Option<Number>,
+    key: Option<Direct>,
+    value: Option<Direct>,
     /// What was made.
     pub out: Elements,
 }
@@ -35,11 +29,11 @@ impl<'a> Encoder<'a> {
     /// Looks at a map with as many values for each key as `cpus` says.
     pub fn new(shape: &'a Shape, btf: Option<&'a Btf>, raw: bool, cpus: usize) -> Self {
         let key = match shape.keys {
-            KeyShape::Fixed(size) => number(btf, shape.key_type_id, size as usize),
+            KeyShape::Fixed(size) => Direct::of(btf, shape.key_type_id, size as usize),
             KeyShape::Bytes { .. } => None,
         };
-        let value = number(btf, shape.value_type_id, shape.value_size);
-        Self { shape, btf, raw, cpus, key, value, out: Elements::default() }
+        let value = Direct::of(btf, shape.value_type_id, shape.value_size);
+        Self { shape, btf, raw, cpus, key, value, out: Elements::new(shape.keys) }
     }
 
     /// The map.
@@ -52,32 +46,64 @@ impl<'a> Encoder<'a> {
         self.btf
     }
 
+    /// How keys or values are made directly, if they can be.
+    pub fn direct(&self, role: Role) -> Option<&Direct> {
+        let direct = if role == Role::Key { &self.key } else { &self.value };
+        direct.as_ref().filter(|_| !self.raw)
+    }
+
     /// Adds an element from its bytes.
     pub fn push(&mut self, key: &[u8], value: &[u8]) {
-        self.out.push_key(self.shape.keys, key);
+        self.out.push_key(key);
         self.out.values.extend_from_slice(value);
     }
 
     /// Adds an element from JSON; fails with what is wrong with it.
-    pub fn push_json(&mut self, key: &Json, value: &Json) -> Result<(), String> {
-        // By far the most.
-        if let (Some(k), Some(v), false, false) =
-            (self.key, self.value, self.raw, self.shape.per_cpu)
-            && let (Some(k), Some(v)) = (k.bytes(key), v.bytes(value))
-        {
-            self.push(k.as_slice(), v.as_slice());
+    pub fn push_json(&mut self, key: &str, value: &str) -> Result<(), String> {
+        if !self.raw && !self.shape.per_cpu && self.push_direct(key, value) {
             return Ok(());
         }
-        let key = self.key_of(key)?;
+        let json = |text| serde_json::from_str(text).map_err(|e| e.to_string());
+        let (key, value) = (self.key_of(&json(key)?)?, json(value)?);
         let value = match value {
             Json::Array(each) if self.shape.per_cpu => {
                 let each = each.iter().map(|one| self.value_of(one)).collect::<Result<_, _>>()?;
-                input::of_cpus(self.shape, each, self.cpus)?
+                self.values(each)?
             }
-            one => self.one_value(self.value_of(one)?)?,
+            one => self.one_value(self.value_of(&one)?)?,
         };
         self.push(&key, &value);
         Ok(())
+    }
+
+    /// As [`Self::push_json`], for most elements; `false` when it cannot be done so.
+    fn push_direct(&mut self, key: &str, value: &str) -> bool {
+        let (key_at, value_at) = (self.out.keys.len(), self.out.values.len());
+        let Some(direct_value) = &self.value else { return false };
+        let done = match (&self.key, self.shape.keys) {
+            (Some(direct), KeyShape::Fixed(size)) => {
+                self.out.keys.resize(key_at + size as usize, 0);
+                direct.fill(key, self.out.keys.get_mut(key_at..).unwrap_or_default())
+            }
+            // Text, most of which needs no copy.
+            (_, shape @ KeyShape::Bytes { .. }) => match serde_json::from_str::<Text<'_>>(key) {
+                Ok(text) if shape.allows(text.0.len()) => {
+                    self.out.keys.extend_from_slice(text.0.as_bytes());
+                    true
+                }
+                _ => false,
+            },
+            (None, KeyShape::Fixed(_)) => false,
+        };
+        self.out.values.resize(value_at + self.shape.value_size, 0);
+        let values = self.out.values.get_mut(value_at..).unwrap_or_default();
+        if done && direct_value.fill(value, values) {
+            self.out.end_key();
+            return true;
+        }
+        self.out.keys.truncate(key_at);
+        self.out.values.truncate(value_at);
+        false
     }
 
     /// Makes the whole value of one, the first CPU's.
@@ -161,56 +187,13 @@ impl<'a> Encoder<'a> {
     /// Tells whether text is bytes in hex, as `dump --raw` prints them, where it otherwise prints a
     /// number.
     pub fn looks_raw(&self, role: Role, text: &str) -> bool {
-        let number = if role == Role::Key { self.key } else { self.value };
+        let direct = if role == Role::Key { &self.key } else { &self.value };
+        let Some(Direct::Uint(size) | Direct::Int(size)) = direct else { return false };
         let digits = text.strip_prefix("0x").unwrap_or(text);
         !self.raw
-            && number.is_some_and(|n| digits.len() == 2 * n.size)
+            && digits.len() == 2 * size
             && digits.bytes().all(|b| b.is_ascii_hexdigit())
             && (text.starts_with('0') && text.len() > 1
                 || digits.bytes().any(|b| !b.is_ascii_digit()))
-    }
-}
-
-/// Finds out whether a part of an element is a number.
-fn number(btf: Option<&Btf>, id: TypeId, size: usize) -> Option<Number> {
-    if !matches!(size, 1 | 2 | 4 | 8) {
-        return None;
-    }
-    let Some(btf) = btf.filter(|_| id != 0) else { return Some(Number { size, signed: false }) };
-    match &btf.resolve(id).ok()?.1.kind {
-        Kind::Int(i)
-            if i.size as usize == size
-                && usize::from(i.bits) == size * 8
-                && i.offset == 0
-                && !i.bool
-                && !i.char =>
-        {
-            Some(Number { size, signed: i.signed })
-        }
-        _ => None,
-    }
-}
-
-/// Up to eight bytes.
-struct Few([u8; 8], usize);
-
-impl Few {
-    fn as_slice(&self) -> &[u8] {
-        self.0.get(..self.1).unwrap_or_default()
-    }
-}
-
-impl Number {
-    /// Makes the bytes of a number that fits.
-    fn bytes(self, json: &Json) -> Option<Few> {
-        let bits = self.size as u32 * 8;
-        let word = if self.signed {
-            let n = json.as_i64()?;
-            (n << (64 - bits) >> (64 - bits) == n).then_some(n as u64)?
-        } else {
-            let n = json.as_u64()?;
-            (n << (64 - bits) >> (64 - bits) == n).then_some(n)?
-        };
-        Some(Few(word.to_le_bytes(), self.size))
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-use serde_json::Value as Json;
+use serde_json::value::RawValue;
 
 use super::Problem;
 use super::elements::Encoder;
@@ -67,7 +67,7 @@ impl<'de> Visitor<'de> for &mut Document<'_, '_> {
         self.found = true;
         while let Some(Element { key, value }) = list.next_element()? {
             let done = match (&key, &value) {
-                (Some(key), Some(value)) => self.encoder.push_json(key, value),
+                (Some(key), Some(value)) => self.encoder.push_json(key.get(), value.get()),
                 (None, _) => Err("it has no `key`".to_owned()),
                 (_, None) => Err("it has no `value`".to_owned()),
             };
@@ -91,13 +91,13 @@ impl<'de> DeserializeSeed<'de> for &mut Document<'_, '_> {
 
 /// One element. A key of `null` is one, of a map without keys.
 #[derive(Deserialize)]
-struct Element {
-    #[serde(default, deserialize_with = "there")]
-    key: Option<Json>,
-    #[serde(default, deserialize_with = "there")]
-    value: Option<Json>,
+struct Element<'a> {
+    #[serde(borrow, default, deserialize_with = "there")]
+    key: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "there")]
+    value: Option<&'a RawValue>,
 }
 
-fn there<'de, D: Deserializer<'de>>(json: D) -> Result<Option<Json>, D::Error> {
-    Json::deserialize(json).map(Some)
+fn there<'de, D: Deserializer<'de>>(json: D) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(json).map(Some)
 }
