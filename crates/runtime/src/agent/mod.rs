@@ -169,8 +169,8 @@ impl Agent {
         let directory = directory::use_for_link(dir)?;
         let mut links = self.links();
         if !links.watches {
-            links.watches = true;
             watch(&sites::scan()?);
+            links.watches = true;
         }
         let modules = sites::scan()?;
         let attached = links.attach(dir, id, directory, &modules, detach);
