@@ -2,7 +2,7 @@
 //! each thread has its slot there. In a process of its own, as links keep the directory.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use skep::isa::{AttachType, Insn, MapType, ProgramType, op};
 use skep::maps::MapDef;
@@ -14,6 +14,15 @@ mod small_library;
 
 /// One test at a time: both are about all that the process runs.
 static ONE: Mutex<()> = Mutex::new(());
+/// Ends the other threads of a test when one fails.
+struct Fails<'a>(&'a AtomicBool);
+
+impl Drop for Fails<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_or(std::thread::panicking(), Ordering::Relaxed);
+    }
+}
+
 /// A program that adds one to the value of its slot, as a program of the kernel does: two threads
 /// in one slot lose some.
 fn counter(session: &Session, prog_type: ProgramType, retval: i32) -> Result<(Object, Map), Error> {
@@ -85,18 +94,23 @@ fn links_of_one_directory_keep_all_others_out() -> Result<(), Error> {
     let (loaded, tested) = ([first?, second?], counter(&sessions[0], ProgramType::Xdp, 2)?);
     let (inside, won) = ([const { AtomicUsize::new(0) }; 2], [const { AtomicU64::new(0) }; 2]);
     let (runs, done) = (AtomicU64::new(0), AtomicUsize::new(0));
+    let failed = &AtomicBool::new(false);
     std::thread::scope(|scope| {
         for n in [0, 1, 0, 1] {
             let (object, inside, won, done) = (&loaded[n].0, &inside, &won, &done);
             scope.spawn(move || {
                 let program = object.program("counter").expect("it was loaded");
+                let _fails = Fails(failed);
                 let mut tries = 0;
                 while tries < TRIES || won[n].load(Ordering::Relaxed) == 0 {
+                    if failed.load(Ordering::Relaxed) {
+                        return;
+                    }
                     tries += 1;
                     let functions = Functions::of_self("directories.so:small");
                     let link = match program.attach(functions) {
                         Ok(link) => link,
-                        Err(Error::Process { why }) if why.contains("before they are detached") => {
+                        Err(Error::Process { why }) if why.contains("can run none of") => {
                             std::thread::yield_now();
                             continue;
                         }
@@ -118,7 +132,8 @@ fn links_of_one_directory_keep_all_others_out() -> Result<(), Error> {
         let (object, runs, done) = (&tested.0, &runs, &done);
         scope.spawn(move || {
             let program = object.program("counter").expect("it was loaded");
-            while done.load(Ordering::Relaxed) < 4 {
+            let _fails = Fails(failed);
+            while done.load(Ordering::Relaxed) < 4 && !failed.load(Ordering::Relaxed) {
                 match program.test_run(&Input::data(&[0; 64])) {
                     Ok(_) => drop(runs.fetch_add(1, Ordering::Relaxed)),
                     Err(Error::Runner(_) | Error::TestRun { .. }) => std::thread::yield_now(),
