@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use skep::isa::{AttachType, Insn, MapType, ProgramType, op};
-use skep::maps::MapDef;
+use skep::maps::{MapDef, SlotTable};
 use skep::object::RawProgram;
 use skep::test_run::Input;
 use skep::{Error, Functions, Map, Object, PerCpuArray, Session};
@@ -75,8 +75,11 @@ fn test_runs_of_two_directories_take_turns() -> Result<(), Error> {
             });
         }
     });
-    for (_, map) in &loaded {
+    for ((_, map), session) in loaded.iter().zip(&sessions) {
         assert_eq!(sum(map)?, 2 * RUNS * u64::from(REPEAT));
+        // A slot for each of the two threads that run programs of this directory.
+        let table = SlotTable::open_or_create(session.dir().path()).expect("it is there");
+        assert!(table.highest() <= 2, "{} slots", table.highest());
     }
     Ok(())
 }
