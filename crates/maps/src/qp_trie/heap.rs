@@ -65,7 +65,7 @@ impl QpTrie {
     pub(super) fn sit(&self) -> Option<Seat> {
         let mut heap = 0u64;
         while heap < HEAPS {
-            if heap == 0 || self.memory.acquire_heap(heap) {
+            if self.back_heap(heap) {
                 if let Some(held) = lock::try_acquire(self.memory.heap_lock(heap)) {
                     return Some(Seat { heap, held });
                 }
@@ -98,7 +98,7 @@ impl QpTrie {
     fn wait_for_seat(&self) -> Option<Seat> {
         let mut heap = 0u64;
         while heap < HEAPS {
-            if heap == 0 || self.memory.acquire_heap(heap) {
+            if self.back_heap(heap) {
                 match lock::acquire(self.memory.heap_lock(heap)) {
                     Ok(held) => {
                         if held.recovered {
@@ -148,6 +148,28 @@ impl QpTrie {
         true
     }
 
+    /// Tells whether a heap has memory; others were never used.
+    #[inline(always)]
+    pub(super) fn is_backed(&self, heap: u64) -> bool {
+        self.memory.heaps_backed().load(Acquire) >> (heap & 63) & 1 != 0 || heap == 0
+    }
+
+    /// Gives a heap memory, if it has none.
+    #[inline(always)]
+    fn back_heap(&self, heap: u64) -> bool {
+        self.is_backed(heap) || self.back_heap_now(heap)
+    }
+
+    /// Under the lock of the spans, so that who holds it sees all heaps that there are.
+    #[cold]
+    #[inline(never)]
+    fn back_heap_now(&self, heap: u64) -> bool {
+        let Some(held) = self.lock_spans() else { return false };
+        let done = self.memory.acquire_heap(heap);
+        self.release_span_lock(held);
+        done
+    }
+
     /// Finishes what all dead writers were doing.
     #[cold]
     #[inline(never)]
@@ -156,10 +178,12 @@ impl QpTrie {
         let mut heap = 0u64;
         while heap < HEAPS {
             let word = self.memory.heap_lock(heap);
-            if lock::owner(word.load(Acquire)) != 0 && !lock::held_by_living(word) {
-                self.memory.suspect().store(1, Release);
+            if self.is_backed(heap) {
+                if lock::owner(word.load(Acquire)) != 0 && !lock::held_by_living(word) {
+                    self.memory.suspect().store(1, Release);
+                }
+                all &= self.settle_log(word, self.memory.heap_log(heap));
             }
-            all &= self.settle_log(word, self.memory.heap_log(heap));
             heap = heap.wrapping_add(1);
         }
         all
@@ -271,8 +295,7 @@ impl QpTrie {
         let mut heap = 0u64;
         while heap < HEAPS {
             let word = self.memory.heap_lock(heap);
-            let backed = self.memory.heaps_backed().load(Acquire) >> (heap & 63) & 1 != 0;
-            if heap != seat.heap && (heap == 0 || backed) {
+            if heap != seat.heap && self.is_backed(heap) {
                 let held = lock::try_acquire(word).or_else(|| lock::take_over(word));
                 if let Some(held) = held {
                     if held.recovered {
@@ -302,7 +325,8 @@ impl QpTrie {
         let mut heap = 0u64;
         while heap < HEAPS {
             let word = self.memory.heap_lock(heap);
-            if lock::owner(word.load(Relaxed)) != 0
+            if self.is_backed(heap)
+                && lock::owner(word.load(Relaxed)) != 0
                 && let Some(held) = lock::take_over(word)
             {
                 self.settle(heap);
@@ -341,7 +365,9 @@ impl QpTrie {
         let mut heap = 0u64;
         while heap < HEAPS {
             let word = self.memory.heap_lock(heap);
-            dead |= lock::owner(word.load(Relaxed)) != 0 && !lock::held_by_living(word);
+            dead |= self.is_backed(heap)
+                && lock::owner(word.load(Relaxed)) != 0
+                && !lock::held_by_living(word);
             heap = heap.wrapping_add(1);
         }
         dead
@@ -352,27 +378,56 @@ impl QpTrie {
     #[cold]
     #[inline(never)]
     pub(super) fn count_anew(&self) -> bool {
-        let mut locked = 0u64;
-        let mut sum = 0u64;
-        while locked < HEAPS && self.memory.acquire_heap(locked) {
-            let Ok(held) = lock::acquire(self.memory.heap_lock(locked)) else { break };
-            if held.recovered {
-                self.settle(locked);
+        let mut done = false;
+        if let Some(mine) = self.lock_heaps() {
+            if let Some(held) = self.lock_spans() {
+                let backed = self.memory.heaps_backed().load(Acquire) | 1;
+                // Otherwise a heap came to be meanwhile.
+                if mine == backed {
+                    let (mut heap, mut sum) = (0u64, 0u64);
+                    while heap < HEAPS {
+                        if mine >> (heap & 63) & 1 != 0 {
+                            let count = self.memory.heap_count(heap).load(Relaxed);
+                            sum = sum.wrapping_add(count);
+                        }
+                        heap = heap.wrapping_add(1);
+                    }
+                    self.memory.reserved().store(sum, Release);
+                    self.memory.suspect().store(0, Release);
+                    done = true;
+                }
+                self.release_span_lock(held);
             }
-            sum = sum.wrapping_add(self.memory.heap_count(locked).load(Relaxed));
-            locked = locked.wrapping_add(1);
+            self.unlock_heaps(mine);
         }
-        let all = locked == HEAPS;
-        if all {
-            self.memory.reserved().store(sum, Release);
-            self.memory.suspect().store(0, Release);
+        done
+    }
+
+    /// Locks all heaps that there are: a bit for each; `None` when a writer does not get on.
+    pub(super) fn lock_heaps(&self) -> Option<u64> {
+        let (mut heap, mut mine) = (0u64, 0u64);
+        while heap < HEAPS {
+            if self.is_backed(heap) {
+                let Ok(held) = lock::acquire(self.memory.heap_lock(heap)) else {
+                    self.unlock_heaps(mine);
+                    return None;
+                };
+                if held.recovered {
+                    self.settle(heap);
+                }
+                mine |= 1 << (heap & 63);
+            }
+            heap = heap.wrapping_add(1);
         }
-        while locked > 0 {
-            locked = locked.wrapping_sub(1);
-            let word = self.memory.heap_lock(locked);
+        Some(mine)
+    }
+
+    pub(super) fn unlock_heaps(&self, mut mine: u64) {
+        while mine != 0 {
+            let word = self.memory.heap_lock(u64::from(mine.trailing_zeros()));
+            mine &= mine.wrapping_sub(1);
             lock::release(word, Held { word: word.load(Relaxed), recovered: false });
         }
-        all
     }
 
     /// Begins to write a change down.

@@ -200,7 +200,7 @@ impl Node {
 
     /// Bytes of a copy with a symbol less.
     pub(super) fn size_without(&self, symbol: Symbol) -> u64 {
-        let n = self.n().wrapping_sub(u32::from(symbol.is_some()));
+        let n = self.n().saturating_sub(u32::from(symbol.is_some()));
         size_of(n, self.is_wide() && n >= WIDE_AGAIN, self.has_end() && symbol.is_some())
     }
 
@@ -212,7 +212,8 @@ impl Node {
     pub(super) unsafe fn copy_with(&self, to: *mut u8, symbol: Symbol, child: u32) {
         let n = self.n().wrapping_add(u32::from(symbol.is_some()));
         let wide = self.is_wide() || n > NARROW;
-        let at = self.before(symbol);
+        // Only damage puts a child behind the last one.
+        let at = self.before(symbol).min(self.children());
         let head = self.copied_head(n, wide, self.has_end() || symbol.is_none());
         // SAFETY: the caller's duty.
         unsafe {
@@ -234,16 +235,16 @@ impl Node {
     /// `to` is a block of [`Node::size_without`] bytes that nobody else sees; the node is locked,
     /// and has a child for the symbol.
     pub(super) unsafe fn copy_without(&self, to: *mut u8, symbol: Symbol) {
-        let n = self.n().wrapping_sub(u32::from(symbol.is_some()));
+        let n = self.n().saturating_sub(u32::from(symbol.is_some()));
         let wide = self.is_wide() && n >= WIDE_AGAIN;
-        let at = self.before(symbol);
+        let at = self.before(symbol).min(self.children());
         let head = self.copied_head(n, wide, self.has_end() && symbol.is_some());
         // SAFETY: the caller's duty.
         unsafe {
             self.copy_symbols(to, wide, symbol, None);
             let (from, to_at) = (self.children_at(), children_at(wide, n));
             let before = at as usize;
-            let rest = self.children().wrapping_sub(at).wrapping_sub(1) as usize;
+            let rest = self.children().saturating_sub(at.saturating_add(1)) as usize;
             copy::store_bytes(to.add(to_at), self.at.add(from), before.wrapping_mul(4));
             let gap = to.add(to_at).add(before.wrapping_mul(4));
             let from = from.wrapping_add(before.wrapping_add(1).wrapping_mul(4));

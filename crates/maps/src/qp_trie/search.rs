@@ -7,8 +7,7 @@ use super::cache::Cached;
 use super::key::Key;
 use super::node::Node;
 use crate::ops::PREFETCH_KEYS;
-use crate::shm::lock::{self, Held};
-use crate::shm::qp::{HEAPS, LEAF};
+use crate::shm::qp::LEAF;
 
 /// Reads without locks before a reader keeps writers out.
 const TRIES: u32 = 64;
@@ -52,30 +51,14 @@ impl QpTrie {
     #[cold]
     #[inline(never)]
     fn read_alone<T>(&self, mut f: impl FnMut() -> T) -> Option<T> {
-        let mut heap = 0u64;
-        let mut mine = 0u64;
-        while heap < HEAPS && self.memory.acquire_heap(heap) {
-            match lock::acquire(self.memory.heap_lock(heap)) {
-                Ok(held) => {
-                    if held.recovered {
-                        self.settle(heap);
-                    }
-                    mine |= 1 << (heap & 63);
-                }
-                // An interrupted writer of this thread changes nothing meanwhile.
-                Err(lock::NotHeld::Mine) => {}
-                Err(_) => break,
-            }
-            heap = heap.wrapping_add(1);
-        }
-        let result = (heap == HEAPS).then(&mut f);
-        while mine != 0 {
-            let heap = u64::from(mine.trailing_zeros());
-            mine &= mine.wrapping_sub(1);
-            let word = self.memory.heap_lock(heap);
-            lock::release(word, Held { word: word.load(Relaxed), recovered: false });
-        }
-        result
+        let mine = self.lock_heaps()?;
+        let version = self.memory.version().load(Acquire);
+        let result = f();
+        fence(Acquire);
+        // A heap may have come to be meanwhile.
+        let same = self.memory.version().load(Relaxed) == version;
+        self.unlock_heaps(mine);
+        same.then_some(result)
     }
 
     #[inline(always)]

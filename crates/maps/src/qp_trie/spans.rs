@@ -49,7 +49,7 @@ impl QpTrie {
     }
 
     /// Takes the lock of the spans; what a dead holder was doing is done.
-    fn lock_spans(&self) -> Option<Held> {
+    pub(super) fn lock_spans(&self) -> Option<Held> {
         let held = lock::acquire(self.memory.span_lock()).ok()?;
         if held.recovered {
             self.memory.span_log().replay();
@@ -57,7 +57,7 @@ impl QpTrie {
         Some(held)
     }
 
-    fn release_span_lock(&self, held: Held) {
+    pub(super) fn release_span_lock(&self, held: Held) {
         lock::release(self.memory.span_lock(), held);
     }
 
