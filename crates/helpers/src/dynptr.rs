@@ -66,11 +66,18 @@ impl Dynptr {
         unsafe { (at as *const Self).read_volatile() }
     }
 
+    /// Stores it word by word: a store of all of it would take a vector register.
+    ///
     /// # Safety
     /// `at` is writable for sixteen bytes.
+    #[inline(always)]
     unsafe fn store(self, at: u64) {
+        let words = at as *mut u64;
         // SAFETY: the caller's promise.
-        unsafe { (at as *mut Self).write_volatile(self) }
+        unsafe {
+            words.write_volatile(self.address);
+            words.add(1).write_volatile(u64::from(self.offset) << 32 | u64::from(self.size));
+        }
     }
 
     const fn kind(self) -> u32 {
@@ -109,6 +116,7 @@ pub(super) unsafe fn key(at: u64) -> DynptrUser {
 }
 
 /// Makes a dynptr of memory.
+#[unsafe(link_section = ".text.skep_event")]
 pub(super) unsafe extern "C" fn from_mem(data: u64, size: u64, flags: u64, to: u64, _: u64) -> u64 {
     let size = size & 0xffff_ffff;
     let (made, r) = match (size > MAX_SIZE, flags != 0) {

@@ -133,7 +133,7 @@ static TABLE: &[Row] = &[
     row(id::GET_FUNC_RET, tracing::get_func_ret, Plain),
     row(id::GET_FUNC_ARG_CNT, tracing::get_func_arg_cnt, LoadCtx(frame::NR_ARGS)),
     row(id::MAP_LOOKUP_PERCPU_ELEM, map::lookup_percpu_elem, Plain),
-    row(id::DYNPTR_FROM_MEM, dynptr::from_mem, SaveVectors),
+    row(id::DYNPTR_FROM_MEM, dynptr::from_mem, Plain),
     row(id::RINGBUF_RESERVE_DYNPTR, dynptr::ringbuf_reserve, SaveVectors),
     row(id::RINGBUF_SUBMIT_DYNPTR, dynptr::ringbuf_submit, SaveVectors),
     row(id::RINGBUF_DISCARD_DYNPTR, dynptr::ringbuf_discard, SaveVectors),

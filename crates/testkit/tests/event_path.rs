@@ -31,6 +31,7 @@ const PLAIN: &[&str] = &[
     "skep_helpers::map::lookup_percpu_elem",
     "skep_helpers::map::spin_lock",
     "skep_helpers::map::spin_unlock",
+    "skep_helpers::dynptr::from_mem",
     "skep_helpers::perf::output",
     "skep_helpers::ringbuf::output",
     "skep_helpers::ringbuf::reserve",
