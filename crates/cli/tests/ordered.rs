@@ -301,6 +301,36 @@ fn tries_are_made_with_a_longest_key_or_keys_of_one_size() {
     refused(&["--type", "hash", "--key", "4", "--fixed-keys"], "`--fixed-keys` is for a qp_trie");
 }
 
+/// An object says of its keys that they are a `struct bpf_dynptr`: they are byte strings, not that
+/// structure.
+#[test]
+fn tries_of_objects_have_text_as_keys() {
+    let skep = Skep::new();
+    let from = format!("{}:policies", common::object("domains.bpf.o"));
+    for name in ["policies", "other"] {
+        out(&skep, &["map", "create", name, "--from", &from, "--entries", "100"]);
+    }
+    out(&skep, &["map", "update", "policies", "com.example", r#"{"action": 1, "queries": 7}"#]);
+    out(&skep, &["map", "update", "policies", "hex 00ff", r#"{"queries": 8}"#]);
+    let text =
+        "hex 00ff: { .action = 0, .queries = 8 }\n\"com.example\": { .action = 1, .queries = 7 }\n";
+    assert_eq!(out(&skep, &["map", "dump", "policies"]), text);
+    let dump = out(&skep, &["map", "dump", "policies", "--json"]);
+    assert_eq!(
+        json(dump.as_bytes())["entries"],
+        json!([
+            {"key": {"hex": "00ff"}, "value": {"action": 0, "queries": 8}},
+            {"key": "com.example", "value": {"action": 1, "queries": 7}}
+        ])
+    );
+    for form in [&["--json"][..], &["--csv"], &[], &["--json", "--raw"]] {
+        let dump = out(&skep, &[&["map", "dump", "policies"], form].concat());
+        let ended = skep.run_with(["map", "load", "other", "-", "--noexist"], dump.as_bytes());
+        assert_eq!(ended.shell_status(), 0, "{form:?}: {}", ended.transcript());
+        assert_eq!(out(&skep, &["map", "dump", "other", "--take"]), text, "{form:?}");
+    }
+}
+
 fn create_typed(skep: &Skep, name: &str, object: &str) {
     let types = ["--btf", object, "--value-type", "struct value"];
     let trie = ["--type", "qp_trie", "--key", "30", "--entries", "5"];
