@@ -1,6 +1,8 @@
 //! What the tests of this crate share: a directory, forked children, random numbers.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod qp_trie;
+
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -100,8 +102,32 @@ impl Child {
 
     /// Sends SIGKILL; the child stays a zombie until `join`.
     pub fn kill(&self) {
+        self.signal(9);
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, number: i32) {
         // SAFETY: signals our own child.
-        unsafe { kill(self.0, 9) };
+        unsafe { kill(self.0, number) };
+    }
+
+    /// The letter that says what the process does now.
+    fn state(&self) -> char {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0));
+        let stat = stat.expect("not waited for yet");
+        stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next()).unwrap_or('?')
+    }
+
+    /// Tells whether the child has ended and waits for `join`.
+    pub fn has_ended(&self) -> bool {
+        self.state() == 'Z'
+    }
+
+    pub fn wait_until_running(&self) {
+        while self.state() != 'R' {
+            assert!(!self.has_ended(), "the child failed");
+            std::thread::yield_now();
+        }
     }
 }
 
@@ -357,7 +383,7 @@ pub fn small(t: MapType) -> MapDef {
     let entries = if matches!(t, MapType::Ringbuf | MapType::UserRingbuf) { 4096 } else { 20 };
     let def = MapDef::new(t, key, value, entries);
     match t {
-        MapType::LpmTrie => def.flags(skep_isa::MapFlags::NO_PREALLOC),
+        MapType::LpmTrie | MapType::QpTrie => def.flags(skep_isa::MapFlags::NO_PREALLOC),
         MapType::ArrayOfMaps | MapType::HashOfMaps => {
             def.inner(&MapDef::new(MapType::Array, 4, 8, 2))
         }
