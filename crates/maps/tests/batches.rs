@@ -264,8 +264,10 @@ fn many_keys_answer_as_one_after_another_does() {
     let dir = Dir::new();
     support::table(&dir, 4).install();
     let hashes = [MapType::Hash, MapType::LruHash, MapType::PercpuHash, MapType::LruPercpuHash];
-    for t in hashes.into_iter().chain([MapType::Array, MapType::PercpuArray, MapType::LpmTrie]) {
-        let flags = if t == MapType::LpmTrie { MapFlags::NO_PREALLOC } else { 0 };
+    let others = [MapType::Array, MapType::PercpuArray, MapType::LpmTrie, MapType::QpTrie];
+    for t in hashes.into_iter().chain(others) {
+        let is_trie = matches!(t, MapType::LpmTrie | MapType::QpTrie);
+        let flags = if is_trie { MapFlags::NO_PREALLOC } else { 0 };
         let key_size = if matches!(t, MapType::Array | MapType::PercpuArray) { 4 } else { 8 };
         let map = dir.make(&MapDef::new(t, key_size, 16, 64).flags(flags));
         let key = |i: u32| match t {
@@ -309,37 +311,43 @@ fn many_keys_answer_as_one_after_another_does() {
 #[test]
 fn many_keys_under_writers_have_values_of_their_own() {
     const KEYS: u64 = 512;
-    let dir = Dir::new();
-    let map = dir.make(&MapDef::new(MapType::Hash, 8, 32, KEYS as u32));
-    let value = |key: u64, n: u64| [key, n, key ^ n, n].map(u64::to_ne_bytes).concat();
-    let bytes: Vec<u8> = (0..KEYS).flat_map(u64::to_ne_bytes).collect();
-    // The first half stays.
-    for key in 0..KEYS {
-        map.update(&key.to_ne_bytes(), &value(key, 0), 0).expect("room");
-    }
-    std::thread::scope(|s| {
-        let writer = s.spawn(|| {
-            let mut random = support::Random(7);
-            for n in 1..u64::from(support::rounds(100_000, 5_000_000)) {
-                let key = random.below(KEYS);
-                if key >= KEYS / 2 && n % 3 == 0 {
-                    map.delete(&key.to_ne_bytes()).ok();
-                } else {
-                    map.update(&key.to_ne_bytes(), &value(key, n), 0).expect("room");
+    for (t, flags) in [
+        (MapType::Hash, 0),
+        (MapType::QpTrie, MapFlags::NO_PREALLOC),
+        (MapType::QpTrie, MapFlags::NO_PREALLOC | MapFlags::NO_LEAF_CACHE),
+    ] {
+        let dir = Dir::new();
+        let map = dir.make(&MapDef::new(t, 8, 32, KEYS as u32).flags(flags));
+        let value = |key: u64, n: u64| [key, n, key ^ n, n].map(u64::to_ne_bytes).concat();
+        let bytes: Vec<u8> = (0..KEYS).flat_map(u64::to_ne_bytes).collect();
+        // The first half stays.
+        for key in 0..KEYS {
+            map.update(&key.to_ne_bytes(), &value(key, 0), 0).expect("room");
+        }
+        std::thread::scope(|s| {
+            let writer = s.spawn(|| {
+                let mut random = support::Random(7);
+                for n in 1..u64::from(support::rounds(100_000, 5_000_000)) {
+                    let key = random.below(KEYS);
+                    if key >= KEYS / 2 && n % 3 == 0 {
+                        map.delete(&key.to_ne_bytes()).ok();
+                    } else {
+                        map.update(&key.to_ne_bytes(), &value(key, n), 0).expect("room");
+                    }
+                }
+            });
+            let (mut out, mut found) = (vec![0; KEYS as usize * 32], vec![false; KEYS as usize]);
+            while !writer.is_finished() {
+                batch::lookup_keys(&map, &bytes, &mut out, &mut found).expect("sizes fit");
+                for (key, (found, got)) in (0..KEYS).zip(found.iter().zip(out.chunks(32))) {
+                    let w = support::words(got);
+                    assert!(*found || key >= KEYS / 2, "{key} was there all the time");
+                    assert!(
+                        !*found || (w[0] == key && w[2] == key ^ w[1] && w[3] == w[1]),
+                        "{key}: {w:?}"
+                    );
                 }
             }
         });
-        let (mut out, mut found) = (vec![0; KEYS as usize * 32], vec![false; KEYS as usize]);
-        while !writer.is_finished() {
-            batch::lookup_keys(&map, &bytes, &mut out, &mut found).expect("sizes fit");
-            for (key, (found, got)) in (0..KEYS).zip(found.iter().zip(out.chunks(32))) {
-                let w = support::words(got);
-                assert!(*found || key >= KEYS / 2, "{key} was there all the time");
-                assert!(
-                    !*found || (w[0] == key && w[2] == key ^ w[1] && w[3] == w[1]),
-                    "{key}: {w:?}"
-                );
-            }
-        }
-    });
+    }
 }

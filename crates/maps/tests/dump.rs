@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use skep_isa::map::update::{ANY, NOEXIST};
 use skep_isa::{MapFlags, MapType};
 use skep_maps::{Cursor, Map, MapDef, MapError, Take, Verdict, map_types};
+use support::qp_trie::{fixed, strings, uncached};
 use support::{Dir, Random, forked, rounds, table};
 
 /// A map of a type with room for `entries`, in the first shape the type accepts; `None` for types
@@ -67,7 +68,10 @@ fn keyed(dir: &Dir, entries: u32) -> Vec<Map> {
     let maps = map_types()
         .into_iter()
         .filter_map(|t| map_of(dir, t, entries))
-        .chain([16, 17, 256].map(|n| trie(dir, n, entries)));
+        .chain([16, 17, 256].map(|n| trie(dir, n, entries)))
+        .chain(
+            [strings(40, 8, entries), uncached(strings(8, 8, entries))].map(|def| dir.make(&def)),
+        );
     let works = |m: &Map| {
         m.def().key_size > 0
             && m.update(&key(m, 1), &value(m, 1), ANY).is_ok()
@@ -524,8 +528,9 @@ fn take_exactly(map: &Map, room: usize) -> u64 {
 fn counters_taken_exactly_lose_no_increment() {
     let dir = Dir::new();
     let each = u64::from(rounds(3_000, 100_000));
-    for t in [MapType::Hash, MapType::PercpuHash, MapType::LruHash] {
-        let map = Arc::new(dir.make(&MapDef::new(t, 8, 8, 64)));
+    for t in [MapType::Hash, MapType::PercpuHash, MapType::LruHash, MapType::QpTrie] {
+        let flags = if t == MapType::QpTrie { MapFlags::NO_PREALLOC } else { 0 };
+        let map = Arc::new(dir.make(&MapDef::new(t, 8, 8, 64).flags(flags)));
         let missed = Arc::new(dir.make(&MapDef::new(MapType::Array, 4, 8, 2)));
         let storm = |map: &Arc<Map>, seed: u64| {
             let threads: Vec<_> = (0..2)
@@ -582,39 +587,42 @@ fn counters_taken_exactly_lose_no_increment() {
 #[test]
 fn two_walks_outwait_a_program_that_takes_its_time() {
     let dir = Dir::new();
-    let map = Arc::new(dir.make(&MapDef::new(MapType::Hash, 8, 8, 8)));
-    (0..2u64)
-        .for_each(|k| map.update(&k.to_ne_bytes(), &1u64.to_ne_bytes(), NOEXIST).expect("room"));
-    let child = forked(|| {
-        table(&dir, 256);
-        let entered = skep_maps::slots::enter();
-        assert!(!entered.is_refused());
-        // SAFETY: the key has eight bytes; the value is an atomic of all who know it.
-        let counts = [0u64, 1].map(|k| unsafe {
-            &*map.prog_lookup(k.to_ne_bytes().as_ptr()).cast::<std::sync::atomic::AtomicU64>()
+    for def in [MapDef::new(MapType::Hash, 8, 8, 8), fixed(8, 8, 8)] {
+        let map = Arc::new(dir.make(&def));
+        (0..2u64).for_each(|k| {
+            map.update(&k.to_ne_bytes(), &1u64.to_ne_bytes(), NOEXIST).expect("room")
         });
-        let takers = [0, 1].map(|_| {
-            let map = Arc::clone(&map);
-            std::thread::spawn(move || {
-                let mut walk = map.walk().taking(Take::Exact);
-                let mut buf = vec![0; walk.element_size()];
-                let n = walk.rows(&mut buf).expect("waits");
-                walk.elements(&buf, n).map(|(_, v)| word(v)).sum::<u64>()
-            })
+        let child = forked(|| {
+            table(&dir, 256);
+            let entered = skep_maps::slots::enter();
+            assert!(!entered.is_refused());
+            // SAFETY: the key has eight bytes; the value is an atomic of all who know it.
+            let counts = [0u64, 1].map(|k| unsafe {
+                &*map.prog_lookup(k.to_ne_bytes().as_ptr()).cast::<std::sync::atomic::AtomicU64>()
+            });
+            let takers = [0, 1].map(|_| {
+                let map = Arc::clone(&map);
+                std::thread::spawn(move || {
+                    let mut walk = map.walk().taking(Take::Exact);
+                    let mut buf = vec![0; walk.element_size()];
+                    let n = walk.rows(&mut buf).expect("waits");
+                    walk.elements(&buf, n).map(|(_, v)| word(v)).sum::<u64>()
+                })
+            });
+            // The first has taken one of the two out, and waits for this thread.
+            while walk(&map, 8).len() != 1 {
+                std::thread::yield_now();
+            }
+            // Longer than a waiter has patience without a sign of life.
+            std::thread::sleep(std::time::Duration::from_secs(2));
+            counts[0].fetch_add(10, Relaxed);
+            counts[1].fetch_add(10, Relaxed);
+            skep_maps::slots::exit(entered);
+            assert_eq!(takers.map(|t| t.join().expect("no panic")), [11, 11]);
+            0
         });
-        // The first has taken one of the two out, and waits for this thread.
-        while walk(&map, 8).len() != 1 {
-            std::thread::yield_now();
-        }
-        // Longer than a waiter has patience without a sign of life.
-        std::thread::sleep(std::time::Duration::from_secs(2));
-        counts[0].fetch_add(10, Relaxed);
-        counts[1].fetch_add(10, Relaxed);
-        skep_maps::slots::exit(entered);
-        assert_eq!(takers.map(|t| t.join().expect("no panic")), [11, 11]);
-        0
-    });
-    assert_eq!(child.join(), 0);
+        assert_eq!(child.join(), 0);
+    }
 }
 
 /// Whose elements can be taken exactly, and what leads to such maps: programs that use them say
@@ -635,35 +643,37 @@ fn maps_that_are_taken_from_exactly_are_those_that_programs_are_waited_for() {
 #[test]
 fn a_walk_waits_for_each_run_of_a_thread_not_only_its_first() {
     let dir = Dir::new();
-    let map = Arc::new(dir.make(&MapDef::new(MapType::Hash, 8, 8, 8)));
-    let child = forked(|| {
-        table(&dir, 256);
-        for round in 0..40u64 {
-            map.update(&round.to_ne_bytes(), &1u64.to_ne_bytes(), NOEXIST).expect("room");
-            let entered = skep_maps::slots::enter();
-            assert!(!entered.is_refused());
-            // SAFETY: the key has eight bytes; the value is an atomic of all who know it.
-            let count = unsafe {
-                &*map
-                    .prog_lookup(round.to_ne_bytes().as_ptr())
-                    .cast::<std::sync::atomic::AtomicU64>()
-            };
-            let taker = {
-                let map = Arc::clone(&map);
-                std::thread::spawn(move || take_exactly(&map, 1))
-            };
-            while map.lookup(&round.to_ne_bytes()).is_ok() {
-                std::thread::yield_now();
+    for def in [MapDef::new(MapType::Hash, 8, 8, 8), uncached(fixed(8, 8, 8))] {
+        let map = Arc::new(dir.make(&def));
+        let child = forked(|| {
+            table(&dir, 256);
+            for round in 0..40u64 {
+                map.update(&round.to_ne_bytes(), &1u64.to_ne_bytes(), NOEXIST).expect("room");
+                let entered = skep_maps::slots::enter();
+                assert!(!entered.is_refused());
+                // SAFETY: the key has eight bytes; the value is an atomic of all who know it.
+                let count = unsafe {
+                    &*map
+                        .prog_lookup(round.to_ne_bytes().as_ptr())
+                        .cast::<std::sync::atomic::AtomicU64>()
+                };
+                let taker = {
+                    let map = Arc::clone(&map);
+                    std::thread::spawn(move || take_exactly(&map, 1))
+                };
+                while map.lookup(&round.to_ne_bytes()).is_ok() {
+                    std::thread::yield_now();
+                }
+                // Time enough for one that does not wait.
+                (0..20).for_each(|_| std::thread::yield_now());
+                count.fetch_add(10, Relaxed);
+                skep_maps::slots::exit(entered);
+                assert_eq!(taker.join().expect("no panic"), 11, "run {round}");
             }
-            // Time enough for one that does not wait.
-            (0..20).for_each(|_| std::thread::yield_now());
-            count.fetch_add(10, Relaxed);
-            skep_maps::slots::exit(entered);
-            assert_eq!(taker.join().expect("no panic"), 11, "run {round}");
-        }
-        0
-    });
-    assert_eq!(child.join(), 0);
+            0
+        });
+        assert_eq!(child.join(), 0);
+    }
 }
 
 /// A walk that is killed while it waits leaves elements in nobody's hands: the next one gives their
@@ -671,26 +681,28 @@ fn a_walk_waits_for_each_run_of_a_thread_not_only_its_first() {
 #[test]
 fn a_killed_taker_leaves_no_hole() {
     let dir = Dir::new();
-    let map = dir.make(&MapDef::new(MapType::Hash, 8, 8, 40));
-    for round in 0..rounds(15, 1000) {
-        (0..40).for_each(|i| {
-            map.update(&key(&map, i), &value(&map, 1), NOEXIST)
-                .unwrap_or_else(|e| panic!("round {round}, {i}: {e}"))
-        });
-        let victim = forked(|| {
-            loop {
-                let mut walk = map.walk().taking(Take::Exact);
-                while walk.rows(&mut vec![0; 8 * walk.element_size()]).is_ok_and(|n| n > 0) {}
+    for def in [MapDef::new(MapType::Hash, 8, 8, 40), fixed(8, 8, 40)] {
+        let map = dir.make(&def);
+        for round in 0..rounds(15, 1000) {
+            (0..40).for_each(|i| {
+                map.update(&key(&map, i), &value(&map, 1), NOEXIST)
+                    .unwrap_or_else(|e| panic!("round {round}, {i}: {e}"))
+            });
+            let victim = forked(|| {
+                loop {
+                    let mut walk = map.walk().taking(Take::Exact);
+                    while walk.rows(&mut vec![0; 8 * walk.element_size()]).is_ok_and(|n| n > 0) {}
+                }
+            });
+            while walk(&map, 100).len() == 40 {
+                std::thread::yield_now();
             }
-        });
-        while walk(&map, 100).len() == 40 {
-            std::thread::yield_now();
+            victim.kill();
+            assert_eq!(victim.join(), -9);
+            take_exactly(&map, 7);
         }
-        victim.kill();
-        assert_eq!(victim.join(), -9);
-        take_exactly(&map, 7);
+        assert_eq!(map.next_key(None).map_err(|e| e.errno()), Err(2));
     }
-    assert_eq!(map.next_key(None).map_err(|e| e.errno()), Err(2));
 }
 
 #[test]

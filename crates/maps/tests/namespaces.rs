@@ -5,9 +5,11 @@ mod support;
 
 use std::collections::BTreeSet;
 
-use skep_isa::{MapFlags, MapType};
+use skep_isa::map::DynptrUser;
+use skep_isa::{KeyShape, MapFlags, MapType};
 use skep_maps::{Access, Map, MapDef, SlotTable, slots, stays_out};
 use skep_testkit::skip;
+use support::qp_trie::{fixed, strings};
 use support::{Dir, Own, Random, apart, forked, rounds, table, word};
 
 const NEEDS: &str = "user and pid namespaces of its own";
@@ -19,6 +21,8 @@ fn contested(dir: &Dir) -> Vec<Map> {
         dir.make(&MapDef::new(MapType::LruHash, 8, 8, 40)),
         dir.make(&MapDef::new(MapType::LpmTrie, 8, 8, 40).flags(MapFlags::NO_PREALLOC)),
         dir.make(&MapDef::new(MapType::Queue, 0, 64, 8)),
+        dir.make(&fixed(8, 64, 40)),
+        dir.make(&strings(20, 8, 40)),
     ]
 }
 
@@ -26,6 +30,7 @@ fn key(map: &Map, i: u64) -> Vec<u8> {
     match map.def().map_type {
         MapType::Queue => vec![],
         MapType::LpmTrie => [32u32.to_ne_bytes(), (i as u32).to_be_bytes()].concat(),
+        _ if matches!(map.key_shape(), KeyShape::Bytes { .. }) => vec![7; 1 + i as usize % 20],
         _ => i.to_ne_bytes().to_vec(),
     }
 }
@@ -38,12 +43,18 @@ fn churn(maps: &[Map], seed: u64, n: u32) -> u32 {
         let x = random.next();
         for map in maps {
             let (key, value) = (key(map, x % 30), [x as u8; 64]);
+            let description =
+                DynptrUser { data: key.as_ptr() as u64, size: key.len() as u32, reserved: 0 };
+            let key = match map.key_shape() {
+                KeyShape::Bytes { .. } => (&raw const description).cast(),
+                KeyShape::Fixed(_) => key.as_ptr(),
+            };
             // SAFETY: a key and a value of the map.
             let result = unsafe {
                 match map.def().map_type {
                     MapType::Queue => map.prog_push(value.as_ptr(), 2),
-                    _ if x >> 40 & 3 == 0 => map.prog_delete(key.as_ptr()),
-                    _ => map.prog_update(key.as_ptr(), value.as_ptr(), 0),
+                    _ if x >> 40 & 3 == 0 => map.prog_delete(key),
+                    _ => map.prog_update(key, value.as_ptr(), 0),
                 }
             };
             done += u32::from(result == 0);

@@ -11,6 +11,7 @@ use skep_isa::map::update::ANY;
 use skep_isa::{MapFlags, MapType};
 use skep_maps::dump::command;
 use skep_maps::{Access, Cursor, Map, MapDef, MapError, Take, map_types};
+use support::qp_trie::{hostile_keys, strings, uncached};
 use support::{Dir, Random, forked, rounds, small};
 
 /// A map into which elements are put by number. What names an element in a walk: its key, or its
@@ -235,6 +236,58 @@ fn a_walk_returns_what_was_there_when_it_began_and_nothing_that_came_later() {
         if t != MapType::Cpumap {
             assert_eq!(newer == 0, is_fixed(t) || t == MapType::Queue, "{t}: {newer} passed over");
         }
+    }
+}
+
+/// Byte strings before, behind and between others come and go, in both directions.
+#[test]
+fn a_strict_walk_of_byte_strings_returns_what_was_there() {
+    let dir = Dir::new();
+    let _table = support::table(&dir, 64);
+    for round in 0..rounds(200, 20_000) {
+        let mut random = Random(round.into());
+        let def = strings(12, [4, 8, 40][round as usize % 3], 80);
+        let map = dir.make(&if round % 2 == 0 { def } else { uncached(def) });
+        let keys = hostile_keys(map.key_shape(), 80, u64::from(round) + 1);
+        let value = vec![1; map.user_value_size()];
+        let put = |i: usize| map.update(&keys[i], &value, ANY).expect("room");
+        let mut stays = BTreeSet::new();
+        for (i, key) in keys.iter().enumerate().take(40) {
+            put(i);
+            stays.insert(key);
+        }
+        let backward = random.below(2) == 0;
+        let begin = || if backward { map.walk().reversed() } else { map.walk() };
+        let mut walk = begin().strict();
+        let mut rows = vec![0; (1 + random.below(9)) as usize * walk.element_size()];
+        let (mut seen, mut first) = (Vec::<Vec<u8>>::new(), true);
+        loop {
+            let n = walk.rows(&mut rows).expect("walks");
+            if n == 0 {
+                break;
+            }
+            seen.extend(walk.elements(&rows, n).map(|(key, _)| key.to_vec()));
+            for _ in 0..random.below(12) {
+                let i = random.below(80) as usize;
+                if random.below(2) == 0 {
+                    map.delete(&keys[i]).ok();
+                    stays.remove(&keys[i]);
+                } else {
+                    put(i);
+                }
+            }
+            if first && random.below(2) == 0 {
+                let cursor = Cursor::from_bytes(&walk.cursor().to_bytes()).expect("a cursor");
+                walk = begin().from_cursor(cursor);
+            }
+            first = false;
+        }
+        if backward {
+            seen.reverse();
+        }
+        assert!(seen.windows(2).all(|pair| pair[0] < pair[1]), "round {round}: in order, once");
+        assert!(seen.iter().all(|key| keys[..40].contains(key)), "round {round}: a later one");
+        assert!(stays.iter().all(|key| seen.contains(key)), "round {round}: one is missing");
     }
 }
 

@@ -20,13 +20,15 @@ struct Kind {
     value_size: u32,
     entries: u32,
     locked: bool,
+    /// Keys are byte strings.
+    strings: bool,
 }
 
 const fn kind(t: MapType, flags: u32, value_size: u32, entries: u32) -> Kind {
-    Kind { t, flags, value_size, entries, locked: false }
+    Kind { t, flags, value_size, entries, locked: false, strings: false }
 }
 
-const KINDS: [Kind; 9] = [
+const KINDS: [Kind; 13] = [
     kind(MapType::Hash, 0, 64, 32),
     // Full: there is nothing but the spares.
     kind(MapType::Hash, 0, 64, 16),
@@ -37,12 +39,24 @@ const KINDS: [Kind; 9] = [
     kind(MapType::PercpuHash, 0, 32, 32),
     kind(MapType::LruPercpuHash, 0, 32, 40),
     kind(MapType::LpmTrie, MapFlags::NO_PREALLOC, 64, 32),
+    kind(MapType::QpTrie, MapFlags::NO_PREALLOC, 64, 32),
+    kind(MapType::QpTrie, MapFlags::NO_PREALLOC | MapFlags::NO_LEAF_CACHE, 16, 16),
+    Kind { strings: true, ..kind(MapType::QpTrie, MapFlags::NO_PREALLOC, 2048, 16) },
+    Kind {
+        strings: true,
+        ..kind(MapType::QpTrie, MapFlags::NO_PREALLOC | MapFlags::NO_LEAF_CACHE, 64, 32)
+    },
 ];
 
 impl Kind {
     fn make(&self, dir: &Dir) -> Map {
         let def = MapDef::new(self.t, 8, self.value_size, self.entries).flags(self.flags);
-        dir.make(&if self.locked { def.spin_lock(0) } else { def })
+        let longest = MapDef { key_size: 16, map_extra: 20, ..def.clone() };
+        dir.make(&match self {
+            Self { locked: true, .. } => def.spin_lock(0),
+            Self { strings: true, .. } => longest,
+            _ => def,
+        })
     }
 
     fn flags(&self) -> u64 {
@@ -52,6 +66,8 @@ impl Kind {
     fn key(&self, i: u64) -> Vec<u8> {
         match self.t {
             MapType::LpmTrie => [32u32.to_ne_bytes(), (i as u32).to_be_bytes()].concat(),
+            // Each begins as the one before.
+            _ if self.strings => vec![b's'; 1 + i as usize],
             _ => i.to_ne_bytes().to_vec(),
         }
     }
@@ -114,7 +130,9 @@ impl Kind {
 #[test]
 fn lost_spares_make_no_mixed_values() {
     const STRIPES: u64 = 128;
-    for kind in KINDS.into_iter().filter(|k| k.t != MapType::LpmTrie) {
+    // Tries have none.
+    let hashes = KINDS.into_iter().filter(|k| !matches!(k.t, MapType::LpmTrie | MapType::QpTrie));
+    for kind in hashes {
         let dir = Dir::new();
         table(&dir, 256);
         let map = kind.make(&dir);
@@ -163,6 +181,7 @@ fn killed_writers_leave_whole_values() {
                 0
             });
             while map.lookup(&kind.key(0)).expect("there") == before {
+                assert!(!child.has_ended(), "the writer failed");
                 std::thread::yield_now();
             }
             for _ in 0..random.below(3000) {
