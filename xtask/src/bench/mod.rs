@@ -7,6 +7,7 @@ pub mod machine;
 mod maps;
 mod micro;
 mod place;
+mod qptrie;
 mod row;
 mod sample;
 mod sqlite;
@@ -41,6 +42,11 @@ pub const BENCHES: &[Bench] = &[
         name: "maps",
         what: "every operation of the map types; the rival is the kernel (root)",
         run: maps::run,
+    },
+    Bench {
+        name: "qptrie",
+        what: "tries of byte strings; rivals hashbrown, BTreeMap, an ART, the kernel's hash (root)",
+        run: qptrie::run,
     },
     Bench {
         name: "trace",
