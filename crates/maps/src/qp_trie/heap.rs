@@ -258,7 +258,7 @@ impl QpTrie {
     #[cold]
     #[inline(never)]
     fn recycle(&self, seat: &Seat) -> Result<(), NotDone> {
-        self.recover_heaps();
+        self.recover_heaps(seat.heap);
         // Readers that may stand in one of these find another version.
         self.memory.version().fetch_add(1, AcqRel);
         fence(Release);
@@ -321,11 +321,12 @@ impl QpTrie {
     }
 
     /// Takes heaps over from the dead, so that their blocks are used.
-    fn recover_heaps(&self) {
+    fn recover_heaps(&self, mine: u64) {
         let mut heap = 0u64;
         while heap < HEAPS {
             let word = self.memory.heap_lock(heap);
-            if self.is_backed(heap)
+            if heap != mine
+                && self.is_backed(heap)
                 && lock::owner(word.load(Relaxed)) != 0
                 && let Some(held) = lock::take_over(word)
             {

@@ -136,6 +136,8 @@ const BUSY: MapError = MapError::Busy { what: "the trie" };
 
 /// Empty spans that a user's deletion leaves to programs and later users.
 const SPARE_SPANS: u64 = 64;
+/// Or as many as one of so many pages that were ever used, if that is more.
+const SPARE_SHARE: u64 = 8;
 
 impl QpTrie {
     /// The row of [`InsertionEpochs`] that belongs to a leaf.
@@ -179,12 +181,12 @@ impl QpTrie {
 
     /// Gives memory back after many elements were removed.
     fn tidy(&self) {
-        let (empty, most) = (&self.memory.empty_spans(), &self.spare_spans);
-        if empty.load(Relaxed) > most.load(Relaxed) {
-            let done = self.release_spans();
+        let (empty, most) = (self.memory.empty_spans().load(Relaxed), &self.spare_spans);
+        if empty > most.load(Relaxed) {
+            let few = SPARE_SPANS.max(self.memory.used_pages().load(Relaxed) / SPARE_SHARE);
             // When programs run on, not at once again.
-            let next = if done { 0 } else { empty.load(Relaxed).saturating_mul(2) };
-            most.store(next.max(SPARE_SPANS), Relaxed);
+            let next = if empty > few && !self.release_spans() { empty * 2 } else { few };
+            most.store(next, Relaxed);
         }
     }
 }

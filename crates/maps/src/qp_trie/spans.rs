@@ -360,13 +360,21 @@ impl QpTrie {
             // Without a table no program has run.
             _ => {}
         }
-        let mut any = false;
+        let Some(held) = self.lock_spans() else { return false };
+        // Neighbors in one go: each system call stops all processors that use the map.
+        let mut given = (0, 0);
         for (page, marks) in spans {
-            let Some(held) = self.lock_spans() else { return any };
-            any |= self.give_away(page, marks);
-            self.release_span_lock(held);
+            let Some(pages) = self.give_away(page, marks) else { continue };
+            let first = u64::from(page);
+            if given.0 + given.1 != first {
+                self.memory.release_pages(given.0, given.1);
+                given = (first, 0);
+            }
+            given.1 += pages;
         }
-        any
+        self.memory.release_pages(given.0, given.1);
+        self.release_span_lock(held);
+        given.1 != 0
     }
 
     /// Lists the spans of which no block is in use, with their marks.
@@ -384,14 +392,13 @@ impl QpTrie {
         spans
     }
 
-    /// Gives a span away, if no block was in use since its marks were seen. The lock is held.
-    fn give_away(&self, page: u32, marks: u32) -> bool {
+    /// Gives a span away, if no block was in use since its marks were seen; returns its pages, whose
+    /// memory is to be released under this lock, which is held.
+    fn give_away(&self, page: u32, marks: u32) -> Option<u64> {
         let class = self.entry(page, CLASS).wrapping_sub(1);
         let unused = self.entry(page, IN_USE) == 0
             && self.entry(page, MARKS) / USED_AGAIN == marks / USED_AGAIN;
-        let Some((pages, list)) = self.memory.geometry.span(class).filter(|_| unused) else {
-            return false;
-        };
+        let (pages, list) = self.memory.geometry.span(class).filter(|_| unused)?;
         let log = self.memory.span_log();
         let n = &mut 0;
         if self.entry(page, MARKS) & LISTED != 0 {
@@ -407,7 +414,6 @@ impl QpTrie {
         let empty = self.memory.empty_spans().load(Relaxed).saturating_sub(1);
         log.write_wide(n, QpMemory::EMPTY_SPANS, empty);
         log.commit(*n);
-        self.memory.release_pages(page.into(), pages);
-        true
+        Some(pages)
     }
 }

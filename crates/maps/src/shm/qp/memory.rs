@@ -286,7 +286,7 @@ impl QpMemory {
 
     /// Gives the memory of pages of the arena back to the system; they read as zero then.
     pub(crate) fn release_pages(&self, first: u64, n: u64) {
-        if self.writable() && first.saturating_add(n) <= self.geometry.arena_pages {
+        if n != 0 && self.writable() && first.saturating_add(n) <= self.geometry.arena_pages {
             let from = self.arena.wrapping_add((first.wrapping_mul(PAGE)) as usize);
             // SAFETY: pages of the arena, which nobody uses.
             unsafe { sys::release(from, (n.wrapping_mul(PAGE)) as usize) };
