@@ -185,7 +185,8 @@ impl QpTrie {
         if empty > most.load(Relaxed) {
             let few = SPARE_SPANS.max(self.memory.used_pages().load(Relaxed) / SPARE_SHARE);
             // When programs run on, not at once again.
-            let next = if empty > few && !self.release_spans() { empty * 2 } else { few };
+            let next =
+                if empty > few && !self.release_spans() { empty.saturating_mul(2) } else { few };
             most.store(next, Relaxed);
         }
     }
