@@ -79,9 +79,16 @@ impl KeyPart {
     fn behind<'a>(&'a self, last: &'a [u8]) -> Span<'a> {
         let mut span =
             Span { from: self.range.from(), to: self.range.to(), backward: self.backward };
-        if !last.is_empty() {
-            let last = Bound::Excluded(last);
-            if self.backward { span.to = last } else { span.from = last }
+        // A cursor may be from a walk through another part.
+        let is_further = |bound: Bound<&[u8]>| match bound {
+            Bound::Unbounded => true,
+            Bound::Included(key) | Bound::Excluded(key) if self.backward => last <= key,
+            Bound::Included(key) | Bound::Excluded(key) => last >= key,
+        };
+        if self.backward && !last.is_empty() && is_further(span.to) {
+            span.to = Bound::Excluded(last);
+        } else if !self.backward && !last.is_empty() && is_further(span.from) {
+            span.from = Bound::Excluded(last);
         }
         span
     }

@@ -235,8 +235,8 @@ impl QpTrie {
         leaf: *mut u8,
         value: *const u8,
     ) -> Result<i64, NotDone> {
-        let locks = self.lock_nodes(link.owner, link.owner)?;
-        let good = self.is_version(version) && self.holds(link);
+        let locks = self.lock_nodes(link.owner, link.owner, link.owner)?;
+        let good = self.holds(link) && self.is_version(version);
         if good {
             // SAFETY: the leaf cannot leave the trie while the node above it is locked; the rest is
             // the caller's duty.
@@ -305,8 +305,8 @@ impl QpTrie {
         key: &Key,
         (leaf, class): (u32, u32),
     ) -> Result<i64, NotDone> {
-        let locks = self.lock_nodes(link.owner, link.owner)?;
-        let good = self.is_version(version) && self.holds(link);
+        let locks = self.lock_nodes(link.owner, link.owner, link.owner)?;
+        let good = self.holds(link) && self.is_version(version);
         if good {
             let bucket = self.open_bucket(key);
             let was_cached = self.uncache_leaf(bucket, link.to);
@@ -340,8 +340,11 @@ impl QpTrie {
             None => None,
             Some(node) => Some(self.node_block(seat, node.size_with(symbol))?),
         };
-        let locks =
-            self.lock_nodes(link.owner, if node.is_some() { link.to } else { link.owner })?;
+        // The copy, too: until the cache knows the leaf, nobody else may change it.
+        let locks = match copy {
+            Some((_, block, _)) => self.lock_nodes(link.owner, link.to, block)?,
+            None => self.lock_nodes(link.owner, link.owner, link.owner)?,
+        };
         // All keys below a node have as many bytes in common as its offset says; so one of them
         // tells.
         let belongs = |node: &Node, reference: u32| {
@@ -358,7 +361,7 @@ impl QpTrie {
                 self.memory.block(link.owner).is_some_and(|at| belongs(&Node::at(at), link.owner))
             }
         };
-        let good = self.is_version(version) && self.holds(link) && free;
+        let good = self.holds(link) && free && self.is_version(version);
         let result = if !good {
             Err(NotDone::Again)
         } else if !self.reserve_element() {
@@ -400,11 +403,12 @@ impl QpTrie {
         (leaf, class): (u32, u32),
     ) -> Result<i64, NotDone> {
         let (to, block, node_class) = self.node_block(seat, size(2, false))?;
-        let locks = self.lock_nodes(link.owner, link.owner)?;
+        let locks = self.lock_nodes(link.owner, block, block)?;
         // All keys below have so many bytes in common, and one more; so one of them tells.
         let other = self.nearest_leaf(link.to, key).map(|at| self.key_of(at));
-        let other = other.filter(|other| key.common(other) == d);
-        let good = self.is_version(version) && self.holds(link);
+        // Its byte is read before the version is: afterwards the leaf may be another's.
+        let other = other.filter(|other| key.common(other) == d).map(|other| other.byte(d));
+        let good = self.holds(link) && self.is_version(version);
         let result = match other.filter(|_| good) {
             None => Err(NotDone::Again),
             Some(_) if !self.reserve_element() => Ok(-i64::from(ENOSPC)),
@@ -413,7 +417,7 @@ impl QpTrie {
                 self.epochs.stamp(self.row(leaf));
                 // SAFETY: the block is of the class for the node, and in no one's hands; the keys
                 // differ at the offset.
-                unsafe { Node::make_fork(to, d, (key.byte(d), leaf), (other.byte(d), link.to)) };
+                unsafe { Node::make_fork(to, d, (key.byte(d), leaf), (other, link.to)) };
                 let mut change = self.change(seat);
                 change.store(link.at, block);
                 change.take(self, node_class);
@@ -553,15 +557,15 @@ impl QpTrie {
                 Err(why) => return Err(why),
             },
         };
-        let locks = self.lock_nodes(above.owner, link.owner)?;
+        let locks = self.lock_nodes(above.owner, link.owner, link.owner)?;
         let there = node
             .find(symbol)
             .is_some_and(|i| self.memory.offset_of(node.child(i).as_ptr().cast()) == link.at);
-        let good = self.is_version(version)
-            && self.holds(&above)
+        let good = self.holds(&above)
             && self.holds(&link)
             && there
-            && Node::at(node.at).head == node.head;
+            && Node::at(node.at).head == node.head
+            && self.is_version(version);
         if good {
             let bucket = self.open_bucket(&own);
             let was_cached = self.uncache_leaf(bucket, link.to);
@@ -608,8 +612,8 @@ impl QpTrie {
         how: Removal,
     ) -> Result<u32, NotDone> {
         let own = self.key_of(leaf);
-        let locks = self.lock_nodes(0, 0)?;
-        let good = self.is_version(version) && self.holds(link);
+        let locks = self.lock_nodes(0, 0, 0)?;
+        let good = self.holds(link) && self.is_version(version);
         if good {
             let bucket = self.open_bucket(&own);
             let was_cached = self.uncache_leaf(bucket, link.to);

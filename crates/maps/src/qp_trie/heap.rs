@@ -23,7 +23,7 @@ const RETIRED: u64 = 4;
 /// Bytes in limbo with which it counts as full.
 const LIMBO_BYTES: u64 = 64 << 10;
 /// Looks at a log before its owner is given up.
-const LOOKS: u32 = 1_000_000;
+const LOOKS: u32 = 100_000;
 
 /// A heap, and its lock.
 #[derive(Clone, Copy)]
@@ -32,12 +32,16 @@ pub(super) struct Seat {
     held: Held,
 }
 
-/// The locks of one or two nodes.
+/// The locks of up to three nodes: their stripes in ascending order, [`NO_STRIPE`] where there are
+/// fewer.
 #[derive(Clone, Copy)]
 pub(super) struct NodeLocks {
-    first: (u64, Held),
-    second: Option<(u64, Held)>,
+    first: u64,
+    second: u64,
+    third: u64,
 }
+
+const NO_STRIPE: u64 = STRIPES;
 
 /// Why something was not done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,8 +93,7 @@ impl QpTrie {
             return None;
         }
         let held = lock::take_over(self.memory.heap_lock(heap))?;
-        self.settle(heap);
-        Some(Seat { heap, held })
+        self.settle(heap, held).then_some(Seat { heap, held })
     }
 
     #[cold]
@@ -100,12 +103,8 @@ impl QpTrie {
         while heap < HEAPS {
             if self.back_heap(heap) {
                 match lock::acquire(self.memory.heap_lock(heap)) {
-                    Ok(held) => {
-                        if held.recovered {
-                            self.settle(heap);
-                        }
-                        return Some(Seat { heap, held });
-                    }
+                    Ok(held) if held.recovered && !self.settle(heap, held) => {}
+                    Ok(held) => return Some(Seat { heap, held }),
                     Err(NotHeld::Mine | NotHeld::Stuck) => {}
                     Err(NotHeld::Stranger) => return None,
                 }
@@ -120,12 +119,17 @@ impl QpTrie {
         lock::release(self.memory.heap_lock(seat.heap), seat.held);
     }
 
-    /// Finishes what the dead holder of a heap, whose lock was just taken over, was doing.
-    pub(super) fn settle(&self, heap: u64) {
+    /// Finishes what the dead holder of a heap, whose lock was just taken over, was doing. When that
+    /// cannot be done the lock is as good as his again, and `false` is returned.
+    pub(super) fn settle(&self, heap: u64, held: Held) -> bool {
         // He may have been at the spans, and those stores are about his magazines, too.
-        self.settle_log(self.memory.span_lock(), self.memory.span_log());
+        if !self.settle_log(self.memory.span_lock(), self.memory.span_log()) {
+            lock::abandon(self.memory.heap_lock(heap), held);
+            return false;
+        }
         self.memory.heap_log(heap).replay();
         self.memory.suspect().store(1, Release);
+        true
     }
 
     /// Makes sure that the stores of a dead holder of a log's lock are done. `false` when it cannot
@@ -133,14 +137,17 @@ impl QpTrie {
     fn settle_log(&self, word: &AtomicU64, log: Log<'_>) -> bool {
         let mut looks = 0u32;
         while log.is_pending() {
-            if let Some(held) = lock::take_over(word) {
+            if looks & 0xfff == 0
+                && let Some(held) = lock::take_over(word)
+            {
                 log.replay();
                 lock::release(word, held);
                 return true;
             }
-            // Its owner is at his stores, or has taken it over and is about to do those of the dead.
+            // Its owner is at his stores, or has taken it over and is about to do those of the dead;
+            // perhaps it is this thread, which was interrupted.
             looks = looks.wrapping_add(1);
-            if looks > LOOKS {
+            if looks > LOOKS || lock::is_mine(word) {
                 return false;
             }
             std::hint::spin_loop();
@@ -194,39 +201,55 @@ impl QpTrie {
         (u64::from(reference).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) & (STRIPES - 1)
     }
 
-    fn lock_stripe(&self, i: u64) -> Result<Held, NotDone> {
-        let held = lock::acquire(self.memory.stripe(i)).map_err(|_| NotDone::Busy)?;
-        if held.recovered && !self.settle_all() {
-            lock::release(self.memory.stripe(i), held);
-            return Err(NotDone::Busy);
+    fn lock_stripe(&self, i: u64) -> bool {
+        if i == NO_STRIPE {
+            return true;
         }
-        Ok(held)
+        let Ok(held) = lock::acquire(self.memory.stripe(i)) else { return false };
+        if held.recovered && !self.settle_all() {
+            // What the dead holder was doing is still to be done.
+            lock::abandon(self.memory.stripe(i), held);
+            return false;
+        }
+        true
     }
 
-    /// Locks one or two nodes, by their references; 0 is the root's word.
+    fn unlock_stripe(&self, i: u64) {
+        if i != NO_STRIPE {
+            let word = self.memory.stripe(i);
+            lock::release(word, Held { word: word.load(Relaxed), recovered: false });
+        }
+    }
+
+    /// Locks up to three nodes, by their references; 0 is the root's word.
     #[inline(always)]
-    pub(super) fn lock_nodes(&self, a: u32, b: u32) -> Result<NodeLocks, NotDone> {
-        let (a, b) = (Self::stripe_of(a), Self::stripe_of(b));
-        let (low, high) = if a < b { (a, b) } else { (b, a) };
-        let first = (low, self.lock_stripe(low)?);
-        if low == high {
-            return Ok(NodeLocks { first, second: None });
+    pub(super) fn lock_nodes(&self, a: u32, b: u32, c: u32) -> Result<NodeLocks, NotDone> {
+        let (a, b, c) = (Self::stripe_of(a), Self::stripe_of(b), Self::stripe_of(c));
+        let first = a.min(b).min(c);
+        let last = a.max(b).max(c);
+        let middle = a ^ b ^ c ^ first ^ last;
+        let second = if middle == first || middle == last { NO_STRIPE } else { middle };
+        let third = if last == first { NO_STRIPE } else { last };
+        if !self.lock_stripe(first) {
+            return Err(NotDone::Busy);
         }
-        match self.lock_stripe(high) {
-            Ok(held) => Ok(NodeLocks { first, second: Some((high, held)) }),
-            Err(e) => {
-                lock::release(self.memory.stripe(low), first.1);
-                Err(e)
-            }
+        if !self.lock_stripe(second) {
+            self.unlock_stripe(first);
+            return Err(NotDone::Busy);
         }
+        if !self.lock_stripe(third) {
+            self.unlock_stripe(second);
+            self.unlock_stripe(first);
+            return Err(NotDone::Busy);
+        }
+        Ok(NodeLocks { first, second, third })
     }
 
     #[inline(always)]
     pub(super) fn unlock_nodes(&self, locks: NodeLocks) {
-        if let Some((i, held)) = locks.second {
-            lock::release(self.memory.stripe(i), held);
-        }
-        lock::release(self.memory.stripe(locks.first.0), locks.first.1);
+        self.unlock_stripe(locks.third);
+        self.unlock_stripe(locks.second);
+        self.unlock_stripe(locks.first);
     }
 
     /// Finds a block of a class that may be filled. It stays in its magazine until a change
@@ -297,10 +320,9 @@ impl QpTrie {
             let word = self.memory.heap_lock(heap);
             if heap != seat.heap && self.is_backed(heap) {
                 let held = lock::try_acquire(word).or_else(|| lock::take_over(word));
-                if let Some(held) = held {
-                    if held.recovered {
-                        self.settle(heap);
-                    }
+                if let Some(held) = held
+                    && (!held.recovered || self.settle(heap, held))
+                {
                     self.empty_heap(&Seat { heap, held });
                     lock::release(word, held);
                 }
@@ -329,8 +351,8 @@ impl QpTrie {
                 && self.is_backed(heap)
                 && lock::owner(word.load(Relaxed)) != 0
                 && let Some(held) = lock::take_over(word)
+                && self.settle(heap, held)
             {
-                self.settle(heap);
                 lock::release(word, held);
             }
             heap = heap.wrapping_add(1);
@@ -413,8 +435,9 @@ impl QpTrie {
                     self.unlock_heaps(mine);
                     return None;
                 };
-                if held.recovered {
-                    self.settle(heap);
+                if held.recovered && !self.settle(heap, held) {
+                    self.unlock_heaps(mine);
+                    return None;
                 }
                 mine |= 1 << (heap & 63);
             }

@@ -353,9 +353,8 @@ impl ExactTake for QpTrie {
     fn end(&self, _count: usize, held: Held) {
         let leaves =
             std::mem::take(&mut *self.detached.lock().unwrap_or_else(PoisonError::into_inner));
-        for leaf in leaves {
-            self.give_back(leaf);
-        }
+        let mut kept: Vec<u32> = leaves.into_iter().filter(|leaf| !self.give_back(*leaf)).collect();
+        self.detached.lock().unwrap_or_else(PoisonError::into_inner).append(&mut kept);
         lock::release(self.memory.taker_lock(), held);
         self.tidy();
     }

@@ -213,13 +213,14 @@ impl Node {
         let n = self.n().wrapping_add(u32::from(symbol.is_some()));
         let wide = self.is_wide() || n > NARROW;
         // Only damage puts a child behind the last one.
-        let at = self.before(symbol).min(self.children());
+        let children = self.children();
+        let at = self.before(symbol).min(children);
         let head = self.copied_head(n, wide, self.has_end() || symbol.is_none());
         // SAFETY: the caller's duty.
         unsafe {
             self.copy_symbols(to, wide, None, symbol);
             let (from, to_at) = (self.children_at(), children_at(wide, n));
-            let (before, rest) = (at as usize, self.children().wrapping_sub(at) as usize);
+            let (before, rest) = (at as usize, children.saturating_sub(at) as usize);
             copy::store_bytes(to.add(to_at), self.at.add(from), before.wrapping_mul(4));
             let gap = to.add(to_at).add(before.wrapping_mul(4));
             AtomicU32::from_ptr(gap.cast()).store(child, Relaxed);

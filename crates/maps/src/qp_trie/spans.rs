@@ -12,6 +12,7 @@ use std::sync::atomic::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release}
 
 use super::QpTrie;
 use super::heap::{NotDone, Seat};
+use crate::error::ENOENT;
 use crate::shm::lock::{self, Held};
 use crate::shm::qp::{LEAF_CLASSES, MAGAZINE, QpMemory};
 use crate::shm::{Access, PAGE};
@@ -357,8 +358,10 @@ impl QpTrie {
         }
         match SlotTable::of_object(self.memory.file(), Access::ReadOnly) {
             Ok(slots) if !slots.runs_end_soon() => return false,
+            Ok(_) => {}
             // Without a table no program has run.
-            _ => {}
+            Err(e) if e.errno() == ENOENT => {}
+            Err(_) => return false,
         }
         let Some(held) = self.lock_spans() else { return false };
         // Neighbors in one go: each system call stops all processors that use the map.
@@ -387,7 +390,8 @@ impl QpTrie {
             if class != 0 && class != BEHIND && self.entry(page, IN_USE) == 0 {
                 spans.push((page, self.entry(page, MARKS)));
             }
-            page += self.entry(page, PAGES).max(1);
+            let Some(next) = page.checked_add(self.entry(page, PAGES).max(1)) else { break };
+            page = next;
         }
         spans
     }

@@ -32,7 +32,12 @@ struct Path {
     backward: bool,
     /// A leaf that comes before all that the steps lead to.
     first: u32,
+    /// Nodes that may still be entered: only damage has as many without leaves.
+    left: u64,
 }
+
+/// Nodes that are entered for some elements, besides those that the longest keys could have.
+const NODES: u64 = 1 << 20;
 
 impl Path {
     /// Goes down to everything below a reference.
@@ -78,6 +83,11 @@ impl Path {
                 return None;
             }
             let children = node.children();
+            if self.left == 0 {
+                self.steps.clear();
+                return None;
+            }
+            self.left -= 1;
             for i in 0..children.min(32) {
                 trie.memory.prefetch_block(node.child(i).load(Acquire));
             }
@@ -89,7 +99,8 @@ impl Path {
 impl QpTrie {
     /// Stands before the first leaf at or behind a bound, in a direction.
     fn seek(&self, bound: Bound<&[u8]>, backward: bool) -> Path {
-        let mut path = Path { backward, ..Path::default() };
+        let left = NODES + 4 * self.memory.geometry.max_key;
+        let mut path = Path { backward, left, ..Path::default() };
         let root = self.memory.root().load(Acquire);
         let (key, included) = match bound {
             Bound::Unbounded => {
@@ -105,23 +116,14 @@ impl QpTrie {
         path
     }
 
+    /// Goes down with a key in one descent, and then asks a leaf at its end how much of the way was
+    /// right: all leaves that a node ever had below it begin with the same bytes.
     fn seek_key(&self, path: &mut Path, root: u32, key: &Key, included: bool) -> Option<()> {
-        let nearest = self.nearest_leaf(root, key)?;
-        let found = self.key_of(nearest);
-        let d = key.common(&found);
-        let same = d == key.len && d == found.len;
-        // Whether what parts from the key at `d` is behind it, seen from the walk.
-        let is_behind = (found.compare(key) == std::cmp::Ordering::Greater) != path.backward;
         let mut reference = root;
-        loop {
-            let at = self.memory.block(reference)?;
-            let node = (reference & LEAF == 0).then(|| Node::at(at));
-            let Some(node) = node.filter(|node| same || node.offset() <= d) else {
-                // Here everything parts from the key in the same way, or is the key.
-                let enter = if same { included } else { is_behind };
-                return if enter { path.enter(self, reference) } else { Some(()) };
-            };
+        while reference & LEAF == 0 {
+            let node = Node::at(self.memory.block(reference)?);
             if path.steps.last().is_some_and(|last| last.node.offset() >= node.offset()) {
+                path.steps.clear();
                 return None;
             }
             let symbol: Symbol = key.byte(node.offset());
@@ -134,8 +136,33 @@ impl QpTrie {
                 (true, _) => children.saturating_sub(before),
             };
             path.steps.push(Step { node, children, next: passed.min(children) });
-            reference = node.child(found?).load(Acquire);
+            match found.map(|i| node.child(i).load(Acquire)) {
+                Some(child) if child != 0 => reference = child,
+                _ => break,
+            }
         }
+        let found = self.key_of(self.nearest_leaf(reference, key)?);
+        let d = key.common(&found);
+        if d == key.len && d == found.len {
+            if included {
+                path.first = reference;
+            }
+            return Some(());
+        }
+        // Whether what parts from the key at `d` is behind it, seen from the walk.
+        let is_behind = (found.compare(key) == std::cmp::Ordering::Greater) != path.backward;
+        let mut parted = None;
+        while let Some(step) = path.steps.pop_if(|step| step.node.offset() > d) {
+            parted = Some(step);
+        }
+        match parted {
+            _ if !is_behind => {}
+            // All below it parts from the key in the same way.
+            Some(step) => path.steps.push(Step { next: 0, ..step }),
+            None if reference & LEAF != 0 => path.first = reference,
+            None => {}
+        }
+        Some(())
     }
 
     /// Reads up to `room` elements of a span into `out`; tells how many, and whether there may be
@@ -159,6 +186,10 @@ impl QpTrie {
                 let Some(leaf) = path.next(self) else { return (n, false) };
                 let Some(block) = self.memory.block(leaf) else { return (n, false) };
                 let key = self.key_of(block);
+                if n == 0 && !is_within(&key, from, !span.backward) {
+                    // Only what others do at this moment, or damage, brings it here.
+                    continue;
+                }
                 let end = if span.backward { span.from } else { span.to };
                 if !is_within(&key, end, span.backward) {
                     return (n, false);
@@ -223,13 +254,15 @@ impl QpTrie {
         }
         if let Some(block) = self.memory.block(last) {
             let key = self.key_of(block);
-            if is_same || (key.head() == head && self.find(&key) == block) {
+            if is_same || key.head() == head {
                 return self.successor(&key);
             }
         }
+        // Without the zeros that may be behind its end: rather once more than not at all.
         let bytes = head.to_be_bytes();
+        let len = 8usize.wrapping_sub((head.trailing_zeros() / 8) as usize);
         // SAFETY: the bytes are here as long as the key.
-        self.successor(&unsafe { Key::new(bytes.as_ptr(), bytes.len()) })
+        self.successor(&unsafe { Key::new(bytes.as_ptr(), len.min(8)) })
     }
 
     /// Finds the first leaf below a reference, 0 for damage.
@@ -251,16 +284,31 @@ impl QpTrie {
 
     /// Finds the leaf with the next key, 0 for none. Safe on the event path.
     pub(super) fn successor(&self, key: &Key) -> u32 {
+        let mut tries = 0u32;
+        while tries < 1000 {
+            if let Some(found) = self.successor_now(key) {
+                return found;
+            }
+            tries = tries.wrapping_add(1);
+        }
+        0
+    }
+
+    /// As [`QpTrie::successor`]; `None` when somebody changed the trie on the way.
+    fn successor_now(&self, key: &Key) -> Option<u32> {
         let root = self.memory.root().load(Acquire);
-        let Some(nearest) = self.nearest_leaf(root, key) else { return 0 };
-        let found = self.key_of(nearest);
+        if root == 0 {
+            return Some(0);
+        }
+        let found = self.key_of(self.nearest_leaf(root, key)?);
         let d = key.common(&found);
         let same = d == key.len && d == found.len;
         let is_behind = found.compare(key) == std::cmp::Ordering::Greater;
         let mut reference = root;
         let mut best = 0u32;
         let mut least = 0usize;
-        while let Some(at) = self.memory.block(reference) {
+        loop {
+            let at = self.memory.block(reference)?;
             let is_leaf = reference & LEAF != 0;
             let node = Node::at(at);
             if is_leaf || (!same && node.offset() > d) {
@@ -270,7 +318,7 @@ impl QpTrie {
                 break;
             }
             if node.offset() < least {
-                break;
+                return Some(0);
             }
             least = node.offset().wrapping_add(1);
             let symbol = key.byte(node.offset());
@@ -279,10 +327,21 @@ impl QpTrie {
             if let Some((_, child)) = node.live_from(next) {
                 best = child;
             }
-            let Some(i) = child else { break };
-            reference = node.child(i).load(Acquire);
+            let Some(child) = child.map(|i| node.child(i).load(Acquire)) else { break };
+            if child == 0 {
+                break;
+            }
+            reference = child;
         }
-        if best == 0 { 0 } else { self.outermost(best) }
+        // The second way down was the first one's, if a leaf at its end says the same.
+        let end = self.key_of(self.nearest_leaf(reference, key)?);
+        let as_before = key.common(&end) == d
+            && (end.compare(key) == std::cmp::Ordering::Greater) == is_behind
+            && (d == key.len && d == end.len) == same;
+        if !as_before {
+            return None;
+        }
+        Some(if best == 0 { 0 } else { self.outermost(best) })
     }
 }
 

@@ -186,6 +186,23 @@ pub(crate) fn take_over(lock: &AtomicU64) -> Option<Held> {
         .map(|_| Held { word: mine, recovered: true })
 }
 
+/// A token that hardly any thread has: that with the largest ids that Linux can give out.
+const NOBODY: u64 = OWNER;
+
+/// Lets go of a lock that was taken over from a dead holder, so that the next one takes it over as
+/// well.
+#[cold]
+#[inline(never)]
+pub(crate) fn abandon(lock: &AtomicU64, held: Held) {
+    lock.store((held.word & !OWNER).wrapping_add(ONE_RELEASE) | NOBODY, Release);
+}
+
+/// Tells whether this thread holds the lock.
+pub(crate) fn is_mine(lock: &AtomicU64) -> bool {
+    let owner = lock.load(Relaxed) & OWNER;
+    owner != 0 && owner == tls::token()
+}
+
 /// Tells whether another thread holds the lock.
 #[inline(always)]
 pub(crate) fn held_by_other(lock: &AtomicU64) -> bool {
