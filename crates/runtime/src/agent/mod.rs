@@ -8,7 +8,7 @@
 //! The agent makes no thread. When a link is detached its program stops at once ([`Running`]); the
 //! first event that notices takes the hooks out.
 //!
-//! The links' lock is held across `fork` ([`Agent::watch_forks`]), and so is all that is only done
+//! The links' lock is held across `fork` (`Agent::watch_forks`), and so is all that is only done
 //! with it held: listing modules and reading their symbols, compiling, hooking. A library that is
 //! opened meanwhile is looked at by whoever has the lock, before it gives it back.
 
