@@ -201,6 +201,7 @@ impl QpTrie {
         (u64::from(reference).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) & (STRIPES - 1)
     }
 
+    #[inline(never)]
     fn lock_stripe(&self, i: u64) -> bool {
         if i == NO_STRIPE {
             return true;
@@ -214,6 +215,7 @@ impl QpTrie {
         true
     }
 
+    #[inline(never)]
     fn unlock_stripe(&self, i: u64) {
         if i != NO_STRIPE {
             let word = self.memory.stripe(i);
@@ -254,7 +256,7 @@ impl QpTrie {
 
     /// Finds a block of a class that may be filled. It stays in its magazine until a change
     /// [takes](Change::take) it.
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn peek(&self, seat: &Seat, class: u32) -> Result<u32, NotDone> {
         let mut count = self.memory.magazine_count(seat.heap, class);
         if count == 0 {
@@ -482,7 +484,7 @@ impl Change<'_> {
     }
 
     /// A block has left the trie.
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn retire(&mut self, trie: &QpTrie, block: u32) {
         self.store(trie.memory.limbo_at(self.seat.heap, self.limbo), block);
         self.limbo = self.limbo.wrapping_add(1);

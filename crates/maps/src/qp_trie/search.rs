@@ -152,7 +152,7 @@ impl QpTrie {
     /// Finds a leaf that has as much in common with a key as any below `reference` does: it follows
     /// the key, and where that leads nowhere, the first child. `None` for damage, or when somebody
     /// changes the trie.
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn nearest_leaf(&self, mut reference: u32, key: &Key) -> Option<*mut u8> {
         let mut least = 0usize;
         while let Some(at) = self.memory.block(reference) {

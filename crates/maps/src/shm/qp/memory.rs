@@ -476,7 +476,7 @@ impl Log<'_> {
         self.write_any(i, at | 1, value);
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn write_any(&self, i: &mut u64, at: u64, value: u64) {
         let entry = self.at.wrapping_add(8).wrapping_add((*i).min(LOG - 1).wrapping_mul(16));
         // SAFETY: words of a log.
