@@ -1,16 +1,11 @@
 //! Reading a trie: without the lock, as long as no node is reused meanwhile.
 
-use std::sync::atomic::{Ordering::Acquire, Ordering::Relaxed, fence};
+use std::sync::atomic::{Ordering::Acquire, Ordering::Relaxed};
 
 use super::LpmTrie;
 use super::key::Key;
-use crate::shm::copy;
 use crate::shm::trie::{NO_VALUE, Node};
-
-/// Walks without the lock before a reader takes it.
-const TRIES: u32 = 64;
-/// Walks of a reader that cannot take the lock because its memory is read-only.
-const TRIES_READ_ONLY: u32 = 100_000;
+use crate::shm::{copy, version};
 
 impl LpmTrie {
     /// # Safety
@@ -25,13 +20,9 @@ impl LpmTrie {
     /// lock.
     #[inline(always)]
     pub(super) fn read<T>(&self, mut f: impl FnMut() -> T) -> Option<T> {
-        let version = self.memory.version().load(Acquire);
-        let result = f();
-        fence(Acquire);
-        if self.memory.version().load(Relaxed) == version {
-            Some(result)
-        } else {
-            self.read_again(f)
+        match version::read_once(self.memory.version(), &mut f) {
+            None => self.read_again(f),
+            found => found,
         }
     }
 
@@ -39,16 +30,8 @@ impl LpmTrie {
     #[inline(never)]
     pub(super) fn read_again<T>(&self, mut f: impl FnMut() -> T) -> Option<T> {
         let writable = self.memory.writable();
-        let mut tries = if writable { TRIES } else { TRIES_READ_ONLY };
-        while tries > 0 {
-            let version = self.memory.version().load(Acquire);
-            let result = f();
-            fence(Acquire);
-            if self.memory.version().load(Relaxed) == version {
-                return Some(result);
-            }
-            std::hint::spin_loop();
-            tries = tries.wrapping_sub(1);
+        if let Some(result) = version::read_often(self.memory.version(), writable, &mut f) {
+            return Some(result);
         }
         if !writable {
             return None;

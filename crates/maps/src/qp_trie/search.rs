@@ -1,6 +1,6 @@
 //! Reading: without locks, as long as no block is used again meanwhile.
 
-use std::sync::atomic::{Ordering::Acquire, Ordering::Relaxed, fence};
+use std::sync::atomic::Ordering::Acquire;
 
 use super::QpTrie;
 use super::cache::Cached;
@@ -8,24 +8,16 @@ use super::key::Key;
 use super::node::Node;
 use crate::ops::PREFETCH_KEYS;
 use crate::shm::qp::LEAF;
-
-/// Reads without locks before a reader keeps writers out.
-const TRIES: u32 = 64;
-/// Reads of a reader that cannot take a lock because its memory is read-only.
-const TRIES_READ_ONLY: u32 = 100_000;
+use crate::shm::version;
 
 impl QpTrie {
     /// Runs `f` until no block that it may have read was used again meanwhile, at last while no
     /// writer is at work.
     #[inline(always)]
     pub(super) fn read<T>(&self, mut f: impl FnMut() -> T) -> Option<T> {
-        let version = self.memory.version().load(Acquire);
-        let result = f();
-        fence(Acquire);
-        if self.memory.version().load(Relaxed) == version {
-            Some(result)
-        } else {
-            self.read_again(f)
+        match version::read_once(self.memory.version(), &mut f) {
+            None => self.read_again(f),
+            found => found,
         }
     }
 
@@ -33,32 +25,24 @@ impl QpTrie {
     #[inline(never)]
     pub(super) fn read_again<T>(&self, mut f: impl FnMut() -> T) -> Option<T> {
         let writable = self.memory.writable();
-        let mut tries = if writable { TRIES } else { TRIES_READ_ONLY };
-        while tries > 0 {
-            let version = self.memory.version().load(Acquire);
-            let result = f();
-            fence(Acquire);
-            if self.memory.version().load(Relaxed) == version {
-                return Some(result);
-            }
-            std::hint::spin_loop();
-            tries = tries.wrapping_sub(1);
+        if let Some(result) = version::read_often(self.memory.version(), writable, &mut f) {
+            return Some(result);
         }
-        if !writable { None } else { self.read_alone(f) }
+        if !writable {
+            return None;
+        }
+        self.read_alone(f)
     }
 
     /// Reads while this thread has all heaps, without which no block is used again.
     #[cold]
     #[inline(never)]
-    fn read_alone<T>(&self, mut f: impl FnMut() -> T) -> Option<T> {
+    fn read_alone<T>(&self, f: impl FnOnce() -> T) -> Option<T> {
         let mine = self.lock_heaps()?;
-        let version = self.memory.version().load(Acquire);
-        let result = f();
-        fence(Acquire);
         // A heap may have come to be meanwhile.
-        let same = self.memory.version().load(Relaxed) == version;
+        let result = version::read_once(self.memory.version(), f);
         self.unlock_heaps(mine);
-        same.then_some(result)
+        result
     }
 
     #[inline(always)]

@@ -35,6 +35,7 @@ pub(crate) mod table;
 pub(crate) mod tls;
 pub(crate) mod trie;
 pub(crate) mod value;
+pub(crate) mod version;
 mod view;
 
 pub use error::{Limit, ObjectError};
