@@ -538,6 +538,39 @@ fn keys_that_begin_with_each_other_thousands_deep() {
     }
 }
 
+/// Keys that part high above the end of a path that is longer than what a writer remembers of it:
+/// where the second one's byte is missing, the path goes on through all levels of the first.
+#[test]
+fn keys_that_part_far_above_the_end_of_a_path() {
+    let dir = Dir::new();
+    table(&dir, 64);
+    const N: usize = 200;
+    for map in both(&dir, &strings(N as u32 + 1, 4, 4 * N as u32)) {
+        let key = |n: usize, last: u8| {
+            let mut key = vec![b'm'; n];
+            key.push(last);
+            key
+        };
+        let mut model = std::collections::BTreeMap::new();
+        let mut random = Random(3);
+        for last in [b'z', b'a', 0, 0xff] {
+            let mut lengths: Vec<usize> = (0..N).collect();
+            for i in (1..N).rev() {
+                lengths.swap(i, random.below(i as u64 + 1) as usize);
+            }
+            for n in lengths {
+                map.update(&key(n, last), &value(n as u32), NOEXIST).expect("room");
+                model.insert(key(n, last), value(n as u32).to_vec());
+            }
+            let there: Vec<_> = map.iter().map(|e| e.expect("whole")).collect();
+            assert_eq!(there, model.clone().into_iter().collect::<Vec<_>>());
+        }
+        for (key, value) in &model {
+            assert_eq!(map.lookup(key).expect("there"), *value);
+        }
+    }
+}
+
 /// Users may be kept from reading or writing; programs are not.
 #[test]
 fn users_keep_to_the_flags_of_access() {

@@ -35,6 +35,8 @@ pub(super) struct Bucket {
 
 const ONES: u64 = 0x0101_0101_0101_0101;
 const TOPS: u64 = 0x8080_8080_8080_8080;
+/// Of the second word of a bucket, the bytes that are tags.
+const HIGH_TAGS: u64 = 0xffff_ffff;
 
 /// What a bucket's state counts changes in.
 const ONE_CHANGE: u32 = 0x100;
@@ -56,43 +58,37 @@ fn change(state: &AtomicU32, by: i8) {
     }
 }
 
+/// Takes the number of a leaf out of [`QpTrie::marks`].
+#[inline(always)]
+fn next_mark(marks: &mut u64) -> Option<u64> {
+    let mark = u64::from(marks.trailing_zeros());
+    *marks &= marks.wrapping_sub(1);
+    (mark < 64).then_some((mark >> 3).wrapping_add((mark & 7) << 3))
+}
+
 impl QpTrie {
     #[inline(always)]
     pub(super) fn has_cache(&self) -> bool {
         self.memory.geometry.buckets != 0
     }
 
-    /// Looks a key up.
+    /// Looks a key up, by its hash.
     #[inline(always)]
-    pub(super) fn cached(&self, key: &Key) -> Cached {
-        let hash = key.hash(self.seed);
+    pub(super) fn cached(&self, key: &Key, hash: u64) -> Cached {
         let bucket = self.memory.bucket(hash);
-        let want = (hash & 0xff).wrapping_mul(ONES);
         // SAFETY: the map has a cache.
         let state = unsafe { self.memory.bucket_state(bucket) };
         let before = state.load(Acquire);
-        let mut base = 0u64;
-        while base < CACHED {
-            // SAFETY: a bucket has 64 bytes, and begins with its tags.
-            let tags = unsafe { copy::load8(bucket.add(base as usize)) } ^ want;
-            // Higher marks may be wrong; the leaf tells.
-            let mut found = tags.wrapping_sub(ONES) & !tags & TOPS;
-            while found != 0 {
-                let i = base.wrapping_add(u64::from(found.trailing_zeros() / 8));
-                found &= found.wrapping_sub(1);
-                if i >= CACHED {
-                    break;
-                }
-                // SAFETY: one of the bucket's leaves.
-                let reference = unsafe { self.memory.cached(bucket, i) }.load(Acquire);
-                if reference & LEAF != 0
-                    && let Some(leaf) = self.memory.block(reference)
-                    && self.key_of(leaf).is(key)
-                {
-                    return Cached::Leaf(leaf);
-                }
+        let mut found = self.marks(bucket, hash);
+        while let Some(i) = next_mark(&mut found) {
+            // SAFETY: one of the bucket's leaves.
+            let reference = unsafe { self.memory.cached(bucket, i) }.load(Acquire);
+            if reference & LEAF != 0
+                && let Some(leaf) = self.memory.block(reference)
+                && self.key_of(leaf).is(key)
+            {
+                return Cached::Leaf(leaf);
             }
-            base = base.wrapping_add(8);
         }
         fence(Acquire);
         if before & OMITTED == 0 && state.load(Relaxed) == before {
@@ -102,32 +98,44 @@ impl QpTrie {
         }
     }
 
+    /// Marks the leaves of a bucket whose tags are that of a hash, and rarely one too many, for
+    /// [`next_mark`]: that with the number `i` by bit `i / 8` of byte `i % 8`. All twelve tags at
+    /// once, since it cannot be predicted in which half the right one is.
+    #[inline(always)]
+    fn marks(&self, bucket: *const u8, hash: u64) -> u64 {
+        let want = (hash & 0xff).wrapping_mul(ONES);
+        // SAFETY: a bucket has 64 bytes, and begins with its tags.
+        let (low, high) = unsafe { (copy::load8(bucket), copy::load8(bucket.add(8))) };
+        let equal = |tags: u64| {
+            let differ = tags ^ want;
+            differ.wrapping_sub(ONES) & !differ & TOPS
+        };
+        equal(low) >> 7 | (equal(high) & HIGH_TAGS) >> 6
+    }
+
     /// Asks for the cache line that a lookup of a key begins with.
-    pub(super) fn prefetch_bucket(&self, key: &Key) {
-        QpMemory::prefetch(self.memory.bucket(key.hash(self.seed)));
+    #[inline(always)]
+    pub(super) fn prefetch_bucket(&self, hash: u64) {
+        QpMemory::prefetch(self.memory.bucket(hash));
     }
 
     /// Asks for the leaf of a key, if the cache has it.
-    pub(super) fn prefetch_cached(&self, key: &Key) {
-        let hash = key.hash(self.seed);
+    #[inline(always)]
+    pub(super) fn prefetch_cached(&self, hash: u64) {
         let bucket = self.memory.bucket(hash);
-        for i in 0..CACHED {
-            // SAFETY: a tag and a leaf of the bucket; the map has a cache.
-            let (tag, leaf) =
-                unsafe { (self.memory.tag(bucket, i), self.memory.cached(bucket, i)) };
-            if tag.load(Relaxed) == hash as u8 {
-                self.memory.prefetch_block(leaf.load(Relaxed));
-            }
+        let mut found = self.marks(bucket, hash);
+        while let Some(i) = next_mark(&mut found) {
+            // SAFETY: one of the bucket's leaves; the map has a cache.
+            self.memory.prefetch_block(unsafe { self.memory.cached(bucket, i) }.load(Relaxed));
         }
     }
 
     /// Before the trie changes: from here on readers ask it.
     #[inline(always)]
-    pub(super) fn open_bucket(&self, key: &Key) -> Option<Bucket> {
+    pub(super) fn open_bucket(&self, hash: u64) -> Option<Bucket> {
         if !self.has_cache() {
             return None;
         }
-        let hash = key.hash(self.seed);
         let at = self.memory.bucket(hash);
         // SAFETY: the map has a cache.
         change(unsafe { self.memory.bucket_state(at) }, 1);

@@ -1,5 +1,6 @@
 //! Changing a trie. The table in [`super`] lists what each change stores.
 
+use std::mem::MaybeUninit;
 use std::sync::atomic::{Ordering::Acquire, Ordering::Relaxed, fence};
 
 use skep_isa::map::update;
@@ -14,13 +15,16 @@ use crate::shm::qp::{LEAF, OBSOLETE, QpMemory};
 /// Tries of a change while others change the same place.
 const TRIES: u32 = 100_000;
 
+/// The last links of a path that are remembered; more only where keys are very long.
+const REMEMBERED: usize = 32;
+
 /// A word that leads to a block: the root, or a child of a node.
 #[derive(Clone, Copy)]
 struct Link {
-    /// The node that it is in; 0 for the root.
-    owner: u32,
     /// Where it lies in the payload.
     at: u64,
+    /// The node that it is in; 0 for the root.
+    owner: u32,
     /// What it led to.
     to: u32,
 }
@@ -31,8 +35,8 @@ enum Place {
     Empty(Link),
     /// In a leaf that is there.
     Leaf(Link, *mut u8),
-    /// In a new node above something that has a different byte at this offset.
-    Above(Link, usize),
+    /// In a new node above something that has another symbol, the last one here, at this offset.
+    Above(Link, usize, Symbol),
     /// In a node that lacks its byte.
     Within(Link, Node),
 }
@@ -51,6 +55,52 @@ fn errno(why: NotDone) -> i64 {
         NotDone::Busy | NotDone::Again => EBUSY,
         NotDone::NoMemory => ENOMEM,
     })
+}
+
+/// The last links of a path. Every access is volatile, else the compiler would use vector registers
+/// for several words at once, which programs in the middle of an event must keep. How long the path
+/// is stands outside: with it, the compiler would make a constant of a new one, and clear it all.
+struct Path {
+    words: MaybeUninit<[u64; 2 * REMEMBERED]>,
+}
+
+impl Path {
+    #[inline(always)]
+    fn new() -> Self {
+        Self { words: MaybeUninit::uninit() }
+    }
+
+    /// Appends a link to a path of a length.
+    #[inline(always)]
+    fn push(&mut self, len: &mut usize, link: &Link) {
+        let to = u64::from(link.owner) << 32 | u64::from(link.to);
+        let at = self.words.as_mut_ptr().cast::<u64>();
+        let i = len.wrapping_mul(2) & (2 * REMEMBERED - 1);
+        // SAFETY: two words, the first of which has an even number.
+        unsafe {
+            at.add(i).write_volatile(link.at);
+            at.add(i.wrapping_add(1)).write_volatile(to);
+        }
+        *len = len.wrapping_add(1);
+    }
+
+    /// Returns the link with a number from the beginning of a path of a length on; `None` when it is
+    /// not remembered.
+    ///
+    /// # Safety
+    /// So many links were pushed.
+    #[inline(always)]
+    unsafe fn get(&self, len: usize, i: usize) -> Option<Link> {
+        if i >= len || i.wrapping_add(REMEMBERED) < len {
+            return None;
+        }
+        let at = self.words.as_ptr().cast::<u64>();
+        let i = i.wrapping_mul(2) & (2 * REMEMBERED - 1);
+        // SAFETY: two words that were written, as `i` is below the length, which the caller knows.
+        let (at, to) =
+            unsafe { (at.add(i).read_volatile(), at.add(i.wrapping_add(1)).read_volatile()) };
+        Some(Link { at, owner: (to >> 32) as u32, to: to as u32 })
+    }
 }
 
 impl QpTrie {
@@ -74,26 +124,28 @@ impl QpTrie {
         live && self.memory.at32(link.at).load(Acquire) == link.to
     }
 
-    /// Finds the place of a key. `None` when somebody changes the trie.
-    #[inline(always)]
-    fn place(&self, key: &Key) -> Option<Place> {
-        let root = self.root_link();
-        if root.to == 0 {
-            return Some(Place::Empty(root));
+    /// Finds the place of a key, remembering the last links on the way to a leaf. `None` when
+    /// somebody changes the trie, or when the place is not at one of those: `up_to` has the offset of
+    /// the last node then whose links are to be remembered next time.
+    ///
+    /// All keys that a node ever had below it begin with the same bytes. So the leaf at the end of a
+    /// path tells how each node on it goes on, as long as the version stays the same; whether a link
+    /// of the path is still in the trie is for the caller to look at, under its lock.
+    #[inline(never)]
+    fn place(&self, key: &Key, up_to: &mut usize) -> Option<Place> {
+        let known = std::mem::replace(up_to, usize::MAX);
+        let mut link = self.root_link();
+        if link.to == 0 {
+            return Some(Place::Empty(link));
         }
-        let nearest = self.nearest_leaf(root.to, key)?;
-        let found = self.key_of(nearest);
-        let d = key.common(&found);
-        let same = d == key.len && d == found.len;
-        let mut link = root;
+        let (mut path, mut len) = (Path::new(), 0usize);
+        path.push(&mut len, &link);
         let mut least = 0usize;
-        loop {
+        // Follows the key, and where that leads nowhere, the first child.
+        let leaf = loop {
             let at = self.memory.block(link.to)?;
             if link.to & LEAF != 0 {
-                return match same {
-                    false => Some(Place::Above(link, d)),
-                    true => self.key_of(at).is(key).then_some(Place::Leaf(link, at)),
-                };
+                break at;
             }
             let node = Node::at(at);
             let offset = node.offset();
@@ -101,18 +153,51 @@ impl QpTrie {
                 return None;
             }
             least = offset.wrapping_add(1);
-            if offset > d && !same {
-                return Some(Place::Above(link, d));
+            let i = match node.step(key) {
+                Some(i) if node.child(i).load(Acquire) != 0 => i,
+                _ => node.live_from(0)?.0,
+            };
+            link = self.child_link(link.to, &node, i);
+            if offset <= known {
+                path.push(&mut len, &link);
             }
-            match node.step(key) {
-                Some(i) => {
-                    link = self.child_link(link.to, &node, i);
-                    if link.to == 0 {
-                        return (offset == d && !same).then_some(Place::Empty(link));
+        };
+        let found = self.key_of(leaf);
+        let d = key.common(&found);
+        if d == key.len && d == found.len {
+            return Some(Place::Leaf(link, leaf));
+        }
+        if known != usize::MAX && d != known {
+            return None;
+        }
+        // The last link that is not below where the key parts.
+        let mut i = len.wrapping_sub(1);
+        loop {
+            // SAFETY: so many were pushed.
+            let Some(link) = (unsafe { path.get(len, i) }) else {
+                *up_to = d;
+                return None;
+            };
+            let node = match self.memory.block(link.owner) {
+                Some(owner) if i != 0 => Node::at(owner),
+                _ => return Some(Place::Above(link, d, found.byte(d))),
+            };
+            if node.offset() < d {
+                return Some(Place::Above(link, d, found.byte(d)));
+            }
+            i = i.wrapping_sub(1);
+            if node.offset() == d {
+                let Some(symbol) = node.step(key) else {
+                    // SAFETY: as before.
+                    let above = unsafe { path.get(len, i) };
+                    if above.is_none() {
+                        *up_to = d;
                     }
-                }
-                None if offset == d && !same => return Some(Place::Within(link, node)),
-                None => return None,
+                    return above.map(|above| Place::Within(above, node));
+                };
+                let empty = self.child_link(link.owner, &node, symbol);
+                // By now somebody else may have put something there.
+                return (empty.to == 0).then_some(Place::Empty(empty));
             }
         }
     }
@@ -126,18 +211,17 @@ impl QpTrie {
             return -i64::from(EINVAL);
         }
         let (mut counted, mut scavenged) = (false, false);
+        let Some(mut seat) = self.sit() else { return -i64::from(EBUSY) };
         loop {
-            let Some(seat) = self.sit() else { return -i64::from(EBUSY) };
             // SAFETY: the caller's duty.
             let done = unsafe { self.update_seated(&seat, key, value, flags) };
             if done == -i64::from(ENOMEM) && !scavenged {
                 scavenged = true;
                 self.scavenge(&seat);
-                self.leave(seat);
                 continue;
             }
             self.leave(seat);
-            // A writer that died may have left the count too high.
+            // Other heaps may have reserved what there is room for, or a writer that died.
             if done != -i64::from(ENOSPC) || counted || !self.is_count_suspect() {
                 return done;
             }
@@ -145,6 +229,7 @@ impl QpTrie {
             if !self.count_anew() {
                 return -i64::from(EBUSY);
             }
+            seat = self.first_seat();
         }
     }
 
@@ -173,13 +258,14 @@ impl QpTrie {
             let (at, _) = self.memory.leaf_key(at);
             Key::new(at, key.len)
         };
-        let mut tries = 0u32;
+        let hash = self.prefetch_hash(&key);
+        let (mut tries, mut up_to) = (0u32, usize::MAX);
         while tries < TRIES {
             let version = self.memory.version().load(Acquire);
-            let done = match self.place(&key) {
+            let done = match &self.place(&key, &mut up_to) {
                 // SAFETY: the caller's duty.
                 Some(place) => unsafe {
-                    self.put(seat, version, &place, &key, (leaf, class), value, flags)
+                    self.put(seat, version, place, (&key, hash), (leaf, class), value, flags)
                 },
                 None => Err(NotDone::Again),
             };
@@ -194,6 +280,18 @@ impl QpTrie {
         -i64::from(EBUSY)
     }
 
+    /// Hashes a key for the cache, if there is one, and asks for what will be changed there: it
+    /// comes while the key's place is looked for.
+    #[inline(always)]
+    fn prefetch_hash(&self, key: &Key) -> u64 {
+        if !self.has_cache() {
+            return 0;
+        }
+        let hash = key.hash(self.seed);
+        self.prefetch_bucket(hash);
+        hash
+    }
+
     /// Stores a value over another where there is no memory for anything else.
     ///
     /// # Safety
@@ -201,10 +299,10 @@ impl QpTrie {
     #[cold]
     #[inline(never)]
     unsafe fn overwrite_only(&self, key: &Key, value: *const u8, flags: u64) -> i64 {
-        let mut tries = 0u32;
+        let (mut tries, mut up_to) = (0u32, usize::MAX);
         while tries < TRIES {
             let version = self.memory.version().load(Acquire);
-            if let Some(place) = self.place(key) {
+            if let Some(place) = &self.place(key, &mut up_to) {
                 let Place::Leaf(link, at) = place else { return -i64::from(ENOMEM) };
                 if flags == update::NOEXIST {
                     return -i64::from(EEXIST);
@@ -213,7 +311,7 @@ impl QpTrie {
                     return -i64::from(ENOMEM);
                 }
                 // SAFETY: the caller's duty.
-                match unsafe { self.overwrite(version, &link, at, value) } {
+                match unsafe { self.overwrite(version, link, *at, value) } {
                     Ok(done) => return done,
                     Err(NotDone::Again) => {}
                     Err(why) => return errno(why),
@@ -263,7 +361,7 @@ impl QpTrie {
         seat: &Seat,
         version: u64,
         place: &Place,
-        key: &Key,
+        (key, hash): (&Key, u64),
         leaf: (u32, u32),
         value: *const u8,
         flags: u64,
@@ -281,7 +379,7 @@ impl QpTrie {
                     // SAFETY: the caller's duty.
                     return unsafe { self.overwrite(version, link, *at, value) };
                 }
-                self.exchange(seat, version, link, key, leaf)
+                self.exchange(seat, version, link, hash, leaf)
             }
             _ if flags == update::EXIST => {
                 if self.is_version(version) {
@@ -290,9 +388,13 @@ impl QpTrie {
                     Err(NotDone::Again)
                 }
             }
-            Place::Empty(link) => self.insert(seat, version, link, None, key, leaf),
-            Place::Above(link, d) => self.insert_above(seat, version, link, *d, key, leaf),
-            Place::Within(link, node) => self.insert(seat, version, link, Some(*node), key, leaf),
+            Place::Empty(link) => self.insert(seat, version, link, None, (key, hash), leaf),
+            Place::Above(link, d, other) => {
+                self.insert_above(seat, version, link, (*d, *other), (key, hash), leaf)
+            }
+            Place::Within(link, node) => {
+                self.insert(seat, version, link, Some(*node), (key, hash), leaf)
+            }
         }
     }
 
@@ -302,20 +404,20 @@ impl QpTrie {
         seat: &Seat,
         version: u64,
         link: &Link,
-        key: &Key,
+        hash: u64,
         (leaf, class): (u32, u32),
     ) -> Result<i64, NotDone> {
         let locks = self.lock_nodes(link.owner, link.owner, link.owner)?;
         let good = self.holds(link) && self.is_version(version);
         if good {
-            let bucket = self.open_bucket(key);
+            let bucket = self.open_bucket(hash);
             let was_cached = self.uncache_leaf(bucket, link.to);
             self.epochs.inherit(self.row(leaf), self.row(link.to));
             let mut change = self.change(seat);
             change.store(link.at, leaf);
             change.take(self, class);
-            change.retire(self, link.to);
-            change.commit();
+            change.retire(self, link.to, Some(class));
+            change.commit(self);
             self.cache_leaf(bucket, leaf);
             if !was_cached && bucket.is_some() {
                 self.close_bucket(bucket);
@@ -332,7 +434,7 @@ impl QpTrie {
         version: u64,
         link: &Link,
         node: Option<Node>,
-        key: &Key,
+        (key, hash): (&Key, u64),
         (leaf, class): (u32, u32),
     ) -> Result<i64, NotDone> {
         let symbol: Symbol = node.and_then(|node| key.byte(node.offset()));
@@ -345,29 +447,17 @@ impl QpTrie {
             Some((_, block, _)) => self.lock_nodes(link.owner, link.to, block)?,
             None => self.lock_nodes(link.owner, link.owner, link.owner)?,
         };
-        // All keys below a node have as many bytes in common as its offset says; so one of them
-        // tells.
-        let belongs = |node: &Node, reference: u32| {
-            let other = self.nearest_leaf(reference, key).map(|at| self.key_of(at));
-            other.is_some_and(|other| key.common(&other) == node.offset())
-        };
         let free = match &node {
-            Some(node) => {
-                let now = Node::at(node.at);
-                now.head == node.head && now.find(symbol).is_none() && belongs(&now, link.to)
-            }
-            None if link.owner == 0 => true,
-            None => {
-                self.memory.block(link.owner).is_some_and(|at| belongs(&Node::at(at), link.owner))
-            }
+            Some(node) => Node::at(node.at).head == node.head,
+            None => true,
         };
         let good = self.holds(link) && free && self.is_version(version);
         let result = if !good {
             Err(NotDone::Again)
-        } else if !self.reserve_element() {
+        } else if !self.reserve_element(seat) {
             Ok(-i64::from(ENOSPC))
         } else {
-            let bucket = self.open_bucket(key);
+            let bucket = self.open_bucket(hash);
             self.epochs.stamp(self.row(leaf));
             let mut change = self.change(seat);
             match (&node, copy) {
@@ -378,13 +468,13 @@ impl QpTrie {
                     change.store(link.at, block);
                     self.mark_obsolete(&mut change, node);
                     change.take(self, node_class);
-                    change.retire(self, link.to);
+                    self.retire_node(&mut change, node, link.to);
                 }
                 _ => change.store(link.at, leaf),
             }
             change.take(self, class);
             change.count(self, 1);
-            change.commit();
+            change.commit(self);
             self.cache_leaf(bucket, leaf);
             Ok(0)
         };
@@ -398,22 +488,18 @@ impl QpTrie {
         seat: &Seat,
         version: u64,
         link: &Link,
-        d: usize,
-        key: &Key,
+        (d, other): (usize, Symbol),
+        (key, hash): (&Key, u64),
         (leaf, class): (u32, u32),
     ) -> Result<i64, NotDone> {
         let (to, block, node_class) = self.node_block(seat, size(2, false))?;
         let locks = self.lock_nodes(link.owner, block, block)?;
-        // All keys below have so many bytes in common, and one more; so one of them tells.
-        let other = self.nearest_leaf(link.to, key).map(|at| self.key_of(at));
-        // Its byte is read before the version is: afterwards the leaf may be another's.
-        let other = other.filter(|other| key.common(other) == d).map(|other| other.byte(d));
         let good = self.holds(link) && self.is_version(version);
-        let result = match other.filter(|_| good) {
-            None => Err(NotDone::Again),
-            Some(_) if !self.reserve_element() => Ok(-i64::from(ENOSPC)),
-            Some(other) => {
-                let bucket = self.open_bucket(key);
+        let result = match good {
+            false => Err(NotDone::Again),
+            true if !self.reserve_element(seat) => Ok(-i64::from(ENOSPC)),
+            true => {
+                let bucket = self.open_bucket(hash);
                 self.epochs.stamp(self.row(leaf));
                 // SAFETY: the block is of the class for the node, and in no one's hands; the keys
                 // differ at the offset.
@@ -423,7 +509,7 @@ impl QpTrie {
                 change.take(self, node_class);
                 change.take(self, class);
                 change.count(self, 1);
-                change.commit();
+                change.commit(self);
                 self.cache_leaf(bucket, leaf);
                 Ok(0)
             }
@@ -442,6 +528,15 @@ impl QpTrie {
 
     fn mark_obsolete(&self, change: &mut super::heap::Change<'_>, node: &Node) {
         change.store(self.memory.offset_of(node.at), node.head | OBSOLETE);
+    }
+
+    fn retire_node(&self, change: &mut super::heap::Change<'_>, node: &Node, block: u32) {
+        change.retire(self, block, self.memory.geometry.node_class(node.size()));
+    }
+
+    fn retire_leaf(&self, change: &mut super::heap::Change<'_>, leaf: u32, at: *mut u8) {
+        let g = &self.memory.geometry;
+        change.retire(self, leaf, g.class(g.leaf_bytes(self.key_of(at).len as u64)));
     }
 
     /// Removes a key; 0 or a negative errno.
@@ -488,6 +583,7 @@ impl QpTrie {
         {
             last(at);
         }
+        self.unreserve_elements(&seat);
         self.leave(seat);
         result
     }
@@ -538,6 +634,9 @@ impl QpTrie {
         key: &Key,
         how: Removal,
     ) -> Result<u32, NotDone> {
+        if self.has_cache() {
+            self.prefetch_cached(self.prefetch_hash(key));
+        }
         let Some((above, link, leaf)) = self.links_to(key) else {
             return if self.is_version(version) { Ok(0) } else { Err(NotDone::Again) };
         };
@@ -547,6 +646,7 @@ impl QpTrie {
         let node = self.memory.block(link.owner).map(Node::at).ok_or(NotDone::Again)?;
         // The leaf's own bytes: a program's key may change meanwhile.
         let own = self.key_of(leaf);
+        let hash = own.hash(self.seed);
         let symbol = own.byte(node.offset());
         // Where memory is short the place stays, and leads nowhere.
         let copy = match node.children() {
@@ -567,7 +667,7 @@ impl QpTrie {
             && Node::at(node.at).head == node.head
             && self.is_version(version);
         if good {
-            let bucket = self.open_bucket(&own);
+            let bucket = self.open_bucket(hash);
             let was_cached = self.uncache_leaf(bucket, link.to);
             let mut change = self.change(seat);
             let number = node.find(symbol).unwrap_or(0);
@@ -593,9 +693,9 @@ impl QpTrie {
             }
             if only.is_some() || copy.is_some() {
                 self.mark_obsolete(&mut change, &node);
-                change.retire(self, above.to);
+                self.retire_node(&mut change, &node, above.to);
             }
-            self.finish_removal(change, link.to, how);
+            self.finish_removal(&mut change, (link.to, leaf), how);
             self.forget_leaf(bucket, was_cached);
         }
         self.unlock_nodes(locks);
@@ -611,15 +711,15 @@ impl QpTrie {
         leaf: *mut u8,
         how: Removal,
     ) -> Result<u32, NotDone> {
-        let own = self.key_of(leaf);
+        let hash = self.key_of(leaf).hash(self.seed);
         let locks = self.lock_nodes(0, 0, 0)?;
         let good = self.holds(link) && self.is_version(version);
         if good {
-            let bucket = self.open_bucket(&own);
+            let bucket = self.open_bucket(hash);
             let was_cached = self.uncache_leaf(bucket, link.to);
             let mut change = self.change(seat);
             change.store(link.at, 0);
-            self.finish_removal(change, link.to, how);
+            self.finish_removal(&mut change, (link.to, leaf), how);
             self.forget_leaf(bucket, was_cached);
         }
         self.unlock_nodes(locks);
@@ -627,13 +727,17 @@ impl QpTrie {
     }
 
     #[inline(always)]
-    fn finish_removal(&self, mut change: super::heap::Change<'_>, leaf: u32, how: Removal) {
+    fn finish_removal(
+        &self,
+        change: &mut super::heap::Change<'_>,
+        (leaf, at): (u32, *mut u8),
+        how: Removal,
+    ) {
         change.count(self, -1);
         if how == Removal::Retire {
-            change.retire(self, leaf);
+            self.retire_leaf(change, leaf, at);
         }
-        change.commit();
-        self.unreserve_element();
+        change.commit(self);
     }
 
     /// Puts a leaf that was detached into limbo.
@@ -642,8 +746,10 @@ impl QpTrie {
         let done = self.make_room(&seat).is_ok();
         if done {
             let mut change = self.change(&seat);
-            change.retire(self, leaf);
-            change.commit();
+            if let Some(at) = self.memory.block(leaf) {
+                self.retire_leaf(&mut change, leaf, at);
+            }
+            change.commit(self);
         }
         self.leave(seat);
         done

@@ -11,17 +11,22 @@
 //! lost: who takes the heap's lock over, or that of a node, does what is in the log.
 
 use std::sync::atomic::{
-    AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence,
+    AtomicU8, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+    fence,
 };
 
 use super::QpTrie;
 use crate::shm::lock::{self, Held, NotHeld};
-use crate::shm::qp::{BLOCK_CLASSES, HEAPS, LIMBO, Log, STRIPES};
+use crate::shm::qp::{BLOCK_CLASSES, HEAPS, LEAF, LIMBO, LOG, Log, STRIPES};
 
 /// Most blocks that one change puts into limbo.
 const RETIRED: u64 = 4;
 /// Bytes in limbo with which it counts as full.
 const LIMBO_BYTES: u64 = 64 << 10;
+/// Elements that a heap reserves at a time, and twice as many that it keeps.
+const SPARE_ELEMENTS: u64 = 32;
+/// With room for so many elements a map counts as nearly full: twice what all heaps keep.
+const NEARLY_FULL: u64 = HEAPS * 4 * SPARE_ELEMENTS;
 /// Looks at a log before its owner is given up.
 const LOOKS: u32 = 100_000;
 
@@ -67,6 +72,29 @@ impl QpTrie {
     /// Takes a heap.
     #[inline(always)]
     pub(super) fn sit(&self) -> Option<Seat> {
+        // Where this thread was before: who begins where others are takes their cache lines.
+        let last = self.last_heap();
+        let heap = u64::from(last.load(Relaxed)) & (HEAPS - 1);
+        if self.is_backed(heap)
+            && let Some(held) = lock::try_acquire(self.memory.heap_lock(heap))
+        {
+            return Some(Seat { heap, held });
+        }
+        let seat = self.sit_elsewhere()?;
+        last.store(seat.heap as u8, Relaxed);
+        Some(seat)
+    }
+
+    /// Tells which heap a thread had; threads that share this take turns at some heaps.
+    #[inline(always)]
+    fn last_heap(&self) -> &AtomicU8 {
+        let thread = lock::thread() as usize & (self.last_heaps.len().wrapping_sub(1));
+        self.last_heaps.get(thread).unwrap_or(&self.last_heaps[0])
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn sit_elsewhere(&self) -> Option<Seat> {
         let mut heap = 0u64;
         while heap < HEAPS {
             if self.back_heap(heap) {
@@ -287,28 +315,56 @@ impl QpTrie {
         // Readers that may stand in one of these find another version.
         self.memory.version().fetch_add(1, AcqRel);
         fence(Release);
-        let log = self.memory.heap_log(seat.heap);
-        while let Some(left) = self.memory.limbo_count(seat.heap).checked_sub(1) {
-            let at = self.memory.limbo_at(seat.heap, left);
-            let block = self.memory.at32(at).load(Relaxed);
-            let n = &mut 0;
-            if let Some(class) = self.class_of(block) {
-                if self.memory.magazine_count(seat.heap, class) >= self.memory.geometry.kept(class)
-                    && !self.flush(seat, class)
-                {
-                    return Err(NotDone::Busy);
-                }
-                let count = self.memory.magazine_count(seat.heap, class);
-                log.write(n, self.memory.magazine_slot_at(seat.heap, class, count), block & !1);
-                log.write(n, self.memory.magazine_at(seat.heap, class), count.wrapping_add(1));
+        while self.memory.limbo_count(seat.heap) != 0 {
+            if let Some(full) = self.recycle_some(seat)
+                && !self.flush(seat, full)
+            {
+                return Err(NotDone::Busy);
             }
-            log.write(n, self.memory.limbo_count_at(seat.heap), left as u32);
-            if left == 0 {
-                log.write(n, self.memory.limbo_bytes_at(seat.heap), 0);
-            }
-            log.commit(*n);
         }
         Ok(())
+    }
+
+    /// Brings as many blocks in limbo back as their magazines have room for, and as one log can
+    /// tell of; returns the class of a full magazine.
+    fn recycle_some(&self, seat: &Seat) -> Option<u32> {
+        let log = self.memory.heap_log(seat.heap);
+        // The log has a store for each class that was met: what its magazine will have.
+        let (mut left, mut n) = (self.memory.limbo_count(seat.heap), 0u64);
+        let mut full = None;
+        while let Some(last) = left.checked_sub(1) {
+            let block = self.memory.at32(self.memory.limbo_at(seat.heap, last)).load(Relaxed);
+            // What is no block is forgotten.
+            if let Some(class) = self.class_of(block) {
+                let at = self.memory.magazine_at(seat.heap, class);
+                let mut i = 0u64;
+                while i < n && log.at(i) != at {
+                    i = i.wrapping_add(1);
+                }
+                if i >= LOG - 1 {
+                    break;
+                }
+                let count = if i < n {
+                    log.value(i) as u32
+                } else {
+                    self.memory.magazine_count(seat.heap, class)
+                };
+                if count >= self.memory.geometry.kept(class) {
+                    full = Some(class);
+                    break;
+                }
+                // Above the count nobody looks, so this need not be in the log.
+                let slot = self.memory.magazine_slot_at(seat.heap, class, count);
+                self.memory.at32(slot).store(block & !LEAF, Relaxed);
+                log.write(&mut i, at, count.wrapping_add(1));
+                n = n.max(i);
+            }
+            left = last;
+        }
+        let bytes = if left == 0 { 0 } else { self.memory.limbo_bytes(seat.heap) };
+        log.write_wide(&mut n, self.memory.limbo_counts_at(seat.heap), left | bytes << 32);
+        log.commit(n);
+        full
     }
 
     /// Gives all blocks that heaps keep, and that are in limbo, back to the spans, as far as nobody is
@@ -361,71 +417,137 @@ impl QpTrie {
         }
     }
 
-    /// Makes room for one element in the count, before it is put in; `false` when the map is full, or
-    /// [seems](QpTrie::is_count_suspect) so.
+    /// Sees to it that an element may be put in; `false` when the map is full, or
+    /// [seems](QpTrie::is_count_suspect) so. Heaps reserve some at a time, so that writers do not
+    /// meet at one count. In a map that is nearly full they take one, and keep none: what a heap
+    /// keeps from before is found when the map seems full, and once it is, none is kept again.
     #[inline(always)]
-    pub(super) fn reserve_element(&self) -> bool {
+    pub(super) fn reserve_element(&self, seat: &Seat) -> bool {
+        self.memory.heap_spare(seat.heap).load(Relaxed) != 0 || self.reserve_elements(seat)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn reserve_elements(&self, seat: &Seat) -> bool {
         let max = self.memory.geometry.max_entries;
         let reserved = self.memory.reserved();
         let mut now = reserved.load(Relaxed);
         while now < max {
-            match reserved.compare_exchange_weak(now, now.wrapping_add(1), AcqRel, Relaxed) {
-                Ok(_) => return true,
+            let some = if max.wrapping_sub(now) > NEARLY_FULL { SPARE_ELEMENTS } else { 1 };
+            match reserved.compare_exchange_weak(now, now.wrapping_add(some), AcqRel, Relaxed) {
+                Ok(_) => {
+                    // A writer that dies before leaves the count too high.
+                    self.memory.heap_spare(seat.heap).store(some, Release);
+                    return true;
+                }
                 Err(other) => now = other,
             }
         }
         false
     }
 
+    /// Gives reserved elements back, if a heap has more than it may keep.
     #[inline(always)]
-    pub(super) fn unreserve_element(&self) {
-        self.memory.reserved().fetch_sub(1, AcqRel);
+    pub(super) fn unreserve_elements(&self, seat: &Seat) {
+        let spare = self.memory.heap_spare(seat.heap).load(Relaxed);
+        let reserved = self.memory.reserved().load(Relaxed);
+        let most = self.memory.geometry.max_entries.saturating_sub(NEARLY_FULL);
+        if spare > 2 * SPARE_ELEMENTS || (spare != 0 && reserved >= most) {
+            let kept = if reserved < most { SPARE_ELEMENTS } else { 0 };
+            // A writer that dies in between leaves the count too high.
+            self.memory.heap_spare(seat.heap).store(kept, Release);
+            self.memory.reserved().fetch_sub(spare.wrapping_sub(kept), AcqRel);
+        }
     }
 
-    /// Tells whether a writer died, who may have reserved an element that he did not put in.
+    /// Tells whether the map may have room though all that it has room for is reserved: there are
+    /// fewer elements, some came and went while they were counted, or a writer died.
     #[cold]
     #[inline(never)]
     pub(super) fn is_count_suspect(&self) -> bool {
-        let mut dead = self.memory.suspect().load(Acquire) != 0;
+        let (sum, counts) = self.sum_of_counts();
+        let mut suspect = self.memory.suspect().load(Acquire) != 0;
+        suspect |= sum < self.memory.geometry.max_entries;
         let mut heap = 0u64;
         while heap < HEAPS {
             let word = self.memory.heap_lock(heap);
-            dead |= self.is_backed(heap)
+            suspect |= self.is_backed(heap)
                 && lock::owner(word.load(Relaxed)) != 0
                 && !lock::held_by_living(word);
             heap = heap.wrapping_add(1);
         }
-        dead
+        suspect || self.sum_of_counts() != (sum, counts)
+    }
+
+    /// Adds up how many elements heaps put in less those they took out; and makes a number of their
+    /// counts that is another when two of them changed by as much.
+    fn sum_of_counts(&self) -> (u64, u64) {
+        let (mut heap, mut sum, mut counts) = (0u64, 0u64, 0u64);
+        while heap < HEAPS {
+            if self.is_backed(heap) {
+                let count = self.memory.heap_count(heap).load(Acquire);
+                sum = sum.wrapping_add(count);
+                counts = counts.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(count);
+            }
+            heap = heap.wrapping_add(1);
+        }
+        (sum, counts)
     }
 
     /// Counts the elements anew, with no writer at work: heaps know what they put in and took out.
-    /// `false` when a writer does not get on. The caller has no heap.
+    /// Then the caller, who has no heap before, has [the first](QpTrie::first_seat), and an element
+    /// is reserved for it if there is room for one: were it free for all, others could take it.
+    /// `false` when a writer does not get on.
     #[cold]
     #[inline(never)]
     pub(super) fn count_anew(&self) -> bool {
-        let mut done = false;
-        if let Some(mine) = self.lock_heaps() {
+        let mut looks = 0u64;
+        while let Some(mine) = self.lock_heaps() {
+            let mut all = false;
             if let Some(held) = self.lock_spans() {
-                let backed = self.memory.heaps_backed().load(Acquire) | 1;
-                // Otherwise a heap came to be meanwhile.
-                if mine == backed {
-                    let (mut heap, mut sum) = (0u64, 0u64);
-                    while heap < HEAPS {
-                        if mine >> (heap & 63) & 1 != 0 {
-                            let count = self.memory.heap_count(heap).load(Relaxed);
-                            sum = sum.wrapping_add(count);
-                        }
-                        heap = heap.wrapping_add(1);
-                    }
-                    self.memory.reserved().store(sum, Release);
-                    self.memory.suspect().store(0, Release);
-                    done = true;
+                // Otherwise a heap came to be meanwhile: for who found all others locked.
+                all = mine == self.memory.heaps_backed().load(Acquire) | 1;
+                if all {
+                    self.count_locked(mine);
                 }
                 self.release_span_lock(held);
+            } else {
+                looks = HEAPS;
+            }
+            if all {
+                self.unlock_heaps(mine & !1);
+                return true;
             }
             self.unlock_heaps(mine);
+            looks = looks.wrapping_add(1);
+            if looks > HEAPS {
+                break;
+            }
         }
-        done
+        false
+    }
+
+    /// Returns the first heap, which this thread has locked.
+    pub(super) fn first_seat(&self) -> Seat {
+        let word = self.memory.heap_lock(0).load(Relaxed);
+        Seat { heap: 0, held: Held { word, recovered: false } }
+    }
+
+    /// Counts the elements of all heaps, which are locked; the first one gets room for one.
+    fn count_locked(&self, mine: u64) {
+        let (mut heap, mut sum) = (0u64, 0u64);
+        while heap < HEAPS {
+            if mine >> (heap & 63) & 1 != 0 {
+                self.memory.heap_spare(heap).store(0, Relaxed);
+                sum = sum.wrapping_add(self.memory.heap_count(heap).load(Relaxed));
+            }
+            heap = heap.wrapping_add(1);
+        }
+        let one = u64::from(sum < self.memory.geometry.max_entries);
+        self.memory.reserved().store(sum.wrapping_add(one), Release);
+        self.memory.suspect().store(0, Release);
+        // A writer that dies before leaves the count too high.
+        self.memory.heap_spare(0).store(one, Release);
     }
 
     /// Locks all heaps that there are: a bit for each; `None` when a writer does not get on.
@@ -483,28 +605,34 @@ impl Change<'_> {
         self.store(trie.memory.magazine_at(self.seat.heap, class), count);
     }
 
-    /// A block has left the trie.
-    #[inline(never)]
-    pub(super) fn retire(&mut self, trie: &QpTrie, block: u32) {
-        self.store(trie.memory.limbo_at(self.seat.heap, self.limbo), block);
+    /// A block of a class has left the trie.
+    #[inline(always)]
+    pub(super) fn retire(&mut self, trie: &QpTrie, block: u32, class: Option<u32>) {
+        // Above the count nobody looks, so this need not be in the log.
+        let slot = trie.memory.limbo_at(self.seat.heap, self.limbo);
+        trie.memory.at32(slot).store(block, Relaxed);
         self.limbo = self.limbo.wrapping_add(1);
-        self.store(trie.memory.limbo_count_at(self.seat.heap), self.limbo as u32);
-        let size = trie.class_of(block).and_then(|class| trie.memory.geometry.size(class));
+        let size = class.and_then(|class| trie.memory.geometry.size(class));
         self.limbo_bytes = self.limbo_bytes.wrapping_add(size.unwrap_or(0));
-        self.store(trie.memory.limbo_bytes_at(self.seat.heap), self.limbo_bytes as u32);
     }
 
-    /// There are more elements, or fewer.
+    /// There are more elements, and fewer reserved ones, or the other way round.
     #[inline(always)]
     pub(super) fn count(&mut self, trie: &QpTrie, more: i64) {
-        let count = trie.memory.heap_count(self.seat.heap).load(Relaxed);
-        let count = count.wrapping_add_signed(more);
-        self.log.write_wide(&mut self.n, trie.memory.heap_count_at(self.seat.heap), count);
+        let (heap, memory) = (self.seat.heap, &trie.memory);
+        let count = memory.heap_count(heap).load(Relaxed).wrapping_add_signed(more);
+        let spare = memory.heap_spare(heap).load(Relaxed).wrapping_sub(more as u64);
+        self.log.write_wide(&mut self.n, memory.heap_count_at(heap), count);
+        self.log.write_wide(&mut self.n, memory.heap_spare_at(heap), spare);
     }
 
     /// Does all of it: in the order in which it was written down.
     #[inline(always)]
-    pub(super) fn commit(self) {
+    pub(super) fn commit(&mut self, trie: &QpTrie) {
+        if self.limbo != trie.memory.limbo_count(self.seat.heap) {
+            let counts = self.limbo | self.limbo_bytes << 32;
+            self.log.write_wide(&mut self.n, trie.memory.limbo_counts_at(self.seat.heap), counts);
+        }
         self.log.commit(self.n);
     }
 }

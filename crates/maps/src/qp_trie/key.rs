@@ -82,14 +82,16 @@ impl Key {
                 return copy::load_tail(self.at, n) == copy::load_tail(other.at, n);
             }
             let mut i = 0usize;
-            while i.wrapping_add(8) <= n {
-                if self.word(i) != other.word(i) {
+            while i.wrapping_add(16) <= n {
+                let j = i.wrapping_add(8);
+                if (self.word(i) ^ other.word(i)) | (self.word(j) ^ other.word(j)) != 0 {
                     return false;
                 }
-                i = i.wrapping_add(8);
+                i = i.wrapping_add(16);
             }
-            let last = n.wrapping_sub(8);
-            self.word(last) == other.word(last)
+            // What is left, or more: the last 16 bytes, of shorter keys all.
+            let (i, j) = (n.saturating_sub(16), n.wrapping_sub(8));
+            (self.word(i) ^ other.word(i)) | (self.word(j) ^ other.word(j)) == 0
         }
     }
 

@@ -39,7 +39,7 @@ mod spans;
 mod walk;
 
 use std::ops::Bound;
-use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, fence};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Acquire, Ordering::Relaxed, fence};
 use std::sync::{Mutex, PoisonError};
 
 use skep_isa::map::DynptrUser;
@@ -110,7 +110,8 @@ pub(crate) fn open(file: MapFile) -> Result<Box<dyn MapOps>, MapError> {
         epochs: file.epochs,
         max_entries: file.def.max_entries,
         detached: Mutex::new(Vec::new()),
-        spare_spans: AtomicU64::new(SPARE_SPANS),
+        spare_spans: AtomicU64::new(0),
+        last_heaps: std::array::from_fn(|_| AtomicU8::new(0)),
         met: Default::default(),
     }))
 }
@@ -126,18 +127,18 @@ struct QpTrie {
     max_entries: u32,
     /// Leaves that an exact walk of this process took out and has not given back.
     detached: Mutex<Vec<u32>>,
-    /// Empty spans that a user's deletion leaves now.
+    /// Empty spans up to which a user's deletion does not ask whether to give memory back.
     spare_spans: AtomicU64,
+    /// Which heaps threads had last.
+    last_heaps: [AtomicU8; 64],
     /// What this process last saw of the locks of heaps that others hold.
     met: [AtomicU64; HEAPS as usize],
 }
 
 const BUSY: MapError = MapError::Busy { what: "the trie" };
 
-/// Empty spans that a user's deletion leaves to programs and later users.
-const SPARE_SPANS: u64 = 64;
-/// Or as many as one of so many pages that were ever used, if that is more.
-const SPARE_SHARE: u64 = 8;
+/// Pages in no use that a user's deletion leaves to programs and later users, at least.
+const SPARE_PAGES: u64 = 64;
 
 impl QpTrie {
     /// The row of [`InsertionEpochs`] that belongs to a leaf.
@@ -179,16 +180,31 @@ impl QpTrie {
         }
     }
 
-    /// Gives memory back after many elements were removed.
+    /// Gives memory back after many elements were removed: when half of the pages that have memory
+    /// are in no use, so that what this costs is shared by as many deletions.
     fn tidy(&self) {
-        let (empty, most) = (self.memory.empty_spans().load(Relaxed), &self.spare_spans);
-        if empty > most.load(Relaxed) {
-            let few = SPARE_SPANS.max(self.memory.used_pages().load(Relaxed) / SPARE_SHARE);
-            // When programs run on, not at once again.
-            let next =
-                if empty > few && !self.release_spans() { empty.saturating_mul(2) } else { few };
-            most.store(next, Relaxed);
+        let empty = self.memory.empty_spans().load(Relaxed);
+        if empty > self.spare_spans.load(Relaxed) {
+            self.tidy_now(empty);
         }
+    }
+
+    #[cold]
+    fn tidy_now(&self, empty: u64) {
+        let (spans, with_memory) = self.spans_in_no_use();
+        let unused: u64 = spans.iter().map(|span| span.pages).sum();
+        let spare = SPARE_PAGES.max(with_memory / 2);
+        let next = if unused <= spare {
+            // As many more as have room, if they are as long.
+            let length = unused.div_ceil(spans.len().max(1) as u64).max(1);
+            empty.saturating_add((spare - unused) / length)
+        } else if self.release(&spans) == 0 {
+            // Programs run on: not at once again.
+            empty.saturating_mul(2)
+        } else {
+            0
+        };
+        self.spare_spans.store(next, Relaxed);
     }
 }
 

@@ -192,6 +192,12 @@ impl Node {
         unsafe { copy::load_tail(self.at.add(4usize.wrapping_add(i as usize)), 1) as u8 }
     }
 
+    /// Bytes of the node.
+    #[inline(always)]
+    pub(super) fn size(&self) -> u64 {
+        size_of(self.n(), self.is_wide(), self.has_end())
+    }
+
     /// Bytes of a copy with a symbol more.
     pub(super) fn size_with(&self, symbol: Symbol) -> u64 {
         let n = self.n().wrapping_add(u32::from(symbol.is_some()));

@@ -57,13 +57,20 @@ impl QpTrie {
     #[inline(always)]
     pub(super) fn find(&self, key: &Key) -> *mut u8 {
         if self.has_cache() {
-            match self.cached(key) {
-                Cached::Leaf(leaf) => return leaf,
-                Cached::Nothing => return std::ptr::null_mut(),
-                Cached::Unknown => {}
-            }
+            self.find_hashed(key, key.hash(self.seed))
+        } else {
+            self.find_in_trie(key)
         }
-        self.find_in_trie(key)
+    }
+
+    /// As [`QpTrie::find`], where there is a cache.
+    #[inline(always)]
+    fn find_hashed(&self, key: &Key, hash: u64) -> *mut u8 {
+        match self.cached(key, hash) {
+            Cached::Leaf(leaf) => leaf,
+            Cached::Nothing => std::ptr::null_mut(),
+            Cached::Unknown => self.find_in_trie(key),
+        }
     }
 
     #[inline(always)]
@@ -92,10 +99,13 @@ impl QpTrie {
         let mut leaves = [std::ptr::null_mut(); PREFETCH_KEYS];
         let keys = keys.get(..PREFETCH_KEYS).unwrap_or(keys);
         if self.has_cache() {
-            keys.iter().for_each(|key| self.prefetch_bucket(key));
-            keys.iter().for_each(|key| self.prefetch_cached(key));
-            for (leaf, key) in leaves.iter_mut().zip(keys) {
-                *leaf = self.find(key);
+            let hashes: [u64; PREFETCH_KEYS] =
+                std::array::from_fn(|i| keys.get(i).map_or(0, |key| key.hash(self.seed)));
+            let hashes = hashes.get(..keys.len()).unwrap_or_default();
+            hashes.iter().for_each(|hash| self.prefetch_bucket(*hash));
+            hashes.iter().for_each(|hash| self.prefetch_cached(*hash));
+            for ((leaf, key), hash) in leaves.iter_mut().zip(keys).zip(hashes) {
+                *leaf = self.find_hashed(key, *hash);
             }
             return leaves;
         }

@@ -40,6 +40,14 @@ const USED_AGAIN: u32 = 4;
 /// How many pages get memory at a time.
 const PAGES_AT_ONCE: u64 = 16;
 
+/// A span of which no block was in use.
+pub(super) struct Unused {
+    page: u32,
+    pub(super) pages: u64,
+    /// What its marks were then.
+    marks: u32,
+}
+
 impl QpTrie {
     fn entry(&self, page: u32, word: u64) -> u32 {
         self.memory.at32(self.entry_at(page, word)).load(Relaxed)
@@ -67,16 +75,17 @@ impl QpTrie {
     #[inline(never)]
     pub(super) fn refill(&self, seat: &Seat, class: u32) -> Result<(), NotDone> {
         let held = self.lock_spans().ok_or(NotDone::Busy)?;
-        let mut any = false;
-        // Of large ones only what is needed.
         let want = self.at_a_time(class);
-        let mut i = 0u32;
-        while i < want && self.bring(seat, class, i == 0) {
-            any = true;
-            i = i.wrapping_add(1);
+        let mut got = 0u32;
+        while got < want {
+            // A new span only for what is needed.
+            match self.bring(seat, class, want.wrapping_sub(got), got == 0) {
+                0 => break,
+                n => got = got.wrapping_add(n),
+            }
         }
         self.release_span_lock(held);
-        if any { Ok(()) } else { Err(NotDone::NoMemory) }
+        if got != 0 { Ok(()) } else { Err(NotDone::NoMemory) }
     }
 
     /// Returns how many blocks go from a heap to the spans, or come, at a time.
@@ -84,57 +93,68 @@ impl QpTrie {
         (self.memory.geometry.kept(class) / 2).max(1)
     }
 
-    /// Brings one block into a heap, from a new span only if `may_grow`.
-    fn bring(&self, seat: &Seat, class: u32, may_grow: bool) -> bool {
+    /// Brings up to `most` blocks of one span into a heap, from a new span only if `may_grow`; tells
+    /// how many.
+    fn bring(&self, seat: &Seat, class: u32, most: u32, may_grow: bool) -> u32 {
         let count = self.memory.magazine_count(seat.heap, class);
-        let Some(size) = self.memory.geometry.size(class) else { return false };
+        let Some(size) = self.memory.geometry.size(class) else { return 0 };
         let list = self.memory.class_at(class);
         let mut head = self.memory.at32(list).load(Relaxed);
         if head == 0 && !(may_grow && self.add_span(class)) {
-            return false;
+            return 0;
         }
         head = self.memory.at32(list).load(Relaxed);
-        let Some(page) = head.checked_sub(1) else { return false };
-        if count >= MAGAZINE || self.entry(page, CLASS) != class.wrapping_add(1) {
-            return false;
+        let Some(page) = head.checked_sub(1) else { return 0 };
+        if self.entry(page, CLASS) != class.wrapping_add(1) {
+            return 0;
+        }
+        let (mut free, mut carved) = (self.entry(page, FREE), self.entry(page, CARVED));
+        let in_use = self.entry(page, IN_USE);
+        let blocks = self.blocks(page, size);
+        let most = most.min(MAGAZINE.saturating_sub(count)).min(blocks.saturating_sub(in_use));
+        let mut got = 0u32;
+        while got < most {
+            let index = free.checked_sub(1).unwrap_or(carved);
+            if index >= blocks {
+                // Damage; no more of this span.
+                break;
+            }
+            if free == 0 {
+                carved = carved.wrapping_add(1);
+            } else {
+                free = self.link_of(page, index, class, size);
+            }
+            // Above the count nobody looks, so this need not be in the log.
+            let block = self.memory.reference(Self::block_at(page, index, size));
+            let slot = self.memory.magazine_slot_at(seat.heap, class, count.wrapping_add(got));
+            self.memory.at32(slot).store(block, Relaxed);
+            got = got.wrapping_add(1);
+        }
+        if got == 0 {
+            return 0;
         }
         let log = self.memory.span_log();
         let n = &mut 0;
-        let (free, carved) = (self.entry(page, FREE), self.entry(page, CARVED));
-        let in_use = self.entry(page, IN_USE);
-        let blocks = self.blocks(page, size);
-        let index = match free.checked_sub(1) {
-            Some(index) => {
-                let next = self.link_of(page, index, class, size);
-                log.write(n, self.entry_at(page, FREE), next);
-                index
-            }
-            None => {
-                log.write(n, self.entry_at(page, CARVED), carved.wrapping_add(1));
-                carved
-            }
-        };
-        if index >= blocks || in_use >= blocks {
-            // Damage; no more of this span.
-            return false;
-        }
-        log.write(n, self.entry_at(page, IN_USE), in_use.wrapping_add(1));
-        let mut marks = self.entry(page, MARKS);
+        log.write(n, self.entry_at(page, FREE), free);
+        log.write(n, self.entry_at(page, CARVED), carved);
+        log.write(n, self.entry_at(page, IN_USE), in_use.wrapping_add(got));
+        let before = self.entry(page, MARKS);
+        let mut marks = before;
         if in_use == 0 {
             let empty = self.memory.empty_spans().load(Relaxed).saturating_sub(1);
             log.write_wide(n, QpMemory::EMPTY_SPANS, empty);
             marks = marks.wrapping_add(USED_AGAIN);
         }
-        if in_use.wrapping_add(1) == blocks {
+        if in_use.wrapping_add(got) == blocks {
             self.unlist(n, page, list);
             marks &= !LISTED;
         }
-        log.write(n, self.entry_at(page, MARKS), marks);
-        let block = self.memory.reference(Self::block_at(page, index, size));
-        log.write(n, self.memory.magazine_slot_at(seat.heap, class, count), block);
-        log.write(n, self.memory.magazine_at(seat.heap, class), count.wrapping_add(1));
+        if marks != before {
+            log.write(n, self.entry_at(page, MARKS), marks);
+        }
+        log.write(n, self.memory.magazine_at(seat.heap, class), count.wrapping_add(got));
         log.commit(*n);
-        true
+        got
     }
 
     /// Gives blocks of a class from a heap back.
@@ -142,28 +162,45 @@ impl QpTrie {
     #[inline(never)]
     pub(super) fn flush(&self, seat: &Seat, class: u32) -> bool {
         let Some(held) = self.lock_spans() else { return false };
-        let mut i = 0u32;
         let many = self.at_a_time(class);
-        while i < many && self.bring_back(seat, class) {
-            i = i.wrapping_add(1);
+        let mut given = 0u32;
+        while given < many {
+            match self.bring_back(seat, class, many.wrapping_sub(given)) {
+                0 => break,
+                n => given = given.wrapping_add(n),
+            }
         }
         self.release_span_lock(held);
-        i != 0
+        given != 0
     }
 
-    fn bring_back(&self, seat: &Seat, class: u32) -> bool {
+    /// Gives up to `most` blocks of one span back; tells how many.
+    fn bring_back(&self, seat: &Seat, class: u32, most: u32) -> u32 {
         let count = self.memory.magazine_count(seat.heap, class);
-        let Some(last) = count.checked_sub(1) else { return false };
-        let slot = self.memory.magazine_slot_at(seat.heap, class, last);
-        let at = self.memory.arena_offset(self.memory.at32(slot).load(Relaxed));
-        let Some((page, index)) = self.find_block(at, class) else { return false };
-        let Some(size) = self.memory.geometry.size(class) else { return false };
-        let Some(link) = self.link_at(page, index, class, size) else { return false };
+        let Some(size) = self.memory.geometry.size(class) else { return 0 };
+        let mut span = None;
+        let mut given = 0u32;
+        while given < most.min(count) {
+            let left = count.wrapping_sub(given).wrapping_sub(1);
+            let slot = self.memory.magazine_slot_at(seat.heap, class, left);
+            let at = self.memory.arena_offset(self.memory.at32(slot).load(Relaxed));
+            let Some((page, index)) = self.find_block(at, class) else { break };
+            let free = match span {
+                None => self.entry(page, FREE),
+                Some((same, free)) if same == page => free,
+                Some(_) => break,
+            };
+            let Some(link) = self.link_at(page, index, class, size) else { break };
+            // What is in a free block matters only when it is in the list of its span.
+            self.memory.at32(link).store(free, Relaxed);
+            span = Some((page, index.wrapping_add(1)));
+            given = given.wrapping_add(1);
+        }
+        let Some((page, free)) = span else { return 0 };
         let log = self.memory.span_log();
         let n = &mut 0;
-        let in_use = self.entry(page, IN_USE).saturating_sub(1);
-        log.write(n, link, self.entry(page, FREE));
-        log.write(n, self.entry_at(page, FREE), index.wrapping_add(1));
+        let in_use = self.entry(page, IN_USE).saturating_sub(given);
+        log.write(n, self.entry_at(page, FREE), free);
         log.write(n, self.entry_at(page, IN_USE), in_use);
         if in_use == 0 {
             let empty = self.memory.empty_spans().load(Relaxed).wrapping_add(1);
@@ -172,9 +209,9 @@ impl QpTrie {
         if self.entry(page, MARKS) & LISTED == 0 {
             self.enlist(n, page, self.memory.class_at(class));
         }
-        log.write(n, self.memory.magazine_at(seat.heap, class), last);
+        log.write(n, self.memory.magazine_at(seat.heap, class), count.wrapping_sub(given));
         log.commit(*n);
-        true
+        given
     }
 
     /// Finds the span and the number of a block of a class.
@@ -257,10 +294,7 @@ impl QpTrie {
         let n = &mut 0;
         let page = match self.memory.at32(free_at).load(Relaxed).checked_sub(1) {
             Some(page) => {
-                let end = u64::from(page).wrapping_add(pages);
-                if self.entry(page, MARKS) & NO_MEMORY != 0
-                    && !self.memory.acquire_pages(page.into(), end)
-                {
+                if self.entry(page, MARKS) & NO_MEMORY != 0 && !self.get_memory_back(page, pages) {
                     return false;
                 }
                 log.write(n, free_at, self.entry(page, NEXT));
@@ -294,6 +328,32 @@ impl QpTrie {
         let empty = self.memory.empty_spans().load(Relaxed).wrapping_add(1);
         log.write_wide(n, QpMemory::EMPTY_SPANS, empty);
         log.commit(*n);
+        true
+    }
+
+    /// Gives a free span memory again, and with it those before it that come next in their list.
+    fn get_memory_back(&self, page: u32, pages: u64) -> bool {
+        let end = u64::from(page).wrapping_add(pages);
+        let mut first = page;
+        while end.wrapping_sub(first.into()).wrapping_add(pages) <= PAGES_AT_ONCE {
+            let before = first.wrapping_sub(pages as u32);
+            let follows = self.entry(first, NEXT) == before.wrapping_add(1)
+                && before != 0
+                && self.entry(before, CLASS) == 0
+                && self.entry(before, MARKS) & NO_MEMORY != 0;
+            if !follows {
+                break;
+            }
+            first = before;
+        }
+        if !self.memory.acquire_pages(first.into(), end) {
+            return self.memory.acquire_pages(page.into(), end);
+        }
+        while first != page {
+            let marks = self.entry(first, MARKS) & !NO_MEMORY;
+            self.memory.at32(self.entry_at(first, MARKS)).store(marks, Relaxed);
+            first = first.wrapping_add(pages as u32);
+        }
         true
     }
 
@@ -349,56 +409,66 @@ impl QpTrie {
     }
 
     /// Gives spans of which no block is in use away, and their memory back; tells whether there were
-    /// any. Waits a moment for programs that run now, as they may still store values there; when one
-    /// runs on, nothing is given away. So this is for users.
+    /// any.
     pub(super) fn release_spans(&self) -> bool {
-        let spans = self.spans_in_no_use();
+        self.release(&self.spans_in_no_use().0) != 0
+    }
+
+    /// Gives those of some spans away that are still in no use, and their memory back; returns how
+    /// many pages. Waits a moment for programs that run now, as they may still store values there;
+    /// when one runs on, nothing is given away. So this is for users.
+    pub(super) fn release(&self, spans: &[Unused]) -> u64 {
         if spans.is_empty() {
-            return false;
+            return 0;
         }
         match SlotTable::of_object(self.memory.file(), Access::ReadOnly) {
-            Ok(slots) if !slots.runs_end_soon() => return false,
+            Ok(slots) if !slots.runs_end_soon() => return 0,
             Ok(_) => {}
             // Without a table no program has run.
             Err(e) if e.errno() == ENOENT => {}
-            Err(_) => return false,
+            Err(_) => return 0,
         }
-        let Some(held) = self.lock_spans() else { return false };
+        let Some(held) = self.lock_spans() else { return 0 };
         // Neighbors in one go: each system call stops all processors that use the map.
-        let mut given = (0, 0);
-        for (page, marks) in spans {
-            let Some(pages) = self.give_away(page, marks) else { continue };
-            let first = u64::from(page);
-            if given.0 + given.1 != first {
-                self.memory.release_pages(given.0, given.1);
-                given = (first, 0);
+        let (mut first, mut end, mut all) = (0, 0, 0);
+        for span in spans {
+            let Some(pages) = self.give_away(span) else { continue };
+            if end != u64::from(span.page) {
+                self.memory.release_pages(first, end - first);
+                first = span.page.into();
             }
-            given.1 += pages;
+            end = u64::from(span.page) + pages;
+            all += pages;
         }
-        self.memory.release_pages(given.0, given.1);
+        self.memory.release_pages(first, end - first);
         self.release_span_lock(held);
-        given.1 != 0
+        all
     }
 
-    /// Lists the spans of which no block is in use, with their marks.
-    fn spans_in_no_use(&self) -> Vec<(u32, u32)> {
+    /// Lists the spans of which no block is in use, and counts the pages of all that have memory.
+    pub(super) fn spans_in_no_use(&self) -> (Vec<Unused>, u64) {
         let used = self.memory.used_pages().load(Acquire).min(self.memory.geometry.arena_pages);
-        let mut spans = Vec::new();
+        let (mut spans, mut with_memory) = (Vec::new(), 0);
         let mut page = 1;
         while u64::from(page) < used {
-            let class = self.entry(page, CLASS);
-            if class != 0 && class != BEHIND && self.entry(page, IN_USE) == 0 {
-                spans.push((page, self.entry(page, MARKS)));
+            let (class, marks) = (self.entry(page, CLASS), self.entry(page, MARKS));
+            let pages = self.entry(page, PAGES).max(1);
+            if marks & NO_MEMORY == 0 {
+                with_memory += u64::from(pages);
             }
-            let Some(next) = page.checked_add(self.entry(page, PAGES).max(1)) else { break };
+            if class != 0 && class != BEHIND && self.entry(page, IN_USE) == 0 {
+                spans.push(Unused { page, marks, pages: pages.into() });
+            }
+            let Some(next) = page.checked_add(pages) else { break };
             page = next;
         }
-        spans
+        (spans, with_memory)
     }
 
     /// Gives a span away, if no block was in use since its marks were seen; returns its pages, whose
     /// memory is to be released under this lock, which is held.
-    fn give_away(&self, page: u32, marks: u32) -> Option<u64> {
+    fn give_away(&self, span: &Unused) -> Option<u64> {
+        let Unused { page, marks, .. } = *span;
         let class = self.entry(page, CLASS).wrapping_sub(1);
         let unused = self.entry(page, IN_USE) == 0
             && self.entry(page, MARKS) / USED_AGAIN == marks / USED_AGAIN;

@@ -15,6 +15,9 @@ use crate::shm::qp::LEAF;
 /// Elements that are read at a time, between two looks at the version.
 const MANY: usize = 256;
 
+/// Leaves whose memory is asked for before they are read.
+const LEAVES_AHEAD: usize = 32;
+
 /// A node on the way to a leaf, and the child that comes next.
 #[derive(Clone, Copy)]
 struct Step {
@@ -181,30 +184,43 @@ impl QpTrie {
         let read = self.read(|| {
             newer = 0;
             let mut path = self.seek(from, span.backward);
+            let end = if span.backward { span.from } else { span.to };
+            let mut leaves = [0; LEAVES_AHEAD];
             let mut n = 0;
             while n < room {
-                let Some(leaf) = path.next(self) else { return (n, false) };
-                let Some(block) = self.memory.block(leaf) else { return (n, false) };
-                let key = self.key_of(block);
-                if n == 0 && !is_within(&key, from, !span.backward) {
-                    // Only what others do at this moment, or damage, brings it here.
-                    continue;
+                // Their memory comes while the way to the next ones is looked for.
+                let mut found = 0;
+                for place in leaves.iter_mut().take(room - n) {
+                    let Some(leaf) = path.next(self) else { break };
+                    self.memory.prefetch_block(leaf);
+                    *place = leaf;
+                    found += 1;
                 }
-                let end = if span.backward { span.from } else { span.to };
-                if !is_within(&key, end, span.backward) {
+                if found == 0 {
                     return (n, false);
                 }
-                if self.epochs.is_newer(self.row(leaf), strict.number) {
-                    newer += 1;
-                    if newer > self.memory.geometry.max_entries {
+                for leaf in leaves.iter().take(found) {
+                    let Some(block) = self.memory.block(*leaf) else { return (n, false) };
+                    let key = self.key_of(block);
+                    if n == 0 && !is_within(&key, from, !span.backward) {
+                        // Only what others do at this moment, or damage, brings it here.
+                        continue;
+                    }
+                    if !is_within(&key, end, span.backward) {
                         return (n, false);
                     }
-                    continue;
+                    if self.epochs.is_newer(self.row(*leaf), strict.number) {
+                        newer += 1;
+                        if newer > self.memory.geometry.max_entries {
+                            return (n, false);
+                        }
+                        continue;
+                    }
+                    let Some((cell, value)) = out.element(at + n) else { return (n, true) };
+                    key.write_cell(keys, cell);
+                    self.memory.read_value(block, value);
+                    n += 1;
                 }
-                let Some((cell, value)) = out.element(at + n) else { return (n, true) };
-                key.write_cell(keys, cell);
-                self.memory.read_value(block, value);
-                n += 1;
             }
             (n, true)
         });

@@ -197,6 +197,12 @@ pub(crate) fn abandon(lock: &AtomicU64, held: Held) {
     lock.store((held.word & !OWNER).wrapping_add(ONE_RELEASE) | NOBODY, Release);
 }
 
+/// Returns a number for this thread, which others may have too.
+#[inline(always)]
+pub(crate) fn thread() -> u32 {
+    tls::token_parts(tls::token()).1
+}
+
 /// Tells whether this thread holds the lock.
 pub(crate) fn is_mine(lock: &AtomicU64) -> bool {
     let owner = lock.load(Relaxed) & OWNER;

@@ -188,8 +188,7 @@ impl Geometry {
     /// Returns how many blocks of a class a heap keeps.
     pub(crate) fn kept(&self, class: u32) -> u32 {
         match self.size(class) {
-            Some(0..=64) => MAGAZINE,
-            Some(65..=256) => 7,
+            Some(0..=256) => MAGAZINE,
             Some(257..=1024) => 3,
             _ => 1,
         }

@@ -100,9 +100,9 @@ impl QpMemory {
         self.common::<128>()
     }
 
-    /// Elements, and those that are about to be put in.
+    /// Elements, and those that heaps may still put in.
     pub(crate) fn reserved(&self) -> &AtomicU64 {
-        self.common::<136>()
+        self.common::<80>()
     }
 
     /// Not zero when a writer died since [`QpMemory::reserved`] was last counted.
@@ -132,9 +132,11 @@ impl QpMemory {
         self.common::<176>()
     }
 
-    /// A bit for each heap that has memory.
+    /// A bit for each heap that has memory. Beside the root, which rarely changes: every writer
+    /// reads it.
+    #[inline(always)]
     pub(crate) fn heaps_backed(&self) -> &AtomicU64 {
-        self.common::<184>()
+        self.common::<72>()
     }
 
     /// Not zero when pages get memory for their insertion epochs, too.
@@ -195,26 +197,32 @@ impl QpMemory {
         unsafe { self.word(self.heap_count_at(heap)) }
     }
 
-    /// Where a heap counts its blocks in limbo.
+    /// Where a heap counts elements that it may put in besides: they are reserved.
     #[inline(always)]
-    pub(crate) fn limbo_count_at(&self, heap: u64) -> u64 {
-        self.heap_at(heap).wrapping_add(16)
+    pub(crate) fn heap_spare_at(&self, heap: u64) -> u64 {
+        self.heap_at(heap).wrapping_add(24)
     }
 
-    /// Where a heap counts the bytes of its blocks in limbo.
     #[inline(always)]
-    pub(crate) fn limbo_bytes_at(&self, heap: u64) -> u64 {
-        self.heap_at(heap).wrapping_add(20)
+    pub(crate) fn heap_spare(&self, heap: u64) -> &AtomicU64 {
+        // SAFETY: a word of one of the heaps.
+        unsafe { self.word(self.heap_spare_at(heap)) }
+    }
+
+    /// Where a heap counts its blocks in limbo, and their bytes in the upper half.
+    #[inline(always)]
+    pub(crate) fn limbo_counts_at(&self, heap: u64) -> u64 {
+        self.heap_at(heap).wrapping_add(16)
     }
 
     #[inline(always)]
     pub(crate) fn limbo_bytes(&self, heap: u64) -> u64 {
-        self.at32(self.limbo_bytes_at(heap)).load(Relaxed).into()
+        self.at32(self.limbo_counts_at(heap).wrapping_add(4)).load(Relaxed).into()
     }
 
     #[inline(always)]
     pub(crate) fn limbo_count(&self, heap: u64) -> u64 {
-        self.at32(self.limbo_count_at(heap)).load(Relaxed).min(LIMBO as u32).into()
+        self.at32(self.limbo_counts_at(heap)).load(Relaxed).min(LIMBO as u32).into()
     }
 
     #[inline(always)]
@@ -478,13 +486,30 @@ impl Log<'_> {
 
     #[inline(never)]
     fn write_any(&self, i: &mut u64, at: u64, value: u64) {
-        let entry = self.at.wrapping_add(8).wrapping_add((*i).min(LOG - 1).wrapping_mul(16));
+        let entry = self.entry(*i);
         // SAFETY: words of a log.
         unsafe {
             self.memory.word(entry).store(at, Relaxed);
             self.memory.word(entry.wrapping_add(8)).store(value, Relaxed);
         }
         *i = i.wrapping_add(1);
+    }
+
+    /// Returns where the `i`th store goes that was written down.
+    pub(crate) fn at(&self, i: u64) -> u64 {
+        // SAFETY: a word of a log.
+        unsafe { self.memory.word(self.entry(i)) }.load(Relaxed)
+    }
+
+    /// Returns the value of the `i`th store that was written down.
+    pub(crate) fn value(&self, i: u64) -> u64 {
+        // SAFETY: a word of a log.
+        unsafe { self.memory.word(self.entry(i).wrapping_add(8)) }.load(Relaxed)
+    }
+
+    #[inline(always)]
+    fn entry(&self, i: u64) -> u64 {
+        self.at.wrapping_add(8).wrapping_add(i.min(LOG - 1).wrapping_mul(16))
     }
 
     /// Does the first `n` stores, which were written down.
@@ -500,7 +525,7 @@ impl Log<'_> {
         let n = self.count().load(Acquire).min(LOG);
         let mut i = 0u64;
         while i < n {
-            let entry = self.at.wrapping_add(8).wrapping_add(i.wrapping_mul(16));
+            let entry = self.entry(i);
             // SAFETY: words of a log.
             let (at, value) = unsafe {
                 (

@@ -5,11 +5,11 @@
 //! 0        4096      8192              heaps_at               entries_at         arena_at
 //! | common | stripes | cache of leaves | heaps, 16 KiB each   | entries of pages | arena, pages | slack
 //!
-//! common      0 version   64 root (32 bits)   128 lock of the spans   136 elements, reserved   144 a writer died
-//!           152 lock of who takes exactly   160 pages ever used   168 pages with memory   176 empty spans   184 heaps with memory
+//! common      0 version   64 root (32 bits)   72 heaps with memory   80 elements, and those reserved   128 lock of the spans   144 a writer died
+//!           152 lock of who takes exactly   160 pages ever used   168 pages with memory   176 empty spans
 //!           192 log of the spans   592 epochs are kept   1024 first free span of each list   2048 first span with room of each class (32 bits each)
 //! stripe      0 lock                           128 stripes, 32 bytes each: locks of nodes, by their references
-//! heap        0 lock   8 elements put in by it less those taken out   16 blocks in limbo   20 their bytes   64 log
+//! heap        0 lock   8 elements put in by it less those taken out   16 blocks in limbo   20 their bytes   24 elements reserved for it   64 log
 //!           512 magazines, 64 bytes for each class: count, 15 blocks   14336 limbo: 512 blocks (32 bits each)
 //! log         0 number of stores, 0 none   8 offset, 16 value, … ; bit 0 of an offset: the store has 64 bits
 //! entry       0 class + 1   4 blocks in use   8 first free block + 1   12 blocks ever used   16 next span   20 last span   (32 bits each)
