@@ -45,7 +45,7 @@ pub enum ObjectError {
         found: u32,
     },
     /// The file holds an object of another kind.
-    #[error("`{}` holds a {found:?}, not a {want:?}", path.display())]
+    #[error("`{}` holds {found}, not {want}", path.display())]
     Kind {
         /// The file.
         path: PathBuf,

@@ -38,6 +38,8 @@ pub(crate) mod value;
 pub(crate) mod version;
 mod view;
 
+use std::fmt;
+
 pub use error::{Limit, ObjectError};
 pub use file::remove_if_unused;
 pub use header::{MAX_META, MAX_PAYLOAD};
@@ -66,6 +68,15 @@ impl ObjectKind {
 
     fn from_raw(n: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|k| *k as u32 == n)
+    }
+}
+
+impl fmt::Display for ObjectKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Map => "a map",
+            Self::Slots => "a table of slots",
+        })
     }
 }
 
