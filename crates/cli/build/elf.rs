@@ -4,12 +4,16 @@ use crate::Result;
 
 /// Bytes of the file header.
 pub const HEADER: usize = 64;
-const SECTION: usize = 64;
+/// Bytes of a section header, and where the size is in it.
+pub const SECTION: usize = 64;
+pub const SECTION_SIZE: usize = 32;
 
 /// What the headers of a file say.
 pub struct Elf {
     /// All sections, by their numbers.
     pub sections: Vec<Section>,
+    /// Where the first section header is; the others follow.
+    pub headers: usize,
     /// The number of the one that has their names.
     names: usize,
 }
@@ -19,11 +23,12 @@ impl Elf {
         if file.get(..6) != Some(b"\x7fELF\x02\x01".as_slice()) {
             return Err("the agent is no ELF file of this machine".into());
         }
-        let (table, count, names) = (u64_at(file, 40)?, u16_at(file, 60)?, u16_at(file, 62)?);
+        let headers = usize::try_from(u64_at(file, 40)?)?;
+        let (count, names) = (u16_at(file, 60)?, u16_at(file, 62)?);
         let sections = (0..usize::from(count))
-            .map(|i| Section::read(file, usize::try_from(table)? + i * SECTION))
+            .map(|i| Section::read(file, headers.saturating_add(i * SECTION)))
             .collect::<Result<Vec<_>>>()?;
-        Ok(Self { sections, names: names.into() })
+        Ok(Self { sections, headers, names: names.into() })
     }
 
     /// The name of a section of this file.

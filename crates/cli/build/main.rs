@@ -16,6 +16,7 @@ mod elf;
 mod hash;
 mod link;
 mod nested;
+mod panics;
 mod strip;
 
 use std::error::Error;
