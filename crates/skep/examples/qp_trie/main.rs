@@ -2,7 +2,7 @@
 //! take.
 //!
 //! ```text
-//! qp_trie SIDE SET      skep, uncached, hashbrown, btreemap, blart or kernel; the sets are those of `sets::NAMES`
+//! qp_trie SIDE SET      a side of `SIDES`, a set of `sets::NAMES`
 //! ```
 //!
 //! Output: a line `OPERATION NUMBER` each, nanoseconds of one key in the best of several passes over
@@ -11,15 +11,18 @@
 //! differs in one byte from one that is there. What is asked for lies one key behind another in the
 //! order of asking, so it is in the cache as a program's own key is. Memory is that with all keys
 //! in: of ours all that the file has, of the maps of Rust all heap blocks and their headers, of the
-//! kernel's what it says (`memlock`).
+//! kernel's what it says (`memlock`) and all pages that it takes (`taken`).
 //!
-//! A program's lookups are, as in the bench `maps`, for us the function that the helper calls in a
-//! loop compiled by rustc, for the kernel a BPF program by `BPF_PROG_TEST_RUN` (root). Both read
-//! the keys from an array of cells.
+//! What begins with `program` is done by a BPF program (`benches/qptrie/bpf`), verified and compiled
+//! by skep, or by the kernel and run by `BPF_PROG_TEST_RUN` (root): it goes through an array of keys
+//! with `bpf_for_each_map_elem`, as the bench of Hou Tao's series did, and a run is timed from
+//! outside. `padded` and `kernel` are hashes whose keys are as long as the longest, ours and the
+//! kernel's; their programs come out of the same object.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "the result")]
 
 mod kernel;
 mod ours;
+mod program;
 mod rivals;
 mod sets;
 
@@ -122,22 +125,27 @@ fn measure<T: Table>(table: &mut T, orders: &Orders) {
     tell("walk", all, &orders.file);
 }
 
+const SIDES: [&str; 7] = ["skep", "uncached", "padded", "kernel", "hashbrown", "btreemap", "blart"];
+
+fn run(side: &str, set: &str) -> Result<()> {
+    let orders = Orders::new(sets::load(set)?);
+    match side {
+        "skep" => ours::run(&orders, true),
+        "uncached" => ours::run(&orders, false),
+        "padded" => program::run(&skep::Session::scratch()?, program::Maps::Padded, &orders),
+        "kernel" => kernel::run(&orders),
+        "hashbrown" => rivals::run::<rivals::Hashbrown>(&orders),
+        "btreemap" => rivals::run::<rivals::BTree>(&orders),
+        "blart" => rivals::run::<rivals::Blart>(&orders),
+        _ => Err(format!("no side `{side}`; there are: {}", SIDES.join(" ")).into()),
+    }
+}
+
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let done = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [side, set] => sets::load(set).and_then(|keys| {
-            let orders = Orders::new(keys);
-            match side {
-                "skep" => ours::run(&orders, true),
-                "uncached" => ours::run(&orders, false),
-                "hashbrown" => rivals::run::<rivals::Hashbrown>(&orders),
-                "btreemap" => rivals::run::<rivals::BTree>(&orders),
-                "blart" => rivals::run::<rivals::Blart>(&orders),
-                "kernel" => kernel::run(&orders),
-                _ => Err(format!("no side `{side}`").into()),
-            }
-        }),
-        _ => Err("usage: qp_trie skep|uncached|hashbrown|btreemap|blart|kernel SET".into()),
+    let done = match args.as_slice() {
+        [side, set] => run(side, set),
+        _ => Err("usage: qp_trie SIDE SET".into()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -2,24 +2,22 @@
 
 use std::hint::black_box;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use skep_isa::map::DynptrUser;
-use skep_isa::{MapFlags, MapType};
-use skep_maps::dump::batch;
-use skep_maps::{Map, MapDef, ProgWalk, SlotTable, slots};
+use skep::isa::map::DynptrUser;
+use skep::isa::{MapFlags, MapType};
+use skep::maps::MapDef;
+use skep::maps::dump::batch;
+use skep::{Map, QpTrie, Session};
 
 use crate::rivals::sum;
 use crate::sets::Keys;
-use crate::{Orders, Result, Table, best, fill, measure, tell};
+use crate::{Orders, Result, Table, best, fill, measure, program, tell};
 
 /// Keys looked up together.
 const MANY: usize = 16;
-/// Lookups in a run of a program, as in one of the kernel's.
-const RUN: usize = 256;
 
 struct Trie<'m> {
     map: &'m Map,
@@ -59,31 +57,41 @@ impl Table for Trie<'_> {
 
 /// Measures the trie with or without its cache.
 pub fn run(orders: &Orders, cached: bool) -> Result<()> {
-    let dir = PathBuf::from(format!("/dev/shm/skep-qp-trie-{}", std::process::id()));
-    std::fs::create_dir_all(dir.join("maps"))?;
-    let done = in_dir(&dir, orders, cached);
-    std::fs::remove_dir_all(&dir)?;
-    done
-}
-
-fn in_dir(dir: &std::path::Path, orders: &Orders, cached: bool) -> Result<()> {
-    SlotTable::open_or_create(dir)?.install();
+    let session = Session::scratch()?;
     let flags = MapFlags::NO_PREALLOC | if cached { 0 } else { MapFlags::NO_LEAF_CACHE };
     let def = MapDef::new(MapType::QpTrie, DynptrUser::SIZE, 4, orders.len() as u32)
         .extra(orders.file.longest() as u64)
-        .flags(flags);
+        .flags(flags)
+        .named("keys");
     {
-        let map = Map::create(&dir.join("maps"), 1, &def)?;
+        let map = session.create_map(&def)?;
         fill(&mut Trie { map: &map, rows: vec![].into() }, &orders.insert);
         let bytes = std::fs::metadata(map.file().path())?.blocks() * 512;
         println!("memory {}", bytes as f64 / orders.len() as f64);
     }
-    let map = Map::create(&dir.join("maps"), 2, &def)?;
-    let rows = vec![0; (64 << 10).max(map.walk().element_size())];
-    measure(&mut Trie { map: &map, rows: rows.into() }, orders);
-    measure_many(&map, orders);
-    measure_programs(&map, orders);
-    measure_writers(&map, orders);
+    {
+        let map = session.create_map(&def)?;
+        let rows = vec![0; (64 << 10).max(map.walk().element_size())];
+        measure(&mut Trie { map: &map, rows: rows.into() }, orders);
+        measure_iterator(&map, orders)?;
+        measure_many(&map, orders);
+        measure_writers(&map, orders);
+    }
+    program::run(&session, program::Maps::Trie { cached }, orders)
+}
+
+/// The library's iterator, which gives a key and a value at a time.
+fn measure_iterator(map: &Map, orders: &Orders) -> Result<()> {
+    let trie: QpTrie<[u8], u32> = map.typed()?;
+    let took = best(orders, || {
+        let all = trie.iter().map(|entry| entry.expect("nobody changes it"));
+        let (n, total) = all.fold((0, 0), |(n, total), (key, value)| {
+            (n + 1, total + key.len() as u64 + u64::from(value))
+        });
+        black_box(total);
+        assert_eq!(n, orders.len());
+    });
+    tell("iterate", took, &orders.file);
     Ok(())
 }
 
@@ -114,50 +122,6 @@ fn measure_many(map: &Map, orders: &Orders) {
         });
         tell(operation, took, keys);
     }
-}
-
-/// As a program: lookups, and a walk over all elements.
-fn measure_programs(map: &Map, orders: &Orders) {
-    let size = map.key_shape().cell_size();
-    for (operation, keys) in
-        [("program-hit-random", &orders.lookup), ("program-hit-file", &orders.file)]
-    {
-        let cells = cells(map, keys);
-        let took = best(orders, || {
-            let mut found = 0;
-            for run in cells.chunks(RUN * size) {
-                let entered = slots::enter();
-                for cell in run.chunks_exact(size) {
-                    let length = cell.first_chunk().map_or(0, |n| u32::from_ne_bytes(*n));
-                    let key =
-                        DynptrUser { data: cell.as_ptr() as u64 + 4, size: length, reserved: 0 };
-                    // SAFETY: a description of readable bytes.
-                    let value = unsafe { map.prog_lookup((&raw const key).cast()) };
-                    found += usize::from(!black_box(value).is_null());
-                }
-                slots::exit(entered);
-            }
-            assert_eq!(found, orders.len());
-        });
-        tell(operation, took, keys);
-    }
-    let took = best(orders, || {
-        let (mut walk, mut n, mut total) = (ProgWalk::default(), 0, 0u64);
-        let entered = slots::enter();
-        // SAFETY: in a run; what is found is a description of a key and a value of four bytes.
-        while let Some((key, value)) = unsafe { map.prog_next(&mut walk) } {
-            n += 1;
-            // SAFETY: as above; nobody changes the map.
-            total += unsafe {
-                u64::from((*key.cast::<DynptrUser>()).size)
-                    + u64::from(value.cast::<u32>().read_unaligned())
-            };
-        }
-        slots::exit(entered);
-        black_box(total);
-        assert_eq!(n, orders.len());
-    });
-    tell("program-walk", took, &orders.file);
 }
 
 /// Two threads with half of the keys each.
