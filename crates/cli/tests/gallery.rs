@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::collections::BTreeMap;
+
 use common::{Skep, data, json, object};
 use serde_json::Value as Json;
 use skep::maps::{Access, Map};
@@ -15,18 +17,19 @@ fn map<'r>(report: &'r Json, name: &str) -> &'r Json {
     maps.iter().find(|m| m["map"]["name"] == name).expect(name)
 }
 
-/// Keys and counts of a map, in their order. The map is read as its users see it, which is there
+/// Keys and values of a map, in their order. The map is read as its users see it, which is there
 /// until the next command is loaded.
-fn counts(skep: &Skep, report: &Json, name: &str) -> Vec<(Vec<u8>, u64)> {
+fn entries(skep: &Skep, report: &Json, name: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
     let id = map(report, name)["map"]["id"].as_u64().expect("a number");
     let path = skep.path("skep").join("maps").join(id.to_string());
     let map = Map::open(&path, Access::ReadOnly).expect("nobody removed it");
-    map.iter()
-        .map(|entry| {
-            let (key, value) = entry.expect("nobody changes it");
-            (key, u64::from_ne_bytes(value.try_into().expect("a count")))
-        })
-        .collect()
+    map.iter().map(|entry| entry.expect("nobody changes it")).collect()
+}
+
+/// As [`entries`], of counts.
+fn counts(skep: &Skep, report: &Json, name: &str) -> Vec<(Vec<u8>, u64)> {
+    let count = |value: Vec<u8>| u64::from_ne_bytes(value.try_into().expect("a count"));
+    entries(skep, report, name).into_iter().map(|(key, value)| (key, count(value))).collect()
 }
 
 /// Files are counted by path, also one that is not there, and are listed in the order of their
@@ -80,7 +83,7 @@ fn requests_are_counted_by_the_parts_of_their_paths() {
     assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
 
     let report = json(&std::fs::read(dir.join("report")).expect("the report"));
-    let mut want = std::collections::BTreeMap::<String, u64>::new();
+    let mut want = BTreeMap::<String, u64>::new();
     for url in urls {
         let path = url.split(['?', '#']).next().unwrap_or_default();
         for (at, _) in path.match_indices('/').take(8) {
@@ -89,5 +92,48 @@ fn requests_are_counted_by_the_parts_of_their_paths() {
     }
     let want: Vec<(Vec<u8>, u64)> = want.into_iter().map(|(p, n)| (p.into_bytes(), n)).collect();
     assert_eq!(counts(&skep, &report, "requests"), want);
+    assert_eq!(map(&report, ".bss")["entries"][0]["value"]["not_counted"], 0);
+}
+
+/// The target prints the two callers of each allocation, as the compiler has their return
+/// addresses, and its size. They stand in the keys, in order, before the caller of `malloc`, and
+/// bytes and calls add up; a stack of 43 callers has its innermost 24.
+#[test]
+fn allocations_are_added_up_by_call_stack() {
+    let (skep, dir) = (Skep::new(), TempDir::new());
+    let source = data("allocates.c");
+    let flags = ["-O1", "-no-pie", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"];
+    let target = Cc::c().args(&flags).compile(&[source.as_ref()], &dir.join("allocates"));
+    let report = dir.join("report").display().to_string();
+    let target = target.display().to_string();
+    let program = object("allocations.bpf.o");
+    let ended = skep.run(["run", &program, "--json", "-o", &report, "--", &target]);
+    assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+
+    let said = String::from_utf8_lossy(&ended.stdout);
+    let mut want = BTreeMap::<String, [u64; 2]>::new();
+    for line in said.lines() {
+        let (callers, size) = line.split_once(' ').expect("callers and a size");
+        let [calls, bytes] = want.entry(callers.to_owned()).or_default();
+        (*calls, *bytes) = (*calls + 1, *bytes + size.parse::<u64>().expect("a number"));
+    }
+    assert_eq!(want.len(), 9, "{said}");
+    let report = json(&std::fs::read(&report).expect("the report"));
+    let (mut found, mut depths) = (BTreeMap::new(), BTreeMap::new());
+    for (key, value) in entries(&skep, &report, "allocations") {
+        let key = String::from_utf8(key).expect("digits");
+        let parts: Vec<&str> = key.split(';').collect();
+        assert!(parts.iter().all(|part| part.len() == 12), "{key}");
+        // What the C library allocates for itself has no callers of the target's.
+        let [.., outer, caller, _] = parts[..] else { continue };
+        let callers = format!("{outer};{caller}");
+        if want.contains_key(&callers) {
+            let (words, _) = value.as_chunks::<8>();
+            found.insert(callers, [words[0], words[1]].map(u64::from_ne_bytes));
+            *depths.entry(parts.len()).or_insert(0) += 1;
+        }
+    }
+    assert_eq!(found, want);
+    assert_eq!(depths.last_key_value(), Some((&24, &1)), "{depths:?}");
     assert_eq!(map(&report, ".bss")["entries"][0]["value"]["not_counted"], 0);
 }
