@@ -331,6 +331,61 @@ fn tries_of_objects_have_text_as_keys() {
     }
 }
 
+/// What the library and the kernel's patches refuse to load, no map is made of either.
+#[test]
+fn the_type_of_keys_must_fit() {
+    let skep = Skep::new();
+    let object = format!("{}/../skep/tests/data/qp_trie/keys.bpf.o", env!("CARGO_MANIFEST_DIR"));
+    let not = "`map_extra` is the length of byte strings, whose type is `struct bpf_dynptr`";
+    for (map, why) in [
+        ("other_name", not),
+        ("untyped", not),
+        ("other_size", not),
+        ("around", "`struct bpf_dynptr` must be the whole key, not a part of it"),
+        ("no_length", "keys are byte strings, and `map_extra` must say how long they may be"),
+    ] {
+        let args = ["map", "create", "m", "--from", &format!("{object}:{map}")];
+        fails(&skep, &args, 2, &format!("cannot create a map as `{map}` in `{object}`"));
+        fails(&skep, &args, 2, why);
+    }
+    for map in ["paths", "named_otherwise", "numbers", "sixteen", "in_a_hash"] {
+        out(&skep, &["map", "create", map, "--from", &format!("{object}:{map}")]);
+    }
+    let typed = ["--btf", &object, "--key-type", "struct bpf_dynptr", "--key", "9"];
+    let new = ["map", "create", "m", "--type", "qp_trie", "--value", "4", "--entries", "5"];
+    fails(&skep, &[&new[..], &typed].concat(), 2, "omit `--key-type`; `--key` is the size of");
+}
+
+/// `--type-of`: all that the other map was created with, and none of its elements.
+#[test]
+fn maps_are_created_like_others() {
+    let skep = Skep::new();
+    let from = format!("{}:policies", common::object("domains.bpf.o"));
+    out(&skep, &["map", "create", "policies", "--from", &from, "--entries", "100"]);
+    out(&skep, &["map", "update", "policies", "com.example", r#"{"action": 1, "queries": 7}"#]);
+    out(&skep, &["map", "create", "same", "--type-of", "policies"]);
+    out(&skep, &["map", "create", "larger", "--type-of", "policies", "--entries", "200"]);
+    let shown = |map: &str| {
+        let mut shown = json(out(&skep, &["map", "show", map, "--json"]).as_bytes());
+        for own in ["id", "name", "path", "memory", "btf_id"] {
+            shown.as_object_mut().expect("an object").remove(own);
+        }
+        shown
+    };
+    let mut want = shown("policies");
+    assert_eq!(shown("same"), want);
+    want["max_entries"] = json!(200);
+    assert_eq!(shown("larger"), want);
+    assert_eq!(out(&skep, &["map", "dump", "same"]), "");
+    let dump = out(&skep, &["map", "dump", "policies"]);
+    out(&skep, &["map", "copy", "policies", "same"]);
+    assert_eq!(out(&skep, &["map", "dump", "same"]), dump);
+    let new = |args: &[&'static str]| [&["map", "create", "m"], args].concat();
+    fails(&skep, &new(&["--type-of", "nothing"]), 1, "nothing");
+    fails(&skep, &new(&["--type-of", "same", "--key", "4"]), 2, "cannot be used with");
+    fails(&skep, &new(&["--value", "4"]), 2, "--type");
+}
+
 fn create_typed(skep: &Skep, name: &str, object: &str) {
     let types = ["--btf", object, "--value-type", "struct value"];
     let trie = ["--type", "qp_trie", "--key", "30", "--entries", "5"];

@@ -84,6 +84,7 @@ Examples:
   skep map create flows --type hash --entries 1000 --btf flows.bpf.o \\
       --key-type 'struct flow' --value-type __u64
   skep map create flows --from flows.bpf.o:flows --entries 1000
+  skep map create older --type-of flows
   skep map create opened --type qp_trie --key 255 --value 8 --entries 100000";
 
 /// Which side's maps, and what to do with them.
@@ -441,7 +442,7 @@ pub struct CreateArgs {
     /// The name of the map and of its pin
     pub name: String,
     /// The type, by the kernel's name: hash, array, percpu_hash, …
-    #[arg(long = "type", value_name = "TYPE", required_unless_present = "from")]
+    #[arg(long = "type", value_name = "TYPE", required_unless_present_any = ["from", "type_of"])]
     pub map_type: Option<String>,
     /// Size of a key; for a qp_trie, of the longest
     #[arg(long, visible_alias = "key-size", value_name = "BYTES")]
@@ -453,7 +454,7 @@ pub struct CreateArgs {
     #[arg(long, visible_alias = "value-size", value_name = "BYTES")]
     pub value: Option<u32>,
     /// Maximum number of elements (max_entries); for a ring buffer, its size in bytes
-    #[arg(long, value_name = "N", required_unless_present = "from")]
+    #[arg(long, value_name = "N", required_unless_present_any = ["from", "type_of"])]
     pub entries: Option<u32>,
     /// Flags by name (no_prealloc, mmapable, …) or as a number
     #[arg(long, value_name = "FLAG", value_delimiter = ',')]
@@ -470,6 +471,9 @@ pub struct CreateArgs {
     /// Create the map that an object file defines; MAP chooses one of several
     #[arg(long, value_name = "OBJECT[:MAP]", conflicts_with_all = ["map_type", "key", "fixed_keys", "value", "flags", "btf", "key_type", "value_type"])]
     pub from: Option<String>,
+    /// Create an empty map like another one: of its type, sizes, flags and types
+    #[arg(long, value_name = "MAP", conflicts_with_all = ["from", "map_type", "key", "fixed_keys", "value", "flags", "btf", "key_type", "value_type"])]
+    pub type_of: Option<String>,
     /// How the result looks
     #[command(flatten)]
     pub format: JsonArgs,

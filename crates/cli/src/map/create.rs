@@ -7,15 +7,15 @@ use skep::Dir;
 use skep::dir::Kind;
 use skep::isa::map::DynptrUser;
 use skep::isa::{KeyShape, MapFlags, MapType};
-use skep::maps::{Map, MapDef, MapError};
+use skep::maps::{Access, Map, MapDef, MapError};
 use skep::object::btf::{Kind as BtfKind, TypeId};
 use skep::object::{Btf, MapSpec};
 use skep::verifier::fields;
 
-use super::find::pin_path;
+use super::find::{Source, pin_path};
 use super::pin::link;
 use super::show::FLAGS;
-use crate::args::CreateArgs;
+use crate::args::{CreateArgs, MapArgs};
 use crate::failure::{self, Failure, Result};
 use crate::printer::{Output, Printer};
 use crate::{directory, objects};
@@ -25,9 +25,10 @@ const OFFERED: usize = 3;
 
 /// Makes a map and pins it.
 pub fn create(args: &CreateArgs, printer: Printer) -> Result {
-    let (mut def, btf) = match &args.from {
-        Some(from) => from_object(from)?,
-        None => by_hand(args)?,
+    let (mut def, btf) = match (&args.from, &args.type_of) {
+        (Some(from), _) => from_object(from)?,
+        (None, Some(other)) => of_map(other, printer)?,
+        (None, None) => by_hand(args)?,
     };
     if let Some(entries) = args.entries {
         def.max_entries = entries;
@@ -98,6 +99,12 @@ fn by_hand(args: &CreateArgs) -> Result<(MapDef, Option<Btf>)> {
     )
     .flags(flags);
     if map_type == MapType::QpTrie {
+        if args.key_type.as_deref().is_some_and(|name| bare(name).1 == "bpf_dynptr") {
+            return Err(Failure::environment(
+                "`struct bpf_dynptr` is not the type of the keys, which are byte strings",
+            )
+            .hint("omit `--key-type`; `--key` is the size of the longest key"));
+        }
         def.flags.0 |= MapFlags::NO_PREALLOC;
         // A type of keys says their size.
         if !args.fixed_keys && args.key_type.is_none() {
@@ -157,6 +164,14 @@ fn byte_strings(def: &mut MapDef, longest: Option<u32>) -> Result {
     }
 }
 
+/// Takes `struct`, `union` or `enum` off the name of a type: that word, and the rest.
+fn bare(name: &str) -> (&str, &str) {
+    match name.split_once(' ') {
+        Some((word @ ("struct" | "union" | "enum"), rest)) => (word, rest.trim()),
+        _ => ("", name.trim()),
+    }
+}
+
 /// Finds a type by name, with or without `struct`, `union` or `enum`: id and size.
 fn find(
     btf: &Btf,
@@ -165,10 +180,7 @@ fn find(
     size: Option<u32>,
     option: &str,
 ) -> Result<(TypeId, u32)> {
-    let (word, bare) = match name.split_once(' ') {
-        Some((word @ ("struct" | "union" | "enum"), rest)) => (word, rest.trim()),
-        _ => ("", name.trim()),
-    };
+    let (word, bare) = bare(name);
     let fits = |kind: &BtfKind| match kind {
         BtfKind::Struct(_) => matches!(word, "" | "struct"),
         BtfKind::Union(_) => matches!(word, "" | "union"),
@@ -234,8 +246,29 @@ fn from_object(from: &str) -> Result<(MapDef, Option<Btf>)> {
             }
         },
     };
+    skep::load::check_key_type(spec, object.btf.as_deref()).map_err(|e| {
+        Failure::environment(format!("cannot create a map as `{}` in `{path}`", spec.name))
+            .because(&e)
+    })?;
     let btf = object.btf.as_deref().filter(|_| spec.key_type_id != 0 || spec.value_type_id != 0);
     Ok((skep::load::definition(spec, object.btf.as_deref(), 0), btf.cloned()))
+}
+
+/// The definition and the types of a map that is there.
+fn of_map(other: &str, printer: Printer) -> Result<(MapDef, Option<Btf>)> {
+    let args = MapArgs { map: other.to_owned(), kernel: false };
+    let source = Source::find(&args, Access::ReadOnly, printer)?;
+    let Source::Ours(map, _) = &source else {
+        return Err(Failure::environment(format!("`{other}` is a map of the kernel"))
+            .hint("`--type-of` names a map of skep's"));
+    };
+    let def = map.def().clone();
+    match source.btf() {
+        None if def.btf_id != 0 => {
+            Err(Failure::environment(format!("the types of map `{other}` cannot be read")))
+        }
+        btf => Ok((def, btf)),
+    }
 }
 
 /// Says which names may have been meant.

@@ -87,8 +87,12 @@ fn dynptr_in(btf: &Btf, type_id: TypeId, depth: u32) -> Dynptr {
 }
 
 /// Checks the type of a map's keys, where it says what they are: byte strings are keys of the type
-/// `struct bpf_dynptr`, and no others are.
-pub(crate) fn check_key_type(spec: &MapSpec, btf: Option<&Btf>) -> Result<(), MapError> {
+/// `struct bpf_dynptr`, and no others are. Loading an object does that itself; this is for whoever
+/// makes maps by its definitions.
+///
+/// # Errors
+/// [`MapError::Definition`], when the type does not fit.
+pub fn check_key_type(spec: &MapSpec, btf: Option<&Btf>) -> Result<(), MapError> {
     if let Some(inner) = &spec.inner {
         check_key_type(inner, btf)?;
     }

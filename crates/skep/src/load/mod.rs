@@ -17,7 +17,7 @@ use crate::prototypes::{Asked, Catalog};
 use crate::prove::{Proofs, check_maps, needed};
 use definition::{entries, slot_table};
 
-pub use definition::definition;
+pub use definition::{check_key_type, definition};
 pub use error::LoadError;
 pub use loaded::{Loaded, LoadedMap, LoadedProgram};
 
