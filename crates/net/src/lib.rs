@@ -1,8 +1,9 @@
 //! Packets: how they lie in memory with the contexts of packet programs, the helpers of such
-//! programs, and their test runs.
+//! programs, their test runs, and ports for real packets.
 //!
 //! * [`packet::Packet`]: a packet with room around it, and its context;
 //! * [`implementation`]: the table of helpers that only packet programs call;
+//! * [`port`]: where packets come from and go to, capture files among them;
 //! * [`test_run`]: what the kernel's `BPF_PROG_TEST_RUN` does with a packet, its context and the
 //!   result.
 //!
@@ -13,6 +14,7 @@ mod csum;
 mod dynptr;
 pub mod packet;
 mod perf;
+pub mod port;
 mod route;
 mod skb;
 pub mod test_run;
