@@ -1,4 +1,4 @@
-//! Any bytes as a capture file, and as a list of outputs. The packets that are read are written in
+//! Any bytes as a capture file, and as a list of files by verdict. The packets that are read are written in
 //! each format and read again: the same bytes, and with pcapng the same times.
 #![no_main]
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
 use skep_net::port::batch::Meta;
-use skep_net::port::capture::{Format, Reader, Unit, Writer, outputs};
+use skep_net::port::capture::{Format, Reader, Unit, Writer, split};
 use skep_net::port::{Batch, Received, Sink, Source};
 
 type Packets = Vec<(Meta, Vec<u8>)>;
@@ -63,6 +63,6 @@ fuzz_target!(|data: &[u8]| {
         assert!(again.iter().map(|p| &p.1).eq(packets.iter().map(|p| &p.1)));
     }
     if let Ok(text) = std::str::from_utf8(data) {
-        let _ = outputs::parse(text).map_err(|e| e.to_string());
+        let _ = split::parse(text).map_err(|e| e.to_string());
     }
 });

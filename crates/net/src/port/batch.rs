@@ -112,12 +112,19 @@ impl Batch {
     /// Makes a batch that takes at most `limit` frames, which is 1 to [`MAX_FRAMES`].
     #[must_use]
     pub fn with_limit(limit: usize) -> Self {
-        Self {
+        let mut batch = Self {
             buffer: vec![0; SIZE].into_boxed_slice(),
             slots: Vec::with_capacity(MAX_FRAMES),
             next: 0,
-            limit: limit.clamp(1, MAX_FRAMES),
-        }
+            limit: 0,
+        };
+        batch.set_limit(limit);
+        batch
+    }
+
+    /// Takes at most `limit` frames from now on, which is 1 to [`MAX_FRAMES`].
+    pub fn set_limit(&mut self, limit: usize) {
+        self.limit = limit.clamp(1, MAX_FRAMES);
     }
 
     /// Counts the frames.

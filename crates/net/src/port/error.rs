@@ -40,4 +40,10 @@ pub enum PortError {
         /// Why.
         source: io::Error,
     },
+    /// Nobody takes what is sent any more.
+    #[error("the other end of `{name}` is gone")]
+    Gone {
+        /// Which port.
+        name: String,
+    },
 }

@@ -2,6 +2,7 @@
 //!
 //! A [`Source`] fills a [`Batch`] with frames. Whoever runs programs gives each frame of the batch a
 //! [`Verdict`]. A [`Sink`] is then told the frames of the batch that are its own, by their numbers.
+//! [`pump`] does these three steps until the source ends, and counts.
 //!
 //! ```text
 //!   Source::receive ──► Batch ──► programs: a verdict for each frame ──► Sink::send, by verdict
@@ -29,12 +30,18 @@
 pub mod batch;
 pub mod capture;
 mod error;
+pub mod generator;
+pub mod memory;
+mod outputs;
+mod pump;
 mod sink;
 mod source;
 mod verdict;
 
 pub use batch::{Batch, Frame};
 pub use error::PortError;
+pub use outputs::{Outputs, SinkId, Unsent, Verdicts};
+pub use pump::{PumpError, Stats, Until, pump};
 pub use sink::{Sent, Sink};
 pub use source::{Lost, Received, Source};
 pub use verdict::Verdict;

@@ -1,4 +1,5 @@
 //! Capture files made the naive way, with the packets that are in them.
+#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::time::Duration;
 

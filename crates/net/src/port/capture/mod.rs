@@ -3,7 +3,7 @@
 //! * [`Reader`] is a source of the frames of a file or of standard input. Which format it is, in
 //!   which byte order, and the unit of the times is found from the first bytes.
 //! * [`Writer`] is a sink that writes a file, or standard output.
-//! * [`outputs::parse`] reads `pass=ok.pcapng,drop=bad.pcap`.
+//! * [`split::parse`] reads `pass=ok.pcapng,drop=bad.pcap`.
 //!
 //! What is read: pcap 2.x with microseconds or nanoseconds, in both byte orders. Of pcapng sections,
 //! interfaces, enhanced, simple and (obsolete) packet blocks, with `if_tsresol` and `if_tsoffset`;
@@ -16,10 +16,10 @@
 mod error;
 mod input;
 mod order;
-pub mod outputs;
 mod pcap;
 mod pcapng;
 mod reader;
+pub mod split;
 mod writer;
 
 pub use error::CaptureError;

@@ -4,19 +4,19 @@ use std::path::PathBuf;
 
 use crate::port::verdict::Verdict;
 
-/// One file of the list.
+/// A file, and which frames it gets.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Output {
+pub struct Part {
     /// For each kind of verdict, by its number, whether its frames go there.
     pub verdicts: [bool; Verdict::KINDS],
     /// The file; `-` is standard output.
     pub path: PathBuf,
 }
 
-/// Says what is wrong in a list of outputs.
+/// Says what is wrong in a list of parts.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum OutputsError {
+pub enum SplitError {
     /// A part of it names no file.
     #[error("`{part}` names no file; write `VERDICT=FILE`, several with commas between")]
     NoFile {
@@ -40,55 +40,55 @@ pub enum OutputsError {
     },
 }
 
-/// Reads a list of outputs: `VERDICT=FILE`, several with commas between. Verdicts are `pass`,
+/// Reads a list of files: `VERDICT=FILE`, several with commas between. Verdicts are `pass`,
 /// `drop`, `tx`, `redirect` and `aborted`, several for one file with `+` between, or `*` for all
 /// that the list does not name. A file without verdicts is for frames that go on: `pass`, `tx` and
 /// `redirect`.
 ///
 /// ```
-/// use skep_net::port::capture::outputs::parse;
+/// use skep_net::port::capture::split::parse;
 ///
-/// let outputs = parse("pass+tx=ok.pcapng,*=rest.pcap")?;
-/// assert_eq!(outputs[0].verdicts, [false, false, true, true, false]);
-/// assert_eq!(outputs[1].verdicts, [true, true, false, false, true]);
+/// let parts = parse("pass+tx=ok.pcapng,*=rest.pcap")?;
+/// assert_eq!(parts[0].verdicts, [false, false, true, true, false]);
+/// assert_eq!(parts[1].verdicts, [true, true, false, false, true]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// # Errors
 /// When a part names no file, or a verdict is unknown or named twice.
-pub fn parse(list: &str) -> Result<Vec<Output>, OutputsError> {
+pub fn parse(list: &str) -> Result<Vec<Part>, SplitError> {
     let mut named = [false; Verdict::KINDS];
-    let (mut outputs, mut rest) = (Vec::new(), None);
-    for part in list.split(',') {
-        let no_file = || OutputsError::NoFile { part: part.to_owned() };
-        let (words, path) = part.split_once('=').unwrap_or(("pass+tx+redirect", part));
+    let (mut parts, mut rest) = (Vec::new(), None);
+    for text in list.split(',') {
+        let no_file = || SplitError::NoFile { part: text.to_owned() };
+        let (words, path) = text.split_once('=').unwrap_or(("pass+tx+redirect", text));
         if path.is_empty() {
             return Err(no_file());
         }
         let mut verdicts = [false; Verdict::KINDS];
         for word in words.split('+') {
-            let twice = || OutputsError::Twice { verdict: word.to_owned() };
+            let twice = || SplitError::Twice { verdict: word.to_owned() };
             if word == "*" {
-                if rest.replace(outputs.len()).is_some() {
+                if rest.replace(parts.len()).is_some() {
                     return Err(twice());
                 }
                 continue;
             }
             let kind = Verdict::NAMES.iter().position(|name| *name == word);
-            let kind = kind.ok_or_else(|| OutputsError::Verdict { verdict: word.to_owned() })?;
+            let kind = kind.ok_or_else(|| SplitError::Verdict { verdict: word.to_owned() })?;
             if std::mem::replace(&mut named[kind], true) {
                 return Err(twice());
             }
             verdicts[kind] = true;
         }
-        outputs.push(Output { verdicts, path: PathBuf::from(path) });
+        parts.push(Part { verdicts, path: PathBuf::from(path) });
     }
-    if let Some(output) = rest.and_then(|index: usize| outputs.get_mut(index)) {
-        for (verdict, named) in output.verdicts.iter_mut().zip(named) {
+    if let Some(part) = rest.and_then(|index: usize| parts.get_mut(index)) {
+        for (verdict, named) in part.verdicts.iter_mut().zip(named) {
             *verdict |= !named;
         }
     }
-    Ok(outputs)
+    Ok(parts)
 }
 
 #[cfg(test)]
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     fn files(list: &str) -> Vec<(String, String)> {
-        let names = |o: &Output| {
+        let names = |o: &Part| {
             let of = o.verdicts.iter().zip(Verdict::NAMES).filter(|(on, _)| **on);
             (of.map(|(_, n)| n).collect::<Vec<_>>().join(" "), o.path.display().to_string())
         };

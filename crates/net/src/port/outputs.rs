@@ -1,0 +1,202 @@
+//! Which frames go to which sink.
+
+use super::batch::Batch;
+use super::error::PortError;
+use super::sink::{Sent, Sink};
+use super::verdict::Verdict;
+
+/// The verdicts on the frames of a batch.
+#[derive(Debug, Default)]
+pub struct Verdicts {
+    each: Vec<Verdict>,
+    copies: Vec<(u16, u32)>,
+}
+
+impl Verdicts {
+    /// Forgets all, and makes every one of `frames` verdicts [`Verdict::Aborted`].
+    pub fn reset(&mut self, frames: usize) {
+        self.each.clear();
+        self.each.resize(frames, Verdict::Aborted);
+        self.copies.clear();
+    }
+
+    /// Says what becomes of a frame.
+    #[inline]
+    pub fn set(&mut self, frame: usize, verdict: Verdict) {
+        if let Some(of) = self.each.get_mut(frame) {
+            *of = verdict;
+        }
+    }
+
+    /// Sends a copy of a frame to another port as well, as a broadcast does.
+    pub fn copy(&mut self, frame: usize, port: u32) {
+        if let Ok(index) = u16::try_from(frame)
+            && frame < self.each.len()
+        {
+            self.copies.push((index, port));
+        }
+    }
+
+    /// Returns the verdicts in order of the frames.
+    #[must_use]
+    pub fn all(&self) -> &[Verdict] {
+        &self.each
+    }
+
+    /// Returns the copies: frame, and port that it goes to.
+    #[must_use]
+    pub fn copies(&self) -> &[(u16, u32)] {
+        &self.copies
+    }
+}
+
+/// Names a sink of [`Outputs`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SinkId(usize);
+
+/// What could not be sent anywhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Unsent {
+    /// Frames that were redirected to a port that is none of the outputs.
+    pub no_port: u64,
+}
+
+struct Output {
+    sink: Box<dyn Sink>,
+    sent: Sent,
+    /// Frames of the batch at hand.
+    frames: Vec<u16>,
+    /// It has taken frames since it was flushed.
+    dirty: bool,
+}
+
+/// Sinks, and which frames each is given: by verdict, and redirected ones by port number. Frames of
+/// verdicts without a sink end, which is no loss; those that were redirected to an unknown port are
+/// counted.
+#[derive(Default)]
+pub struct Outputs {
+    sinks: Vec<Output>,
+    by_verdict: [Option<usize>; Verdict::KINDS],
+    /// In order of port.
+    by_port: Vec<(u32, usize)>,
+    unsent: Unsent,
+}
+
+impl std::fmt::Debug for Outputs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Outputs")
+            .field("sinks", &self.sinks.len())
+            .field("by_verdict", &self.by_verdict)
+            .field("by_port", &self.by_port)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Outputs {
+    /// Begins without any: every frame ends with its verdict.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a sink, which gets nothing yet.
+    pub fn add(&mut self, sink: Box<dyn Sink>) -> SinkId {
+        let frames = Vec::with_capacity(super::batch::MAX_FRAMES);
+        self.sinks.push(Output { sink, sent: Sent::default(), frames, dirty: false });
+        SinkId(self.sinks.len() - 1)
+    }
+
+    /// Gives a sink the frames of a kind of verdict, of which [`Verdict::kind`] is the number.
+    /// Redirected frames go there when their port has no sink of its own.
+    pub fn send_verdict(&mut self, kind: usize, sink: SinkId) {
+        if let Some(of) = self.by_verdict.get_mut(kind) {
+            *of = Some(sink.0);
+        }
+    }
+
+    /// Gives a sink the frames that are redirected to a port.
+    pub fn send_port(&mut self, port: u32, sink: SinkId) {
+        match self.by_port.binary_search_by_key(&port, |(port, _)| *port) {
+            Ok(at) => self.by_port[at].1 = sink.0,
+            Err(at) => self.by_port.insert(at, (port, sink.0)),
+        }
+    }
+
+    /// Returns what became of the frames of a sink.
+    #[must_use]
+    pub fn sent(&self, sink: SinkId) -> Sent {
+        self.sinks.get(sink.0).map_or_else(Sent::default, |output| output.sent)
+    }
+
+    /// Returns what became of all frames that went to a sink.
+    #[must_use]
+    pub fn sent_by_all(&self) -> Sent {
+        let mut all = Sent::default();
+        self.sinks.iter().for_each(|output| all += output.sent);
+        all
+    }
+
+    /// Returns what could not be sent anywhere.
+    #[must_use]
+    pub fn unsent(&self) -> Unsent {
+        self.unsent
+    }
+
+    fn port(&self, port: u32) -> Option<usize> {
+        let found = self.by_port.binary_search_by_key(&port, |(port, _)| *port).ok();
+        found.and_then(|at| self.by_port.get(at)).map(|(_, sink)| *sink)
+    }
+
+    /// Sends the frames of a batch by their verdicts.
+    ///
+    /// # Errors
+    /// When a sink takes no more; those before it have got their frames.
+    pub fn send(&mut self, batch: &Batch, verdicts: &Verdicts) -> Result<(), PortError> {
+        for (index, verdict) in verdicts.all().iter().enumerate() {
+            let other = || self.by_verdict.get(verdict.kind()).copied().flatten();
+            let sink = match verdict {
+                Verdict::Redirect(port) => self.port(*port).or_else(other),
+                _ => other(),
+            };
+            self.give(index as u16, sink, matches!(verdict, Verdict::Redirect(_)));
+        }
+        for (index, port) in verdicts.copies() {
+            let other = self.by_verdict.get(Verdict::Redirect(0).kind()).copied().flatten();
+            self.give(*index, self.port(*port).or(other), true);
+        }
+        let mut done = Ok(());
+        for output in self.sinks.iter_mut().filter(|output| !output.frames.is_empty()) {
+            if done.is_ok() {
+                match output.sink.send(batch, &output.frames) {
+                    Ok(sent) => output.sent += sent,
+                    Err(e) => done = Err(e),
+                }
+                output.dirty = true;
+            }
+            output.frames.clear();
+        }
+        done
+    }
+
+    fn give(&mut self, frame: u16, sink: Option<usize>, redirected: bool) {
+        match sink.and_then(|sink| self.sinks.get_mut(sink)) {
+            Some(output) => output.frames.push(frame),
+            None => self.unsent.no_port += u64::from(redirected),
+        }
+    }
+
+    /// Flushes all sinks that were given frames since they were flushed last.
+    ///
+    /// # Errors
+    /// With the error of the first that fails; the others are flushed all the same.
+    pub fn flush(&mut self) -> Result<(), PortError> {
+        let mut done = Ok(());
+        for output in self.sinks.iter_mut().filter(|output| output.dirty) {
+            output.dirty = false;
+            let flushed = output.sink.flush();
+            done = done.and(flushed);
+        }
+        done
+    }
+}

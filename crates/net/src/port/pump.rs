@@ -1,0 +1,136 @@
+//! From a source, through programs, to sinks.
+
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use super::batch::{Batch, MAX_FRAMES};
+use super::error::PortError;
+use super::outputs::{Outputs, Verdicts};
+use super::sink::Sent;
+use super::source::{Lost, Received, Source};
+use super::verdict::Verdict;
+
+/// How long a source may wait before the flag is looked at.
+const WAIT: Duration = Duration::from_millis(50);
+
+/// When to end, besides the source's own end.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Until<'a> {
+    /// After so many frames.
+    pub packets: Option<u64>,
+    /// After this time.
+    pub time: Option<Duration>,
+    /// When this becomes true: for Ctrl-C.
+    pub stop: Option<&'a AtomicBool>,
+}
+
+/// What a pump did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Frames that were received.
+    pub packets: u64,
+    /// Bytes of these, as they came.
+    pub bytes: u64,
+    /// Frames of each verdict, by [`Verdict::kind`].
+    pub verdicts: [u64; Verdict::KINDS],
+    /// Frames that went to a sink. Copies count, so this may be more than came.
+    pub sent: Sent,
+    /// Frames that were redirected to a port that is none of the outputs.
+    pub no_port: u64,
+    /// What the source knows to be missing.
+    pub lost: Lost,
+}
+
+/// What ended a pump too early, with what it had done by then.
+#[derive(Debug, thiserror::Error)]
+#[error("{source}")]
+pub struct PumpError {
+    /// What it did.
+    pub stats: Box<Stats>,
+    /// Which port failed, and why.
+    pub source: PortError,
+}
+
+/// Moves frames from the source to the outputs in batches, until the source ends or `until` says
+/// so. `run` gives each frame of a batch its verdict, and may change frames and their bounds; when
+/// it breaks, the batch is the last one and is still sent. Every sink is flushed at the end, and
+/// when no frame comes for a while.
+///
+/// ```
+/// use std::ops::ControlFlow;
+/// use skep_net::port::generator::Generator;
+/// use skep_net::port::{Outputs, Until, Verdict, pump};
+///
+/// let mut source = Generator::new(&[64]).packets(100);
+/// let stats = pump(&mut source, &mut Outputs::new(), &Until::default(), |batch, verdicts| {
+///     (0..batch.len()).for_each(|n| verdicts.set(n, Verdict::Drop));
+///     ControlFlow::Continue(())
+/// })?;
+/// assert_eq!((stats.packets, stats.bytes, stats.verdicts[1]), (100, 6400, 100));
+/// # Ok::<(), skep_net::port::PumpError>(())
+/// ```
+///
+/// # Errors
+/// When a port fails, with what was done until then. Sinks are flushed also then.
+pub fn pump(
+    source: &mut dyn Source,
+    outputs: &mut Outputs,
+    until: &Until<'_>,
+    mut run: impl FnMut(&mut Batch, &mut Verdicts) -> ControlFlow<()>,
+) -> Result<Stats, PumpError> {
+    let mut stats = Stats::default();
+    let pumped = move_frames(source, outputs, until, &mut stats, &mut run);
+    let flushed = outputs.flush();
+    let lost = source.lost().map(|lost| stats.lost = lost);
+    stats.sent = outputs.sent_by_all();
+    stats.no_port = outputs.unsent().no_port;
+    match pumped.and(flushed).and(lost) {
+        Ok(()) => Ok(stats),
+        Err(source) => Err(PumpError { stats: Box::new(stats), source }),
+    }
+}
+
+fn move_frames(
+    source: &mut dyn Source,
+    outputs: &mut Outputs,
+    until: &Until<'_>,
+    stats: &mut Stats,
+    run: &mut impl FnMut(&mut Batch, &mut Verdicts) -> ControlFlow<()>,
+) -> Result<(), PortError> {
+    let (mut batch, mut verdicts) = (Batch::new(), Verdicts::default());
+    let deadline = until.time.map(|time| Instant::now() + time);
+    loop {
+        let left = until.packets.map_or(u64::MAX, |most| most.saturating_sub(stats.packets));
+        let time = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        let stopped = until.stop.is_some_and(|flag| flag.load(Relaxed));
+        if left == 0 || stopped || time.is_some_and(|time| time.is_zero()) {
+            return Ok(());
+        }
+        batch.clear();
+        batch.set_limit(usize::try_from(left).unwrap_or(MAX_FRAMES));
+        let received = source.receive(&mut batch, time.map_or(WAIT, |time| time.min(WAIT)))?;
+        match received {
+            Received::Frames => {}
+            Received::Nothing => {
+                outputs.flush()?;
+                continue;
+            }
+            Received::End => return Ok(()),
+        }
+        stats.packets += batch.len() as u64;
+        stats.bytes += batch.frames().map(|f| f.bytes.len() as u64).sum::<u64>();
+        verdicts.reset(batch.len());
+        let after = run(&mut batch, &mut verdicts);
+        for verdict in verdicts.all() {
+            if let Some(count) = stats.verdicts.get_mut(verdict.kind()) {
+                *count += 1;
+            }
+        }
+        outputs.send(&batch, &verdicts)?;
+        if after.is_break() {
+            return Ok(());
+        }
+    }
+}
