@@ -15,6 +15,7 @@ mod dynptr;
 pub mod packet;
 mod perf;
 pub mod port;
+mod redirect;
 mod route;
 mod skb;
 pub mod test_run;

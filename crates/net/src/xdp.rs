@@ -9,6 +9,8 @@ use skep_helpers::memory::{copy, shift, zero};
 use skep_helpers::packet::View;
 use skep_helpers::{errno, fail};
 
+use crate::redirect::{self, BROADCAST, EXCLUDE_INGRESS};
+
 /// Bytes of an Ethernet header; no packet is shorter.
 const ETH_HLEN: i64 = 14;
 /// What the kernel keeps at the start of the headroom (`sizeof(struct xdp_frame)`).
@@ -170,10 +172,14 @@ pub(super) unsafe extern "C" fn store_bytes(
 const XDP_ABORTED: u64 = 0;
 const XDP_REDIRECT: u64 = 4;
 
-/// Says that the packet goes to another interface. Where to is up to whoever runs the program; no
-/// packet leaves by itself.
-pub(super) unsafe extern "C" fn redirect(_: u64, flags: u64, _: u64, _: u64, _: u64) -> u64 {
-    if flags == 0 { XDP_REDIRECT } else { XDP_ABORTED }
+/// Says that the packet goes to another interface. Whoever runs the program sends it there, if
+/// anybody does; no packet leaves by itself.
+pub(super) unsafe extern "C" fn redirect(ifindex: u64, flags: u64, _: u64, _: u64, _: u64) -> u64 {
+    if flags != 0 {
+        return XDP_ABORTED;
+    }
+    redirect::note(ifindex as u32, 0, 0);
+    XDP_REDIRECT
 }
 
 /// Says that the packet goes where the map's row points; without such a row the answer is in the
@@ -186,8 +192,6 @@ pub(super) unsafe extern "C" fn redirect_map(
     _: u64,
 ) -> u64 {
     const FALLBACK: u64 = 3;
-    const BROADCAST: u64 = 1 << 3;
-    const EXCLUDE_INGRESS: u64 = 1 << 4;
     // SAFETY: the verifier proved argument 1 a map of a type that takes this helper.
     let map = unsafe { map(handle) };
     let device = matches!(map.def().map_type, MapType::Devmap | MapType::DevmapHash);
@@ -197,6 +201,16 @@ pub(super) unsafe extern "C" fn redirect_map(
     }
     let key = key as u32;
     // SAFETY: the keys of these types have four bytes.
-    let found = unsafe { !map.prog_lookup((&raw const key).cast()).is_null() };
-    if found || flags & BROADCAST != 0 { XDP_REDIRECT } else { flags & FALLBACK }
+    let found = unsafe { map.prog_lookup((&raw const key).cast()) };
+    if found.is_null() && flags & BROADCAST == 0 {
+        return flags & FALLBACK;
+    }
+    let target = match map.def().map_type {
+        MapType::Cpumap => key,
+        _ if found.is_null() => 0,
+        // SAFETY: the values of these types begin with the number of an interface or a socket.
+        _ => unsafe { found.cast::<u32>().read_volatile() },
+    };
+    redirect::note(target, flags, handle);
+    XDP_REDIRECT
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use skep_net::port::capture::{Format, Reader, Unit, Writer};
 use skep_net::port::generator::Generator;
-use skep_net::port::{Batch, Outputs, Source, Until, Verdict, Verdicts, memory, pump};
+use skep_net::port::{Batch, Outputs, Source, Target, Until, Verdict, Verdicts, memory, pump};
 use skep_testkit::TempDir;
 
 struct Counting;
@@ -45,11 +45,11 @@ fn pumped(source: &mut dyn Source, file: Writer, packets: u64) -> u64 {
     let file = outputs.add(Box::new(file));
     let memory = outputs.add(Box::new(near.sink.clone()));
     outputs.send_verdict(2, file);
-    outputs.send_port(5, memory);
+    outputs.send_target(Target::Port(5), memory);
     let mut taken = Batch::new();
     let until = Until { packets: Some(packets), ..Until::default() };
     let run = |batch: &mut Batch, verdicts: &mut Verdicts| {
-        let all = [Verdict::Pass, Verdict::Redirect(5), Verdict::Drop];
+        let all = [Verdict::Pass, Verdict::Redirect(Target::Port(5)), Verdict::Drop];
         (0..batch.len()).for_each(|n| verdicts.set(n, all[n % 3]));
         taken.clear();
         far.source

@@ -11,7 +11,8 @@ use captures::{Capture, Packet, Random, read_all};
 use skep_net::port::capture::{Format, Reader, Writer, split};
 use skep_net::port::generator::Generator;
 use skep_net::port::{
-    Batch, Outputs, PortError, Received, Sent, Sink, Source, Until, Verdict, Verdicts, memory, pump,
+    Batch, Outputs, PortError, Received, Sent, Sink, Source, Target, Until, Verdict, Verdicts,
+    memory, pump,
 };
 use skep_testkit::TempDir;
 
@@ -20,7 +21,7 @@ const EVER: Until<'_> = Until { packets: None, time: None, stop: None };
 /// A verdict that depends on the bytes.
 fn verdict(bytes: &[u8]) -> Verdict {
     let sum: u32 = bytes.iter().map(|b| u32::from(*b)).sum();
-    Verdict::from_raw(sum % 5, sum % 3)
+    Verdict::from_raw(sum % 5, Target::Port(sum % 3))
 }
 
 fn by_bytes(batch: &mut Batch, verdicts: &mut Verdicts) -> ControlFlow<()> {
@@ -92,14 +93,14 @@ fn memory_ports_form_a_switch() {
             let mut outputs = Outputs::new();
             for (port, sink) in (1..).zip(&sinks) {
                 let id = outputs.add(Box::new(sink.clone()));
-                outputs.send_port(port, id);
+                outputs.send_target(Target::Port(port), id);
             }
             switches.push(scope.spawn(move || {
                 let run = |batch: &mut Batch, verdicts: &mut Verdicts| {
                     for (n, frame) in batch.frames().enumerate() {
                         let [.., low] = frame.bytes[42..50] else { panic!("it is too short") };
                         let from = frame.meta.port;
-                        let others = [from % PORTS + 1, (from + 1) % PORTS + 1];
+                        let others = [from % PORTS + 1, (from + 1) % PORTS + 1].map(Target::Port);
                         verdicts.set(n, Verdict::Redirect(others[usize::from(low) % 2]));
                         if low % 10 == 0 {
                             verdicts.copy(n, others[1 - usize::from(low) % 2]);
@@ -156,7 +157,7 @@ fn memory_ports_form_a_switch() {
             // Each frame once, and the copies.
             let copies = (0..FRAMES).filter(|n| (*n as u8).is_multiple_of(10)).count() as u64;
             assert_eq!(stats.sent.packets + stats.sent.ring_full, FRAMES + copies);
-            assert_eq!((stats.no_port, stats.sent.too_large), (0, 0));
+            assert_eq!((stats.no_target, stats.sent.too_large), (0, 0));
             forwarded += stats.sent.packets;
             lost += stats.sent.ring_full;
         }
@@ -224,11 +225,15 @@ fn when_a_sink_fails_the_others_are_flushed_and_the_counts_are_kept() {
     let good = outputs.add(Box::new(Failing { left: u64::MAX, flushed: &FLUSHED[0] }));
     let bad = outputs.add(Box::new(Failing { left: 100, flushed: &FLUSHED[1] }));
     outputs.send_verdict(2, good);
-    outputs.send_port(7, bad);
+    outputs.send_target(Target::Cpu(7), bad);
     let mut n = 0;
     let run = |batch: &mut Batch, verdicts: &mut Verdicts| {
         for frame in 0..batch.len() {
-            let all = [Verdict::Pass, Verdict::Redirect(7), Verdict::Redirect(8)];
+            let all = [
+                Verdict::Pass,
+                Verdict::Redirect(Target::Cpu(7)),
+                Verdict::Redirect(Target::Port(7)),
+            ];
             verdicts.set(frame, all[n % 3]);
             n += 1;
         }
@@ -239,6 +244,6 @@ fn when_a_sink_fails_the_others_are_flushed_and_the_counts_are_kept() {
     let stats = *error.stats;
     assert_eq!((stats.packets, outputs.sent(bad).packets), (5 * 64, 85));
     assert_eq!(stats.verdicts, [0, 0, 107, 0, 213]);
-    assert_eq!((outputs.sent(good).packets, stats.no_port), (107, 106));
+    assert_eq!((outputs.sent(good).packets, stats.no_target), (107, 106));
     assert!(FLUSHED.iter().all(|flushed| flushed.load(Relaxed)));
 }

@@ -29,6 +29,7 @@
 
 pub mod batch;
 pub mod capture;
+mod context;
 mod error;
 pub mod generator;
 pub mod memory;
@@ -38,10 +39,12 @@ mod sink;
 mod source;
 mod verdict;
 
+pub use crate::redirect::Redirect;
 pub use batch::{Batch, Frame};
+pub use context::Context;
 pub use error::PortError;
 pub use outputs::{Outputs, SinkId, Unsent, Verdicts};
 pub use pump::{PumpError, Stats, Until, pump};
 pub use sink::{Sent, Sink};
 pub use source::{Lost, Received, Source};
-pub use verdict::Verdict;
+pub use verdict::{Target, Verdict};

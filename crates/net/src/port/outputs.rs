@@ -3,13 +3,13 @@
 use super::batch::Batch;
 use super::error::PortError;
 use super::sink::{Sent, Sink};
-use super::verdict::Verdict;
+use super::verdict::{Target, Verdict};
 
 /// The verdicts on the frames of a batch.
 #[derive(Debug, Default)]
 pub struct Verdicts {
     each: Vec<Verdict>,
-    copies: Vec<(u16, u32)>,
+    copies: Vec<(u16, Target)>,
 }
 
 impl Verdicts {
@@ -28,12 +28,12 @@ impl Verdicts {
         }
     }
 
-    /// Sends a copy of a frame to another port as well, as a broadcast does.
-    pub fn copy(&mut self, frame: usize, port: u32) {
+    /// Sends a copy of a frame elsewhere as well, as a broadcast does.
+    pub fn copy(&mut self, frame: usize, target: Target) {
         if let Ok(index) = u16::try_from(frame)
             && frame < self.each.len()
         {
-            self.copies.push((index, port));
+            self.copies.push((index, target));
         }
     }
 
@@ -43,9 +43,9 @@ impl Verdicts {
         &self.each
     }
 
-    /// Returns the copies: frame, and port that it goes to.
+    /// Returns the copies: frame, and where it goes to.
     #[must_use]
-    pub fn copies(&self) -> &[(u16, u32)] {
+    pub fn copies(&self) -> &[(u16, Target)] {
         &self.copies
     }
 }
@@ -58,8 +58,8 @@ pub struct SinkId(usize);
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Unsent {
-    /// Frames that were redirected to a port that is none of the outputs.
-    pub no_port: u64,
+    /// Frames that were redirected to a target that is none of the outputs.
+    pub no_target: u64,
 }
 
 struct Output {
@@ -71,15 +71,15 @@ struct Output {
     dirty: bool,
 }
 
-/// Sinks, and which frames each is given: by verdict, and redirected ones by port number. Frames of
-/// verdicts without a sink end, which is no loss; those that were redirected to an unknown port are
-/// counted.
+/// Sinks, and which frames each is given: by verdict, and redirected ones by target. Frames of
+/// verdicts without a sink end, which is no loss; those that were redirected to an unknown target
+/// are counted.
 #[derive(Default)]
 pub struct Outputs {
     sinks: Vec<Output>,
     by_verdict: [Option<usize>; Verdict::KINDS],
-    /// In order of port.
-    by_port: Vec<(u32, usize)>,
+    /// In order of target.
+    by_target: Vec<(Target, usize)>,
     unsent: Unsent,
 }
 
@@ -88,7 +88,7 @@ impl std::fmt::Debug for Outputs {
         f.debug_struct("Outputs")
             .field("sinks", &self.sinks.len())
             .field("by_verdict", &self.by_verdict)
-            .field("by_port", &self.by_port)
+            .field("by_target", &self.by_target)
             .finish_non_exhaustive()
     }
 }
@@ -108,18 +108,18 @@ impl Outputs {
     }
 
     /// Gives a sink the frames of a kind of verdict, of which [`Verdict::kind`] is the number.
-    /// Redirected frames go there when their port has no sink of its own.
+    /// Redirected frames go there when their target has no sink of its own.
     pub fn send_verdict(&mut self, kind: usize, sink: SinkId) {
         if let Some(of) = self.by_verdict.get_mut(kind) {
             *of = Some(sink.0);
         }
     }
 
-    /// Gives a sink the frames that are redirected to a port.
-    pub fn send_port(&mut self, port: u32, sink: SinkId) {
-        match self.by_port.binary_search_by_key(&port, |(port, _)| *port) {
-            Ok(at) => self.by_port[at].1 = sink.0,
-            Err(at) => self.by_port.insert(at, (port, sink.0)),
+    /// Gives a sink the frames that are redirected to a target.
+    pub fn send_target(&mut self, target: Target, sink: SinkId) {
+        match self.by_target.binary_search_by_key(&target, |(target, _)| *target) {
+            Ok(at) => self.by_target[at].1 = sink.0,
+            Err(at) => self.by_target.insert(at, (target, sink.0)),
         }
     }
 
@@ -143,9 +143,9 @@ impl Outputs {
         self.unsent
     }
 
-    fn port(&self, port: u32) -> Option<usize> {
-        let found = self.by_port.binary_search_by_key(&port, |(port, _)| *port).ok();
-        found.and_then(|at| self.by_port.get(at)).map(|(_, sink)| *sink)
+    fn target(&self, target: Target) -> Option<usize> {
+        let found = self.by_target.binary_search_by_key(&target, |(target, _)| *target).ok();
+        found.and_then(|at| self.by_target.get(at)).map(|(_, sink)| *sink)
     }
 
     /// Sends the frames of a batch by their verdicts.
@@ -156,14 +156,14 @@ impl Outputs {
         for (index, verdict) in verdicts.all().iter().enumerate() {
             let other = || self.by_verdict.get(verdict.kind()).copied().flatten();
             let sink = match verdict {
-                Verdict::Redirect(port) => self.port(*port).or_else(other),
+                Verdict::Redirect(target) => self.target(*target).or_else(other),
                 _ => other(),
             };
             self.give(index as u16, sink, matches!(verdict, Verdict::Redirect(_)));
         }
-        for (index, port) in verdicts.copies() {
-            let other = self.by_verdict.get(Verdict::Redirect(0).kind()).copied().flatten();
-            self.give(*index, self.port(*port).or(other), true);
+        for (index, target) in verdicts.copies() {
+            let other = self.by_verdict.get(Verdict::Redirect(*target).kind()).copied().flatten();
+            self.give(*index, self.target(*target).or(other), true);
         }
         let mut done = Ok(());
         for output in self.sinks.iter_mut().filter(|output| !output.frames.is_empty()) {
@@ -182,7 +182,7 @@ impl Outputs {
     fn give(&mut self, frame: u16, sink: Option<usize>, redirected: bool) {
         match sink.and_then(|sink| self.sinks.get_mut(sink)) {
             Some(output) => output.frames.push(frame),
-            None => self.unsent.no_port += u64::from(redirected),
+            None => self.unsent.no_target += u64::from(redirected),
         }
     }
 

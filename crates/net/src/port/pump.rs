@@ -37,8 +37,8 @@ pub struct Stats {
     pub verdicts: [u64; Verdict::KINDS],
     /// Frames that went to a sink. Copies count, so this may be more than came.
     pub sent: Sent,
-    /// Frames that were redirected to a port that is none of the outputs.
-    pub no_port: u64,
+    /// Frames that were redirected to a target that is none of the outputs.
+    pub no_target: u64,
     /// What the source knows to be missing.
     pub lost: Lost,
 }
@@ -85,7 +85,7 @@ pub fn pump(
     let flushed = outputs.flush();
     let lost = source.lost().map(|lost| stats.lost = lost);
     stats.sent = outputs.sent_by_all();
-    stats.no_port = outputs.unsent().no_port;
+    stats.no_target = outputs.unsent().no_target;
     match pumped.and(flushed).and(lost) {
         Ok(()) => Ok(stats),
         Err(source) => Err(PumpError { stats: Box::new(stats), source }),

@@ -1,5 +1,24 @@
 //! What becomes of a frame.
 
+/// Where a frame is redirected to. These are numbers of three kinds, so that processor 1 is not
+/// port 1.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Target {
+    /// A port, by the number of an interface (`bpf_redirect`, device maps). No port is 0.
+    Port(u32),
+    /// A processor, by its key in a CPU map.
+    Cpu(u32),
+    /// A socket, by the number that an XSK map has for it.
+    Socket(u32),
+}
+
+impl Default for Target {
+    /// No port.
+    fn default() -> Self {
+        Self::Port(0)
+    }
+}
+
 /// What a packet program decided on a frame, by the numbers of `enum xdp_action`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Verdict {
@@ -16,9 +35,9 @@ pub enum Verdict {
     /// It goes back to where it came from.
     #[doc(alias = "XDP_TX")]
     Tx,
-    /// It goes to another port, by number.
+    /// It goes elsewhere.
     #[doc(alias = "XDP_REDIRECT")]
-    Redirect(u32),
+    Redirect(Target),
 }
 
 impl Verdict {
@@ -27,16 +46,16 @@ impl Verdict {
     /// Their names, by number.
     pub const NAMES: [&'static str; Self::KINDS] = ["aborted", "drop", "pass", "tx", "redirect"];
 
-    /// Reads what a program returned; `port` is where it redirected to. Numbers that are no verdict
+    /// Reads what a program returned; `target` is where it redirected to. Numbers that are no verdict
     /// are [`Verdict::Aborted`], as in drivers.
     #[inline]
     #[must_use]
-    pub fn from_raw(raw: u32, port: u32) -> Self {
+    pub fn from_raw(raw: u32, target: Target) -> Self {
         match raw {
             1 => Self::Drop,
             2 => Self::Pass,
             3 => Self::Tx,
-            4 => Self::Redirect(port),
+            4 => Self::Redirect(target),
             _ => Self::Aborted,
         }
     }
@@ -67,9 +86,10 @@ mod tests {
 
     #[test]
     fn numbers_are_those_of_xdp_action() {
-        let names: Vec<_> = (0..7).map(|raw| Verdict::from_raw(raw, 9).name()).collect();
+        let names: Vec<_> =
+            (0..7).map(|raw| Verdict::from_raw(raw, Target::Cpu(9)).name()).collect();
         assert_eq!(names, ["aborted", "drop", "pass", "tx", "redirect", "aborted", "aborted"]);
-        assert_eq!(Verdict::from_raw(4, 9), Verdict::Redirect(9));
-        assert_eq!(Verdict::from_raw(u32::MAX, 9), Verdict::Aborted);
+        assert_eq!(Verdict::from_raw(4, Target::Cpu(9)), Verdict::Redirect(Target::Cpu(9)));
+        assert_eq!(Verdict::from_raw(u32::MAX, Target::default()), Verdict::Aborted);
     }
 }
