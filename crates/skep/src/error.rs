@@ -10,6 +10,7 @@ use skep_store::{DirError, RecordError};
 
 use crate::link::AttachError;
 use crate::load::LoadError;
+use crate::packets::PacketsError;
 use crate::test_run::{Errno, RunnerError};
 
 /// Any failure of this library. Its text is one line that says what failed, where, and what may help;
@@ -34,6 +35,9 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
+    /// A program cannot run on packets, or stopped.
+    #[error(transparent)]
+    Packets(#[from] PacketsError),
     /// A file is no object.
     #[error("`{}`: {source}", path.display())]
     Object {

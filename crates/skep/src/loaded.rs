@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::functions::{FunctionLink, Functions};
 use crate::load::{Loaded, LoadedProgram};
 use crate::map::Map;
+use crate::packets::PacketRunner;
 use crate::ring::Ring;
 use crate::session::Place;
 use crate::test_run::{Engine, Input, Outcome, Runner};
@@ -162,6 +163,14 @@ impl Program<'_> {
     /// When it cannot be compiled, or the process has links of another directory.
     pub fn runner(&self, engine: Engine) -> Result<Runner> {
         Ok(Runner::new(&self.object.place.dir, &self.object.loaded, self.name(), engine)?)
+    }
+
+    /// Makes an XDP program ready to run on real packets: of capture files, interfaces, memory.
+    ///
+    /// # Errors
+    /// As for [`Program::runner`]; also when it is no XDP program, or one of a map's entries.
+    pub fn packets(&self, engine: Engine) -> Result<PacketRunner> {
+        Ok(PacketRunner::new(self.runner(engine)?)?)
     }
 
     /// Runs the program once, as the kernel's `BPF_PROG_TEST_RUN` does, on the calling thread. Many

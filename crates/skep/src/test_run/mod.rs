@@ -133,6 +133,28 @@ enum Compiled {
     Interp(interp::Program),
 }
 
+/// A program on a thread that has its slot and the directory: [`Runner::enter`].
+#[derive(Clone, Copy)]
+pub(crate) struct Entered<'r>(&'r Compiled);
+
+impl Entered<'_> {
+    /// Runs the program once; `None` when the interpreter fails.
+    ///
+    /// # Safety
+    /// As for [`skep_net::test_run::Program::run`].
+    #[inline]
+    pub(crate) unsafe fn run(self, ctx: *mut u8) -> Option<u32> {
+        match self.0 {
+            // SAFETY: the caller's promise; the code was compiled from a verified program.
+            Compiled::Jit(code) => Some(unsafe { code.entry()(ctx) } as u32),
+            Compiled::Interp(program) => {
+                // SAFETY: the caller's promise; it was made from a verified program.
+                unsafe { program.run([ctx as u64, 0, 0, 0, 0]) }.ok().map(|r0| r0 as u32)
+            }
+        }
+    }
+}
+
 /// The slots of a directory, which a thread claims to run.
 struct Slots {
     table: Arc<SlotTable>,
@@ -262,6 +284,21 @@ impl Runner {
     #[must_use]
     pub fn program(&self) -> &Program {
         &self.program
+    }
+
+    /// Takes the directory and a slot for as long as `runs` takes, which runs the program as often
+    /// as it likes. Waits as [`Runner::test_run`] does, and is waited for.
+    ///
+    /// # Errors
+    /// With [`Errno::EBUSY`], as that.
+    pub(crate) fn enter<R>(&self, runs: impl FnOnce(Entered<'_>) -> R) -> Result<R, Errno> {
+        let _directory = directory::use_for_run(&self.slots.table, &self.slots.path)
+            .map_err(|_| Errno::EBUSY)?;
+        let slot = slots::enter();
+        let done =
+            if slot.is_refused() { Err(Errno::EBUSY) } else { Ok(runs(Entered(&self.compiled))) };
+        slots::exit(slot);
+        done
     }
 
     /// Runs the program as `BPF_PROG_TEST_RUN` would. Waits for runs of other directories to end: all

@@ -1,0 +1,261 @@
+//! An XDP program on real packets: frames of a source get its verdicts and go to sinks.
+//!
+//! ```no_run
+//! use skep::packets::PacketRunner;
+//! use skep::port::capture::{Format, Reader, Writer};
+//! use skep::port::{Outputs, Until};
+//! use skep::test_run::Engine;
+//!
+//! let session = skep::Session::scratch()?;
+//! let object = session.load("filter.bpf.o")?;
+//! let mut program = object.program("filter")?.packets(Engine::Jit)?;
+//!
+//! let mut source = Reader::open("capture.pcap".as_ref())?;
+//! let mut outputs = Outputs::new();
+//! let passed = outputs.add(Box::new(Writer::create("ok.pcapng".as_ref(), Format::Pcapng)?));
+//! outputs.send_verdict(2, passed);
+//! let stats = program.pump(&mut source, &mut outputs, &Until::default())?;
+//! println!("{} packets, {} passed", stats.packets, stats.verdicts[2]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A frame is changed where it lies: what the program does to it, and where it moves its ends, is
+//! what sinks get. Metadata ends with the program. Redirects go to the outputs' targets: interfaces
+//! by number, processors of a CPU map by key, sockets of an XSK map by their number in it. Programs
+//! in the entries of these maps are not run.
+
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+use skep_isa::{AttachType, ProgramType};
+use skep_maps::Map;
+use skep_net::port::{
+    Batch, Context, Outputs, PumpError, Redirect, Source, Stats, Target, Until, Verdict, Verdicts,
+    pump,
+};
+
+use crate::test_run::{Entered, Errno, Runner};
+
+/// Says why a program cannot run on packets, or stopped.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PacketsError {
+    /// It is a program of another type.
+    #[error(
+        "program `{program}` is of type `{prog_type}`; packets of a source go to `xdp` programs"
+    )]
+    Type {
+        /// Which program.
+        program: String,
+        /// Its type.
+        prog_type: ProgramType,
+    },
+    /// It runs behind a redirect only.
+    #[error("program `{program}` is for the entries of a map, it gets no packets of a source")]
+    Entry {
+        /// Which program.
+        program: String,
+    },
+    /// The program could not run.
+    #[error("program `{program}` cannot run: {errno}")]
+    Run {
+        /// Which program.
+        program: String,
+        /// Why.
+        errno: Errno,
+        /// What was done before.
+        stats: Box<Stats>,
+    },
+    /// A port failed.
+    #[error(transparent)]
+    Port(#[from] PumpError),
+}
+
+/// What a program did with the packets it was given.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct ProgramStats {
+    /// How often it ran.
+    pub runs: u64,
+    /// What all runs took together, in nanoseconds.
+    pub ns: u64,
+    /// Its verdicts, by [`Verdict::kind`].
+    pub verdicts: [u64; Verdict::KINDS],
+}
+
+/// An XDP program that is ready to run on batches of frames.
+#[derive(Debug)]
+pub struct PacketRunner {
+    runner: Runner,
+    context: Context,
+    may_fragment: bool,
+    stats: ProgramStats,
+    broadcasts: Broadcasts,
+}
+
+impl PacketRunner {
+    /// Takes a program that is ready to run.
+    ///
+    /// # Errors
+    /// When it is no XDP program, or one for the entries of device and CPU maps.
+    pub fn new(runner: Runner) -> Result<Self, PacketsError> {
+        let program = runner.program();
+        let name = || program.name().to_owned();
+        if program.prog_type() != ProgramType::Xdp {
+            return Err(PacketsError::Type { program: name(), prog_type: program.prog_type() });
+        }
+        if matches!(program.attach_type(), Some(AttachType::XdpDevmap | AttachType::XdpCpumap)) {
+            return Err(PacketsError::Entry { program: name() });
+        }
+        let may_fragment = program.section().starts_with("xdp.frags");
+        Ok(Self {
+            runner,
+            context: Context::new(),
+            may_fragment,
+            stats: ProgramStats::default(),
+            broadcasts: Broadcasts::default(),
+        })
+    }
+
+    /// Returns the program.
+    #[must_use]
+    pub fn runner(&self) -> &Runner {
+        &self.runner
+    }
+
+    /// Returns what it did so far.
+    #[must_use]
+    pub fn stats(&self) -> &ProgramStats {
+        &self.stats
+    }
+
+    /// Runs the program on each frame of a batch, and notes its verdicts.
+    ///
+    /// # Errors
+    /// With [`Errno::EBUSY`] when the process has links of another directory, or the thread can
+    /// have no slot. The frames are as they were then, and their verdicts too.
+    pub fn run(&mut self, batch: &mut Batch, verdicts: &mut Verdicts) -> Result<(), Errno> {
+        let Self { runner, context, may_fragment, stats, broadcasts } = self;
+        broadcasts.begin();
+        let started = Instant::now();
+        runner.enter(|program| {
+            for index in 0..batch.len() {
+                let raw = run_one(program, context, batch, index, *may_fragment);
+                let mut target = Target::default();
+                if raw == Verdict::Redirect(target).kind() as u32 {
+                    // SAFETY: the program ran on this thread just now, and the runner has its maps.
+                    match unsafe { context.redirect() } {
+                        Some(Redirect::To(to)) => target = to,
+                        Some(Redirect::Broadcast { map, exclude_ingress }) => {
+                            let port = batch.meta(index).map_or(0, |meta| meta.port);
+                            let without = exclude_ingress.then_some(port);
+                            let mut to = broadcasts.of(map).filter(|port| Some(*port) != without);
+                            target = Target::Port(to.next().unwrap_or_default());
+                            to.for_each(|port| verdicts.copy(index, Target::Port(port)));
+                        }
+                        None => {}
+                    }
+                }
+                let verdict = Verdict::from_raw(raw, target);
+                verdicts.set(index, verdict);
+                if let Some(count) = stats.verdicts.get_mut(verdict.kind()) {
+                    *count += 1;
+                }
+            }
+        })?;
+        stats.runs += batch.len() as u64;
+        stats.ns += u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        Ok(())
+    }
+
+    /// Moves the frames of a source through the program to the outputs, until the source ends or
+    /// `until` says so.
+    ///
+    /// # Errors
+    /// When a port fails, or the program cannot run, with what was done before.
+    pub fn pump(
+        &mut self,
+        source: &mut dyn Source,
+        outputs: &mut Outputs,
+        until: &Until<'_>,
+    ) -> Result<Stats, PacketsError> {
+        let mut failed = None;
+        let stats =
+            pump(source, outputs, until, |batch, verdicts| match self.run(batch, verdicts) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(errno) => {
+                    failed = Some(errno);
+                    ControlFlow::Break(())
+                }
+            })?;
+        match failed {
+            None => Ok(stats),
+            Some(errno) => {
+                let program = self.runner.program().name().to_owned();
+                Err(PacketsError::Run { program, errno, stats: Box::new(stats) })
+            }
+        }
+    }
+}
+
+/// Runs the program on one frame; what it returned, or 0 (`XDP_ABORTED`) when it failed.
+#[inline]
+fn run_one(
+    program: Entered<'_>,
+    context: &mut Context,
+    batch: &mut Batch,
+    index: usize,
+    may_fragment: bool,
+) -> u32 {
+    // SAFETY: the program is an XDP program (checked when the runner was made), and this is the
+    // context of one, pointed at a frame.
+    let run = |ctx| unsafe { program.run(ctx) };
+    context.with(batch, index, may_fragment, run).flatten().unwrap_or_default()
+}
+
+/// The devices of maps that programs broadcast to, read once a batch.
+#[derive(Debug, Default)]
+struct Broadcasts {
+    /// Maps by number, and whether their devices are those of this batch.
+    maps: Vec<(u32, bool, Vec<u32>)>,
+}
+
+impl Broadcasts {
+    fn begin(&mut self) {
+        self.maps.iter_mut().for_each(|(_, is_new, _)| *is_new = false);
+    }
+
+    /// Returns the devices in a map.
+    fn of(&mut self, map: &Map) -> impl Iterator<Item = u32> {
+        let known = self.maps.iter().position(|(id, ..)| *id == map.id());
+        let at = known.unwrap_or_else(|| {
+            self.maps.push((map.id(), false, Vec::new()));
+            self.maps.len() - 1
+        });
+        let devices = self.maps.get_mut(at).map(|(_, is_new, devices)| {
+            if !std::mem::replace(is_new, true) {
+                read_devices(map, devices);
+            }
+            devices
+        });
+        devices.into_iter().flat_map(|devices| devices.iter().copied())
+    }
+}
+
+/// Reads the interface numbers of a device map.
+fn read_devices(map: &Map, devices: &mut Vec<u32>) {
+    devices.clear();
+    let mut key = None;
+    let mut value = [0; 8];
+    let room = map.user_value_size().min(value.len());
+    // At most as many as there are entries, also if the map changes meanwhile.
+    for _ in 0..=map.def().max_entries {
+        let Ok(next) = map.next_key(key.as_deref()) else { return };
+        let found = map.lookup_into(&next, value.get_mut(..room).unwrap_or_default(), 0);
+        let device = value.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes));
+        if found.is_ok() && device != 0 {
+            devices.push(device);
+        }
+        key = Some(next);
+    }
+}

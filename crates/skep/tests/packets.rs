@@ -1,0 +1,240 @@
+//! XDP programs on packets of captures and memory ports: each packet is what `BPF_PROG_TEST_RUN`
+//! makes of it, in the kernel where that may be asked, and goes where its program sent it.
+
+use std::time::Duration;
+
+use skep::dir::Scratch;
+use skep::load::Loader;
+use skep::packets::{PacketRunner, PacketsError};
+use skep::port::batch::Meta;
+use skep::port::generator::Generator;
+use skep::port::memory::MemorySource;
+use skep::port::{
+    Batch, Outputs, PortError, Received, Sent, Sink, Source, Target, Until, Verdict, Verdicts,
+    memory,
+};
+use skep::test_run::{Engine, Input, Runner};
+use skep::{Object, Session};
+use skep_kernel::{Program, ProgramSpec, TestRun};
+use skep_testkit::skip::without_bpf;
+
+const OBJECT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/packets/packets.bpf.o");
+const ENGINES: [Engine; 2] = [Engine::Jit, Engine::Interp];
+
+/// Packets of every first byte behind the Ethernet header, and of many lengths.
+fn packets() -> Vec<Vec<u8>> {
+    let lengths = [15, 16, 33, 60, 64, 300, 1514, 3500, 3520, 3521, 4000, 9000];
+    let mut state = 1_u32;
+    let mut byte = move || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    };
+    let packet = |n: usize| {
+        let mut bytes: Vec<u8> = (0..lengths[n % lengths.len()]).map(|_| byte()).collect();
+        bytes[14] = (n / 3) as u8;
+        bytes
+    };
+    (0..768).map(packet).collect()
+}
+
+fn load(session: &Session) -> Object {
+    session.load(OBJECT).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// What becomes of each packet in a batch run.
+fn in_batches(program: &mut PacketRunner, packets: &[Vec<u8>]) -> Vec<(Verdict, Vec<u8>)> {
+    let (mut batch, mut verdicts, mut out) = (Batch::new(), Verdicts::default(), Vec::new());
+    let mut next = packets.iter().peekable();
+    while next.peek().is_some() {
+        batch.clear();
+        while let Some(packet) = next.peek()
+            && batch.push(Meta { port: 1, ..Meta::default() }, packet)
+        {
+            next.next();
+        }
+        verdicts.reset(batch.len());
+        program.run(&mut batch, &mut verdicts).expect("nothing else runs");
+        let ran = verdicts.all().iter().zip(batch.frames());
+        out.extend(ran.map(|(verdict, frame)| (*verdict, frame.bytes.to_vec())));
+    }
+    out
+}
+
+#[test]
+fn a_batch_of_packets_becomes_what_test_runs_make_of_each() {
+    let packets = packets();
+    for engine in ENGINES {
+        for name in ["split", "swap", "resize"] {
+            let session = Session::scratch().expect("there is room");
+            let object = load(&session);
+            let program = object.program(name).expect("the object has it");
+            let mut runner = program.packets(engine).expect("it is an XDP program");
+            let single = program.runner(engine).expect("it runs");
+            let ran = in_batches(&mut runner, &packets);
+            assert_eq!(ran.len(), packets.len());
+            for (packet, (verdict, bytes)) in packets.iter().zip(&ran) {
+                let done = single.test_run(&Input::data(packet)).expect("it is long enough");
+                let expected = Verdict::from_raw(done.retval, Target::default());
+                assert_eq!(*verdict, expected, "{name}: {:02x?}", &packet[..15]);
+                assert!(done.data_out.as_ref() == Some(bytes), "{name}: {:02x?}", &packet[..15]);
+            }
+            let stats = runner.stats();
+            assert_eq!(stats.runs, packets.len() as u64);
+            assert_eq!(stats.verdicts.iter().sum::<u64>(), stats.runs);
+        }
+    }
+}
+
+#[test]
+fn a_batch_of_packets_becomes_what_the_kernel_makes_of_each() {
+    if without_bpf() {
+        return;
+    }
+    let bytes = std::fs::read(OBJECT).expect("it is committed");
+    let object = skep::object::Object::parse(&bytes).expect("it is good");
+    let packets = packets();
+    for name in ["swap", "resize"] {
+        let linked = object.link(object.program(name).expect("it is there")).expect("it links");
+        let insns: Vec<u8> = linked.insns.iter().flat_map(|i| i.to_bytes()).collect();
+        let frags = linked.section.starts_with("xdp.frags");
+        let flags = if frags { ProgramSpec::XDP_HAS_FRAGS } else { 0 };
+        let spec = ProgramSpec { flags, log: true, ..ProgramSpec::new(linked.prog_type, &insns) };
+        let kernel = Program::load(&spec).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let session = Session::scratch().expect("there is room");
+        let object = load(&session);
+        let mut runner =
+            object.program(name).and_then(|p| p.packets(Engine::Jit)).expect("it runs");
+        for (packet, (verdict, bytes)) in packets.iter().zip(in_batches(&mut runner, &packets)) {
+            let run = TestRun { data_in: packet, data_out: 16_384, ..TestRun::default() };
+            let done = kernel.test_run(&run).expect("it is long enough");
+            let expected = Verdict::from_raw(done.retval, Target::default());
+            assert_eq!(verdict, expected, "{name}: {:02x?}", &packet[..15]);
+            assert!(done.data_out == bytes, "{name}: {:02x?}", &packet[..15]);
+        }
+    }
+}
+
+/// Where the packets with these bytes behind the Ethernet header are sent, from port `port` and its
+/// queue 2; and the copies of the last one.
+fn sent(mut runner: PacketRunner, port: u32, firsts: &[u8]) -> (Vec<Verdict>, Vec<Target>) {
+    let (mut batch, mut verdicts) = (Batch::new(), Verdicts::default());
+    for first in firsts {
+        let meta = Meta { port, queue: 2, ..Meta::default() };
+        assert!(batch.push(meta, &[*first; 60]));
+    }
+    verdicts.reset(batch.len());
+    runner.run(&mut batch, &mut verdicts).expect("nothing else runs");
+    let last = batch.len() as u16 - 1;
+    let copies = verdicts.copies().iter().filter(|(frame, _)| *frame == last);
+    (verdicts.all().to_vec(), copies.map(|(_, target)| *target).collect())
+}
+
+#[test]
+fn a_redirect_leads_to_what_the_map_has_under_the_key() {
+    use Target::{Cpu, Port, Socket};
+    use Verdict::{Drop, Pass, Redirect, Tx};
+    let object = std::fs::read(OBJECT).expect("it is committed");
+    let object = skep::object::Object::parse(&object).expect("it is good");
+    let scratch = Scratch::create().expect("there is room");
+    let object = Loader::new(scratch.dir()).load(&object).unwrap_or_else(|e| panic!("{e}"));
+    let runner = |name| {
+        let runner = Runner::new(scratch.dir(), &object, name, Engine::Jit).expect("it runs");
+        PacketRunner::new(runner).expect("it is an XDP program")
+    };
+    let put = |map: &str, key: u32, value: &[u32]| {
+        let value: Vec<u8> = value.iter().flat_map(|n| n.to_ne_bytes()).collect();
+        let map = object.map(map).expect("it is there");
+        map.update(&key.to_ne_bytes(), &value, 0).unwrap_or_else(|e| panic!("{e}"));
+    };
+    let verdicts = |name, firsts: &[u8]| sent(runner(name), 7, firsts).0;
+
+    let to = |targets: &[Target]| targets.iter().map(|t| Redirect(*t)).collect::<Vec<_>>();
+    assert_eq!(verdicts("direct", &[3, 200]), to(&[Port(3), Port(200)]));
+    assert_eq!(verdicts("twice", &[3]), to(&[Port(7)]));
+
+    assert_eq!(verdicts("by_devmap", &[5, 99]), [Drop, Drop]);
+    put("devices", 5, &[40]);
+    assert_eq!(verdicts("by_devmap", &[5, 4, 99]), [Redirect(Port(40)), Drop, Drop]);
+    put("devices_by_name", 5000, &[41, 0]);
+    assert_eq!(verdicts("by_devmap_hash", &[5, 4]), [Redirect(Port(41)), Pass]);
+    put("cpus", 0, &[192]);
+    assert_eq!(verdicts("by_cpumap", &[0, 3]), [Redirect(Cpu(0)), Tx]);
+    assert_eq!(verdicts("by_xskmap", &[0]), [Pass]);
+    put("sockets", 2, &[77]);
+    assert_eq!(verdicts("by_xskmap", &[0]), to(&[Socket(77)]));
+
+    put("devices", 1, &[7]);
+    put("devices", 15, &[42]);
+    let all = |first| {
+        let (verdicts, mut targets) = sent(runner("broadcast"), 7, &[first, first]);
+        let [_, Redirect(one)] = verdicts[..] else { panic!("{verdicts:?}") };
+        targets.push(one);
+        targets.sort_unstable();
+        targets
+    };
+    assert_eq!(all(2), [Port(7), Port(40), Port(42)]);
+    assert_eq!(all(1), [Port(40), Port(42)]);
+}
+
+/// Counts the frames of a port, each with its number.
+fn count(port: &mut MemorySource, mut expected: impl FnMut(u64)) -> u64 {
+    let (mut batch, mut n) = (Batch::new(), 0);
+    while port.receive(&mut batch, Duration::ZERO).ok() == Some(Received::Frames) {
+        for frame in batch.frames() {
+            let number = frame.bytes[42..].first_chunk().expect("it has a number");
+            expected(u64::from_be_bytes(*number));
+            n += 1;
+        }
+        batch.clear();
+    }
+    n
+}
+
+#[test]
+fn packets_are_pumped_to_where_the_program_sends_them() {
+    let session = Session::scratch().expect("there is room");
+    let object = load(&session);
+    let mut runner = object.program("swap").and_then(|p| p.packets(Engine::Jit)).expect("it runs");
+    let [near, mut far] = memory::pair([1, 2], 1000);
+    let mut outputs = Outputs::new();
+    let back = outputs.add(Box::new(near.sink));
+    outputs.send_verdict(Verdict::Tx.kind(), back);
+    let mut source = Generator::new(&[64, 100]).packets(700);
+    let stats = runner.pump(&mut source, &mut outputs, &Until::default()).expect("nothing fails");
+    assert_eq!((stats.packets, stats.verdicts, stats.sent.packets), (700, [0, 0, 0, 700, 0], 700));
+    let mut next = 0..;
+    assert_eq!(count(&mut far.source, |number| assert_eq!(Some(number), next.next())), 700);
+}
+
+/// Takes nothing.
+struct Broken;
+
+impl Sink for Broken {
+    fn send(&mut self, _: &Batch, _: &[u16]) -> Result<Sent, PortError> {
+        Err(PortError::Gone { name: "a test".to_owned() })
+    }
+}
+
+#[test]
+fn what_cannot_be_run_on_packets_is_said() {
+    let session = Session::scratch().expect("there is room");
+    let other = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/test_run/skb.bpf.o");
+    let other = session.load(other).unwrap_or_else(|e| panic!("{e}"));
+    let program = other.programs().next().expect("it has one");
+    let error = program.packets(Engine::Jit).expect_err("it is for socket buffers").to_string();
+    assert!(error.ends_with("packets of a source go to `xdp` programs"), "{error}");
+
+    let object = load(&session);
+    let mut runner = object.program("swap").and_then(|p| p.packets(Engine::Jit)).expect("it runs");
+    let mut outputs = Outputs::new();
+    let sink = outputs.add(Box::new(Broken));
+    outputs.send_verdict(Verdict::Tx.kind(), sink);
+    let failed = runner.pump(&mut Generator::new(&[64]), &mut outputs, &Until::default());
+    let PacketsError::Port(error) = failed.expect_err("the sink fails") else {
+        panic!("it is the port's error")
+    };
+    assert_eq!(
+        (error.to_string().as_str(), error.stats.packets),
+        ("the other end of `a test` is gone", 64)
+    );
+}
