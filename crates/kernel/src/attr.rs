@@ -42,6 +42,7 @@ commands! {
     MapLookupAndDeleteBatch = 25 "BPF_MAP_LOOKUP_AND_DELETE_BATCH",
     MapUpdateBatch = 26 "BPF_MAP_UPDATE_BATCH",
     MapDeleteBatch = 27 "BPF_MAP_DELETE_BATCH",
+    LinkCreate = 28 "BPF_LINK_CREATE",
 }
 
 impl fmt::Display for Command {
@@ -146,6 +147,16 @@ pub(crate) struct ProgTestRun {
     pub cpu: u32,
     pub batch_size: u32,
     pub pad: u32,
+}
+
+/// `BPF_LINK_CREATE`.
+#[repr(C, align(8))]
+#[derive(Default)]
+pub(crate) struct LinkCreate {
+    pub prog_fd: u32,
+    pub target_ifindex: u32,
+    pub attach_type: u32,
+    pub flags: u32,
 }
 
 /// `BPF_*_GET_NEXT_ID` and `BPF_*_GET_FD_BY_ID`.

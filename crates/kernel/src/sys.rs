@@ -345,6 +345,12 @@ pub(crate) fn load_program(
     unsafe { bpf_fd(Command::ProgLoad, &mut attr) }
 }
 
+/// Attaches a program; the link's descriptor comes back.
+pub(crate) fn create_link(mut attr: attr::LinkCreate) -> Result<OwnedFd> {
+    // SAFETY: the attribute has no addresses, and the command returns a descriptor.
+    unsafe { bpf_fd(Command::LinkCreate, &mut attr) }
+}
+
 /// The memory of function records.
 fn bytes_of(functions: &[[u32; 2]]) -> &[u8] {
     // SAFETY: integers have no padding, and bytes any value; length and lifetime are the slice's.
