@@ -24,7 +24,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("skep-attach", &["skep-proc", "skep-sys"]),
     ("skep-store", &["skep-isa", "skep-proc", "skep-maps"]),
     ("skep-helpers", &["skep-isa", "skep-sys", "skep-maps", "skep-vm"]),
-    ("skep-net", &["skep-isa", "skep-sys", "skep-maps", "skep-vm", "skep-helpers"]),
+    // XDP sockets get their frames by a program in the kernel.
+    ("skep-net", &["skep-isa", "skep-kernel", "skep-sys", "skep-maps", "skep-vm", "skep-helpers"]),
     (
         "skep-runtime",
         &[

@@ -108,6 +108,7 @@ const CRATES: &[(&str, Policy)] = &[
             "packet.rs",
             "perf.rs",
             "port/context.rs",
+            "port/interface/sys.rs",
             "redirect.rs",
             "route.rs",
             "skb.rs",

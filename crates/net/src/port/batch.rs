@@ -186,10 +186,11 @@ impl Batch {
         Some(room)
     }
 
-    /// Shortens the last frame: what was reserved turned out to be too much.
+    /// Shortens the last frame to what came, on the wire too: more was reserved than needed.
     pub fn shorten_last(&mut self, len: usize) {
         if let Some(last) = self.slots.last_mut() {
             last.bounds.len = last.bounds.len.min(u32::try_from(len).unwrap_or(u32::MAX));
+            last.meta.wire_len = last.bounds.len;
         }
     }
 

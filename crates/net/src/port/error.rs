@@ -46,4 +46,46 @@ pub enum PortError {
         /// Which port.
         name: String,
     },
+    /// A generator is told no sizes.
+    #[error("`{name}` gives no sizes; write `gen:SIZE`, several with `+` between")]
+    Sizes {
+        /// What was written.
+        name: String,
+    },
+    /// The queue of an interface is no number.
+    #[error("`{name}` names no queue; write `xdp:NAME@QUEUE`, or `xdp:NAME` for queue 0")]
+    Queue {
+        /// What was written.
+        name: String,
+    },
+    /// There is no interface of this name in the network namespace.
+    #[error("there is no interface `{name}`")]
+    NoInterface {
+        /// Which name.
+        name: String,
+    },
+    /// An interface cannot be used any more.
+    #[error("the interface `{name}` is down, or gone")]
+    Down {
+        /// Which interface.
+        name: String,
+    },
+    /// The kernel does not let this process use the port.
+    #[error("`{name}` cannot be opened without root or CAP_NET_ADMIN and CAP_NET_RAW (`{call}`)")]
+    NotAllowed {
+        /// Which port.
+        name: String,
+        /// The system call that was refused.
+        call: &'static str,
+    },
+    /// A system call failed.
+    #[error("`{call}` on `{name}` failed: {source}")]
+    Call {
+        /// Which port.
+        name: String,
+        /// The system call.
+        call: &'static str,
+        /// Why.
+        source: io::Error,
+    },
 }

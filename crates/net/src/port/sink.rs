@@ -15,6 +15,8 @@ pub struct Sent {
     pub ring_full: u64,
     /// Frames that were dropped because they are larger than the port takes.
     pub too_large: u64,
+    /// Frames that were dropped because the port takes none so short.
+    pub too_short: u64,
 }
 
 impl Sent {
@@ -32,6 +34,7 @@ impl std::ops::AddAssign for Sent {
         self.bytes += other.bytes;
         self.ring_full += other.ring_full;
         self.too_large += other.too_large;
+        self.too_short += other.too_short;
     }
 }
 

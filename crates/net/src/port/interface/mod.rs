@@ -1,0 +1,44 @@
+//! Network interfaces as ports: packet sockets, and TAP devices.
+//!
+//! * [`PacketSource`] receives all frames that come in on an interface, by a ring that is shared
+//!   with the kernel (`TPACKET_V3`); [`PacketSink`] sends by `sendmmsg(2)`. They need root or
+//!   `CAP_NET_RAW`.
+//! * [`xdp`] receives and sends by `AF_XDP`, past the kernel's stack.
+//! * [`Tap`] is a device of its own (`/dev/net/tun`): what the kernel sends there is received, what
+//!   is sent the kernel receives.
+//!
+//! An interface that goes down or away is [`PortError::Down`](super::PortError::Down).
+
+mod packet_sink;
+mod packet_source;
+mod sys;
+mod tap;
+pub mod xdp;
+
+pub use packet_sink::PacketSink;
+pub use packet_source::PacketSource;
+pub use sys::index_of;
+pub use tap::Tap;
+
+use std::io;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::error::PortError;
+
+/// The time, for frames that come without one.
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or_default()
+}
+
+/// Makes the error of a system call on an interface.
+fn failed(name: &str, call: &'static str) -> impl Fn(io::Error) -> PortError {
+    move |source| {
+        let name = name.to_owned();
+        match source.raw_os_error() {
+            Some(libc::ENETDOWN | libc::ENODEV | libc::ENXIO) => PortError::Down { name },
+            Some(libc::EPERM | libc::EACCES) => PortError::NotAllowed { name, call },
+            _ => PortError::Call { name, call, source },
+        }
+    }
+}

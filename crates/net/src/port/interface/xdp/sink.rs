@@ -1,0 +1,123 @@
+//! The sending end of an XDP socket.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::ring::Ring;
+use super::socket::{CHUNK, CHUNKS, Socket};
+use crate::port::batch::Batch;
+use crate::port::error::PortError;
+use crate::port::interface::{failed, sys};
+use crate::port::sink::{Sent, Sink};
+
+/// How long a full ring may take until there is room again.
+const WAIT: Duration = Duration::from_millis(100);
+/// Bytes of an Ethernet header; no frame is shorter.
+const ETH_HLEN: usize = 14;
+
+/// Sends frames on one queue of an interface.
+#[derive(Debug)]
+pub struct XdpSink {
+    socket: Arc<Socket>,
+    completion: Ring,
+    send: Ring,
+    /// Chunks that hold no frame.
+    free: Vec<u64>,
+}
+
+impl XdpSink {
+    pub(super) fn new(socket: Arc<Socket>, completion: Ring, send: Ring) -> Self {
+        let free = (CHUNKS..2 * CHUNKS).map(|n| n * CHUNK).collect();
+        Self { socket, completion, send, free }
+    }
+
+    /// Returns the number of the interface.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.socket.index
+    }
+
+    /// Takes back the chunks that have been sent.
+    fn reclaim(&mut self) {
+        let done = self.completion.available();
+        // No more than there are can be free, so the vector does not grow.
+        let room = CHUNKS as usize - self.free.len().min(CHUNKS as usize);
+        let done = done.min(room as u32);
+        (0..done).for_each(|n| self.free.push(self.completion.address(n)));
+        if done > 0 {
+            self.completion.take(done);
+        }
+    }
+
+    /// Has the kernel send what is in the ring.
+    fn kick(&mut self) -> Result<(), PortError> {
+        // The kernel sends some frames a call.
+        for _ in 0..CHUNKS {
+            if self.send.pending() == 0 || !self.send.needs_wakeup() {
+                break;
+            }
+            match sys::kick(self.socket.fd.as_fd()) {
+                Ok(()) => {}
+                Err(e) => match e.raw_os_error() {
+                    Some(libc::EAGAIN | libc::EINTR) => {}
+                    // The device is busy: it goes on by itself, or at the next call.
+                    Some(libc::EBUSY | libc::ENOBUFS) => break,
+                    _ => return Err(failed(&self.socket.name, "sendto")(e)),
+                },
+            }
+        }
+        self.reclaim();
+        Ok(())
+    }
+
+    /// Finds a chunk for a frame, and waits for one if there is none.
+    fn chunk(&mut self, pending: &mut u32) -> Result<Option<u64>, PortError> {
+        if self.free.is_empty() || self.send.room() <= *pending {
+            self.send.add(std::mem::take(pending));
+            self.kick()?;
+            if self.free.is_empty() || self.send.room() == 0 {
+                sys::wait(self.socket.fd.as_fd(), libc::POLLOUT, WAIT)
+                    .map_err(failed(&self.socket.name, "poll"))?;
+                self.kick()?;
+            }
+        }
+        Ok(if self.send.room() > *pending { self.free.pop() } else { None })
+    }
+}
+
+impl Sink for XdpSink {
+    fn send(&mut self, batch: &Batch, frames: &[u16]) -> Result<Sent, PortError> {
+        let (mut sent, mut pending) = (Sent::default(), 0);
+        for frame in frames.iter().filter_map(|index| batch.frame(usize::from(*index))) {
+            let len = frame.bytes.len();
+            if len as u64 > CHUNK {
+                sent.too_large += 1;
+            } else if len < ETH_HLEN {
+                sent.too_short += 1;
+            } else if let Some(chunk) = self.chunk(&mut pending)? {
+                self.socket.memory.copy_in(chunk as usize, frame.bytes);
+                self.send.put_frame(pending, chunk, len as u32);
+                pending += 1;
+                sent.took(len);
+            } else {
+                sent.ring_full += 1;
+            }
+        }
+        self.send.add(pending);
+        self.kick()?;
+        Ok(sent)
+    }
+
+    /// Waits until the kernel has taken all frames.
+    fn flush(&mut self) -> Result<(), PortError> {
+        for _ in 0..CHUNKS {
+            self.kick()?;
+            if self.send.pending() == 0 {
+                break;
+            }
+            sys::take_error(self.socket.fd.as_fd()).map_err(failed(&self.socket.name, "sendto"))?;
+        }
+        Ok(())
+    }
+}

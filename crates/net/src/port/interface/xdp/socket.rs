@@ -1,0 +1,151 @@
+//! Making the socket, its memory, and the program that sends frames there.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use skep_isa::{MapType, ProgramType};
+use skep_kernel::{Link, Map, MapSpec, Program, ProgramSpec, XdpMode};
+
+use super::ring::{ENTRIES, Ring};
+use super::sink::XdpSink;
+use super::source::XdpSource;
+use crate::port::error::PortError;
+use crate::port::interface::failed;
+use crate::port::interface::sys::{self, Mapping};
+
+/// Bytes of a chunk of the memory.
+pub(super) const CHUNK: u64 = 4096;
+/// Chunks that are received into, and as many that are sent from.
+pub(super) const CHUNKS: u64 = ENTRIES as u64;
+
+/// How frames get into the memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Copying {
+    /// Without a copy if the driver can, else by one.
+    #[default]
+    IfNeeded,
+    /// By a copy, which every driver can.
+    Always,
+    /// Without a copy, or not at all.
+    Never,
+}
+
+/// How a socket is opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct XdpOptions {
+    /// The receive queue of the interface.
+    pub queue: u32,
+    /// How frames get into the memory.
+    pub copying: Copying,
+    /// The program runs behind the driver, which all interfaces can.
+    pub generic: bool,
+}
+
+/// What both ends of a socket share. The link goes first: no frame is sent to a socket that closes.
+#[derive(Debug)]
+pub(super) struct Socket {
+    _link: Link,
+    _program: (Program, Map),
+    pub(super) fd: OwnedFd,
+    pub(super) memory: Mapping,
+    pub(super) name: String,
+    pub(super) index: u32,
+    pub(super) queue: u32,
+}
+
+/// Opens a receive queue of an interface of the thread's network namespace. Frames that come in
+/// there are the source's, and the stack does not see them any more.
+///
+/// # Errors
+/// When there is no such interface or queue, the queue has a socket already, the interface has an
+/// XDP program, or it is not allowed.
+pub fn open(name: &str, options: &XdpOptions) -> Result<(XdpSource, XdpSink), PortError> {
+    let index =
+        sys::index_of(name).ok_or_else(|| PortError::NoInterface { name: name.to_owned() })?;
+    let fd = sys::socket(libc::AF_XDP, libc::SOCK_RAW, 0).map_err(failed(name, "socket"))?;
+    let memory = Mapping::anonymous((2 * CHUNKS * CHUNK) as usize).map_err(failed(name, "mmap"))?;
+    let set = failed(name, "setsockopt");
+    sys::register_umem(fd.as_fd(), &memory, CHUNK as u32).map_err(&set)?;
+    let rings = [
+        libc::XDP_UMEM_FILL_RING,
+        libc::XDP_UMEM_COMPLETION_RING,
+        libc::XDP_RX_RING,
+        libc::XDP_TX_RING,
+    ];
+    for option in rings {
+        sys::set_option(fd.as_fd(), libc::SOL_XDP, option, &(ENTRIES as i32)).map_err(&set)?;
+    }
+    let offsets = sys::ring_offsets(fd.as_fd()).map_err(failed(name, "getsockopt"))?;
+    let map = |at, entry, page: u64| {
+        Ring::map(fd.as_fd(), at, entry, page as i64).map_err(failed(name, "mmap"))
+    };
+    let mut fill = map(offsets.fill, 8, libc::XDP_UMEM_PGOFF_FILL_RING)?;
+    let completion = map(offsets.completion, 8, libc::XDP_UMEM_PGOFF_COMPLETION_RING)?;
+    let receive = map(offsets.receive, 16, libc::XDP_PGOFF_RX_RING as u64)?;
+    let send = map(offsets.send, 16, libc::XDP_PGOFF_TX_RING as u64)?;
+    (0..ENTRIES).for_each(|n| fill.put_address(n, u64::from(n) * CHUNK));
+    fill.add(ENTRIES);
+
+    bind(&fd, index, options).map_err(failed(name, "bind"))?;
+    let (program, link) = attach(index, options, &fd).map_err(|e| {
+        let errno = io::Error::from_raw_os_error(e.errno());
+        failed(name, "bpf")(errno)
+    })?;
+    let socket = Arc::new(Socket {
+        _link: link,
+        _program: program,
+        fd,
+        memory,
+        name: name.to_owned(),
+        index,
+        queue: options.queue,
+    });
+    let source = XdpSource::new(Arc::clone(&socket), fill, receive);
+    Ok((source, XdpSink::new(socket, completion, send)))
+}
+
+fn bind(fd: &OwnedFd, index: u32, options: &XdpOptions) -> io::Result<()> {
+    let bind = |flags| sys::bind_xdp(fd.as_fd(), index, options.queue, flags);
+    let zero_copy = libc::XDP_ZEROCOPY | libc::XDP_USE_NEED_WAKEUP;
+    let copy = libc::XDP_COPY | libc::XDP_USE_NEED_WAKEUP;
+    match options.copying {
+        Copying::Always => bind(copy),
+        Copying::Never => bind(zero_copy),
+        Copying::IfNeeded => match bind(zero_copy) {
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL)) => {
+                bind(copy)
+            }
+            done => done,
+        },
+    }
+}
+
+/// Attaches the program that sends frames of this queue to the socket, and others to the stack.
+fn attach(
+    index: u32,
+    options: &XdpOptions,
+    fd: &OwnedFd,
+) -> skep_kernel::Result<((Program, Map), Link)> {
+    let queues = options.queue.saturating_add(1);
+    let map = Map::create(&MapSpec::new(MapType::Xskmap, 4, 4, queues))?;
+    let [a, b, c, d] = map.fd().to_le_bytes();
+    let insns: [[u8; 8]; 6] = [
+        // r2 = ctx->rx_queue_index
+        [0x61, 0x12, 16, 0, 0, 0, 0, 0],
+        // r1 = map
+        [0x18, 0x11, 0, 0, a, b, c, d],
+        [0; 8],
+        // r3 = XDP_PASS, for queues that are not in the map
+        [0xb7, 3, 0, 0, 2, 0, 0, 0],
+        // bpf_redirect_map
+        [0x85, 0, 0, 0, 51, 0, 0, 0],
+        [0x95, 0, 0, 0, 0, 0, 0, 0],
+    ];
+    let spec = ProgramSpec::new(ProgramType::Xdp, insns.as_flattened());
+    let program = Program::load(&spec).map_err(|refused| refused.error)?;
+    map.update(&options.queue.to_ne_bytes(), &fd.as_raw_fd().to_ne_bytes(), 0)?;
+    let mode = if options.generic { XdpMode::Generic } else { XdpMode::Any };
+    let link = Link::xdp(&program, index, mode)?;
+    Ok(((program, map), link))
+}

@@ -1,0 +1,343 @@
+//! Packet sockets and TAP devices in network namespaces of the test's own: what one end sends, the
+//! other receives, byte for byte, and what is missing is counted.
+
+use std::ops::ControlFlow;
+use std::process::Command;
+use std::time::Duration;
+
+use skep_net::port::batch::Meta;
+use skep_net::port::generator::Generator;
+use skep_net::port::interface::xdp::{self, Copying, XdpOptions, XdpSink, XdpSource};
+use skep_net::port::interface::{PacketSink, PacketSource, Tap, index_of};
+use skep_net::port::{
+    Batch, Outputs, PortError, Received, Sink, Source, Target, Until, Verdict, pump,
+};
+use skep_testkit::run::run;
+use skep_testkit::skip;
+use skep_testkit::skip::{is_root, without_bpf};
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// Longer than anything here takes; nothing waits for it but what has failed.
+const LONG: Duration = Duration::from_secs(20);
+
+/// Gives the calling thread a network namespace of its own, which goes with it; says why it cannot.
+fn enter_namespace() -> bool {
+    if !is_root() {
+        skip("root, for a network namespace");
+        return false;
+    }
+    if !Command::new("ip").arg("-V").output().is_ok_and(|ended| ended.status.success()) {
+        skip("ip, of iproute2");
+        return false;
+    }
+    // SAFETY: changes the namespace of this thread only.
+    if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+        skip("a kernel that makes network namespaces");
+        return false;
+    }
+    true
+}
+
+fn ip(line: &str) {
+    let ended = run(Command::new("ip").args(line.split(' ')), b"", LIMIT);
+    assert_eq!(ended.shell_status(), 0, "ip {line}: {}", ended.transcript());
+}
+
+/// A pair of veth devices, `one` and `two`, without addresses: nothing but the test sends there.
+fn veth(mtu: u32) {
+    ip("link add one type veth peer name two");
+    for device in ["one", "two"] {
+        ip(&format!("link set {device} mtu {mtu}"));
+        ip(&format!("link set {device} addrgenmode none"));
+        ip(&format!("link set {device} up"));
+    }
+}
+
+/// Tells whether a frame is of the addresses that this test uses.
+fn is_ours(frame: &[u8]) -> bool {
+    frame.starts_with(&[2, 0, 0, 0, 0])
+}
+
+/// Receives until so many frames of ours have come; others are left out.
+fn receive(source: &mut dyn Source, count: usize) -> Vec<(Meta, Vec<u8>)> {
+    let (mut batch, mut all) = (Batch::new(), Vec::new());
+    while all.len() < count {
+        batch.clear();
+        let received = source.receive(&mut batch, LONG).unwrap_or_else(|e| panic!("{e}"));
+        assert_ne!(received, Received::Nothing, "{} of {count} came", all.len());
+        let ours = batch.frames().filter(|f| is_ours(f.bytes));
+        all.extend(ours.map(|f| (f.meta, f.bytes.to_vec())));
+    }
+    all
+}
+
+/// A batch of frames from ourselves: two addresses, a type, and so many bytes.
+fn batch(lengths: &[usize]) -> (Batch, Vec<u16>) {
+    let mut batch = Batch::new();
+    for (n, len) in lengths.iter().enumerate() {
+        let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5];
+        frame.extend((14..*len).map(|i| (i * 7 + n) as u8));
+        frame.truncate(*len);
+        assert!(batch.push(Meta::default(), &frame));
+    }
+    let all = (0..batch.len() as u16).collect();
+    (batch, all)
+}
+
+#[test]
+fn what_one_end_of_a_veth_pair_sends_the_other_receives() {
+    if !enter_namespace() {
+        return;
+    }
+    veth(9000);
+    let mut source = PacketSource::open("two").unwrap_or_else(|e| panic!("{e}"));
+    let mut sink = PacketSink::open("one").unwrap_or_else(|e| panic!("{e}"));
+    let (frames, all) = batch(&[60, 15, 64, 1514, 9014, 200]);
+    let sent = sink.send(&frames, &all).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(
+        (sent.packets, sent.bytes),
+        (6, frames.frames().map(|f| f.bytes.len() as u64).sum())
+    );
+    let came = receive(&mut source, 6);
+    for ((meta, bytes), frame) in came.iter().zip(frames.frames()) {
+        assert_eq!(*bytes, frame.bytes);
+        assert_eq!((meta.port, meta.wire_len as usize), (source.index(), bytes.len()));
+        assert!(meta.ns > 1_600_000_000_000_000_000, "{} is a time", meta.ns);
+    }
+    assert_eq!(index_of("two"), Some(source.index()));
+
+    // What does not fit is left out and counted, the rest is sent.
+    let (frames, all) = batch(&[60, 9100, 61, 10, 62]);
+    let sent = sink.send(&frames, &all).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!((sent.packets, sent.too_large, sent.too_short), (3, 1, 1));
+    let lengths: Vec<_> = receive(&mut source, 3).iter().map(|(_, b)| b.len()).collect();
+    assert_eq!(lengths, [60, 61, 62]);
+    let lost = source.lost().unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!((lost.ring_full, lost.too_large, lost.shortened), (0, 0, 0));
+}
+
+#[test]
+fn a_vlan_tag_is_where_it_was() {
+    if !enter_namespace() {
+        return;
+    }
+    veth(9000);
+    let mut source = PacketSource::open("two").unwrap_or_else(|e| panic!("{e}"));
+    let mut sink = PacketSink::open("one").unwrap_or_else(|e| panic!("{e}"));
+    for tpid in [0x8100_u16, 0x88a8] {
+        let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
+        frame.extend(tpid.to_be_bytes());
+        frame.extend([0x60, 0x2a, 0x88, 0xb5]);
+        frame.extend(0..50);
+        let mut batch = Batch::new();
+        assert!(batch.push(Meta::default(), &frame));
+        assert_eq!(sink.send(&batch, &[0]).map(|s| s.packets).ok(), Some(1));
+        let came = receive(&mut source, 1);
+        assert_eq!((&came[0].1, came[0].0.wire_len), (&frame, 68));
+    }
+}
+
+#[test]
+fn every_frame_is_received_or_counted_as_lost() {
+    const FRAMES: u64 = 200_000;
+    if !enter_namespace() {
+        return;
+    }
+    veth(9000);
+    let mut source = PacketSource::open("two").unwrap_or_else(|e| panic!("{e}"));
+    let sink = PacketSink::open("one").unwrap_or_else(|e| panic!("{e}"));
+    // Nobody receives meanwhile: the ring has room for less than half of these.
+    let mut outputs = Outputs::new();
+    let a = outputs.add(Box::new(sink));
+    outputs.send_target(Target::Port(1), a);
+    let mut frames = Generator::new(&[64, 1000]).packets(FRAMES);
+    let stats = pump(&mut frames, &mut outputs, &Until::default(), |batch, verdicts| {
+        (0..batch.len()).for_each(|n| verdicts.set(n, Verdict::Redirect(Target::Port(1))));
+        ControlFlow::Continue(())
+    })
+    .unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(stats.sent.packets + stats.sent.ring_full, FRAMES);
+    let (mut batch, mut came, mut last) = (Batch::new(), 0, None);
+    let mut lost = source.lost().unwrap_or_else(|e| panic!("{e}")).ring_full;
+    while came + lost < stats.sent.packets {
+        batch.clear();
+        let received = source.receive(&mut batch, LONG).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(received, Received::Frames, "{came} came, {lost} lost");
+        for frame in batch.frames() {
+            let number = frame.bytes[42..].first_chunk().map(|n| u64::from_be_bytes(*n));
+            assert!(number > last, "{number:?} after {last:?}");
+            assert_eq!(number.map(|n| [64, 1000][n as usize % 2]), Some(frame.bytes.len()));
+            (last, came) = (number, came + 1);
+        }
+        lost = source.lost().unwrap_or_else(|e| panic!("{e}")).ring_full;
+    }
+    assert_eq!(came + lost, stats.sent.packets, "{came} came, {lost} lost");
+    assert!(lost > 0, "the ring has room for all");
+    assert_eq!(source.lost().map(|l| l.ring_full).ok(), Some(lost));
+}
+
+#[test]
+fn an_interface_that_goes_away_is_an_error_that_names_it() {
+    if !enter_namespace() {
+        return;
+    }
+    veth(9000);
+    let text = |e: PortError| e.to_string();
+    let mut source = PacketSource::open("two").unwrap_or_else(|e| panic!("{e}"));
+    let mut sink = PacketSink::open("one").unwrap_or_else(|e| panic!("{e}"));
+    ip("link del one");
+    let (frames, all) = batch(&[60]);
+    let mut got = Batch::new();
+    let error = source.receive(&mut got, LONG).map_err(text);
+    assert_eq!(error, Err("the interface `two` is down, or gone".to_owned()));
+    let error = sink.send(&frames, &all).map(|s| s.packets).map_err(text);
+    assert_eq!(error, Err("the interface `one` is down, or gone".to_owned()));
+    let error = PacketSource::open("two").map(|_| ()).map_err(text);
+    assert_eq!(error, Err("there is no interface `two`".to_owned()));
+    let error = Tap::open("a/b").map(|_| ()).map_err(text);
+    assert!(error.is_err_and(|e| e.starts_with("`ioctl` on `a/b` failed: ")));
+}
+
+/// Opens both ends of a queue; says why it cannot.
+fn open_xdp(name: &str, options: &XdpOptions) -> Option<(XdpSource, XdpSink)> {
+    match xdp::open(name, options) {
+        Ok(both) => Some(both),
+        Err(PortError::Call { call: "socket", source, .. }) => {
+            skip(&format!("AF_XDP ({source})"));
+            None
+        }
+        Err(e) => panic!("{name}: {e}"),
+    }
+}
+
+#[test]
+fn xdp_sockets_send_and_receive_what_packet_sockets_do() {
+    if !enter_namespace() || without_bpf() {
+        return;
+    }
+    for generic in [false, true] {
+        veth(1500);
+        let options = XdpOptions { generic, ..XdpOptions::default() };
+        let Some((mut source, mut sink)) = open_xdp("two", &options) else { return };
+        let error = xdp::open("two", &options).map(|_| ()).expect_err("it has a socket");
+        assert_eq!(
+            error.to_string(),
+            "`bind` on `two` failed: Device or resource busy (os error 16)"
+        );
+        let mut other_out = PacketSink::open("one").unwrap_or_else(|e| panic!("{e}"));
+        let mut other_in = PacketSource::open("one").unwrap_or_else(|e| panic!("{e}"));
+
+        let (frames, all) = batch(&[60, 61, 64, 1514, 200]);
+        assert_eq!(other_out.send(&frames, &all).map(|s| s.packets).ok(), Some(5));
+        let came = receive(&mut source, 5);
+        for ((meta, bytes), frame) in came.iter().zip(frames.frames()) {
+            assert_eq!(*bytes, frame.bytes);
+            assert_eq!(
+                (meta.port, meta.queue, meta.wire_len as usize),
+                (source.index(), 0, bytes.len())
+            );
+        }
+
+        // Many more than the rings have entries, the other way.
+        let lengths: Vec<usize> = (0..64).map(|n| [60, 700, 1514, 15][n % 4]).collect();
+        let (frames, all) = batch(&lengths);
+        for _ in 0..70 {
+            let sent = sink.send(&frames, &all).unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!((sent.packets, sent.ring_full), (64, 0));
+            sink.flush().unwrap_or_else(|e| panic!("{e}"));
+            let came = receive(&mut other_in, 64).into_iter().map(|(_, bytes)| bytes);
+            assert!(came.eq(frames.frames().map(|f| f.bytes.to_vec())));
+        }
+        let (frames, all) = batch(&[5000, 10, 60]);
+        let sent = sink.send(&frames, &all).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!((sent.packets, sent.too_large, sent.too_short), (1, 1, 1));
+
+        ip("link del one");
+        let mut got = Batch::new();
+        let gone = (0..200).find_map(|_| source.receive(&mut got, LONG).err());
+        assert_eq!(
+            gone.map(|e| e.to_string()),
+            Some("the interface `two` is down, or gone".into())
+        );
+        let gone = sink.send(&frames, &all).map(|s| s.packets).map_err(|e| e.to_string());
+        assert_eq!(gone, Err("the interface `two` is down, or gone".into()));
+    }
+}
+
+#[test]
+fn every_frame_to_an_xdp_socket_is_received_or_counted_as_lost() {
+    const FRAMES: u64 = 20_000;
+    if !enter_namespace() || without_bpf() {
+        return;
+    }
+    veth(1500);
+    let options = XdpOptions { copying: Copying::Always, generic: true, ..XdpOptions::default() };
+    let Some((mut source, _)) = open_xdp("two", &options) else { return };
+    let mut sink = PacketSink::open("one").unwrap_or_else(|e| panic!("{e}"));
+    let (mut frames, mut batch) = (Generator::new(&[64]).packets(FRAMES), Batch::new());
+    let mut sent = 0;
+    while frames.receive(&mut batch, LONG).ok() == Some(Received::Frames) {
+        let all: Vec<u16> = (0..batch.len() as u16).collect();
+        sent += sink.send(&batch, &all).unwrap_or_else(|e| panic!("{e}")).packets;
+        batch.clear();
+    }
+    let mut came = 0;
+    let mut counted = source.lost().unwrap_or_else(|e| panic!("{e}")).ring_full;
+    while came + counted < sent {
+        batch.clear();
+        source.receive(&mut batch, LONG).unwrap_or_else(|e| panic!("{e}"));
+        came += batch.len() as u64;
+        counted = source.lost().unwrap_or_else(|e| panic!("{e}")).ring_full;
+    }
+    assert_eq!(came + counted, sent);
+    assert!(counted > 0 && came > 1000, "{came} came, {counted} were lost");
+}
+
+#[test]
+fn a_tap_device_is_the_other_end_of_an_interface() {
+    if !enter_namespace() {
+        return;
+    }
+    let mut tap = match Tap::open("tap9") {
+        Ok(tap) => tap,
+        Err(e) => return skip(&format!("/dev/net/tun ({e})")),
+    };
+    // What a packet socket sends on the device, its file receives, and the other way round.
+    let mut host_in = PacketSource::open("tap9").unwrap_or_else(|e| panic!("{e}"));
+    let mut host_out = PacketSink::open("tap9").unwrap_or_else(|e| panic!("{e}"));
+    let (frames, all) = batch(&[60, 15, 1514, 999]);
+    assert_eq!(host_out.send(&frames, &all).map(|s| s.packets).ok(), Some(4));
+    let came = receive(&mut tap, 4);
+    for ((meta, bytes), frame) in came.iter().zip(frames.frames()) {
+        assert_eq!((&**bytes, meta.port), (frame.bytes, tap.index()));
+        assert_eq!(meta.wire_len as usize, bytes.len());
+    }
+    let (frames, all) = batch(&[60, 10, 1514, 999]);
+    let sent = tap.send(&frames, &all).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!((sent.packets, sent.too_short), (3, 1));
+    let came: Vec<_> = receive(&mut host_in, 3).into_iter().map(|(_, bytes)| bytes).collect();
+    let sent: Vec<_> = frames.frames().map(|f| f.bytes.to_vec()).filter(|f| f.len() > 10).collect();
+    assert_eq!(came, sent);
+    // A program that answers: every frame goes back.
+    let (frames, all) = batch(&[100; 32]);
+    assert_eq!(host_out.send(&frames, &all).map(|s| s.packets).ok(), Some(32));
+    let mut outputs = Outputs::new();
+    let back = outputs.add(Box::new(tap.clone()));
+    outputs.send_verdict(Verdict::Tx.kind(), back);
+    let until = Until { time: Some(LONG), ..Until::default() };
+    let mut ours = 0;
+    let stats = pump(&mut tap, &mut outputs, &until, |batch, verdicts| {
+        for (n, frame) in batch.frames().enumerate() {
+            // The kernel itself may send there too.
+            let is_ours = is_ours(frame.bytes);
+            verdicts.set(n, if is_ours { Verdict::Tx } else { Verdict::Drop });
+            ours += usize::from(is_ours);
+        }
+        if ours < 32 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    assert_eq!(stats.map(|s| s.sent.packets).ok(), Some(32));
+    assert_eq!(receive(&mut host_in, 32).len(), 32);
+    ip("link set tap9 down");
+    let error = tap.send(&frames, &all).map(|s| s.packets).map_err(|e| e.to_string());
+    assert_eq!(error, Err("the interface `tap9` is down, or gone".to_owned()));
+}
