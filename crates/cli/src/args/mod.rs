@@ -17,7 +17,7 @@ pub use map::{
 };
 pub use object::ObjectArgs;
 pub use output::JsonArgs;
-pub use prog::{EngineName, ProgCommand, ProgDumpArgs, ProgRunArgs};
+pub use prog::{EngineName, PacketArgs, ProgCommand, ProgDumpArgs, ProgRunArgs};
 pub use run::RunArgs;
 pub use trace::{SortBy, TraceArgs};
 pub use vma::VmaCommand;

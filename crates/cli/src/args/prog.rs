@@ -1,6 +1,7 @@
 //! Arguments of `skep prog`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
@@ -14,11 +15,15 @@ similar types a packet and `struct __sk_buff`; raw tracepoints up to twelve argu
 programs any bytes. For types that the kernel cannot test, the program gets the context unchanged:
 `struct pt_regs` for kprobes and uprobes, the arguments for fentry and similar types.
 
+With --in, an XDP program runs on each packet of a capture file or a generator, and --out writes the
+packets to files by verdict.
+
 If the kernel would refuse a run, the result has its errno and the exit status is 1.
 
 Examples:
   skep prog run filter.bpf.o drop_short --data-in packet.bin --maps
-  skep prog run filter.bpf.o xdp --data-in a.bin --data-in b.bin --ctx-in md.bin --json";
+  skep prog run filter.bpf.o xdp --data-in a.bin --data-in b.bin --ctx-in md.bin --json
+  skep prog run filter.bpf.o drop_short --in capture.pcap --out 'pass=ok.pcapng,drop=bad.pcap'";
 
 /// What to do with programs.
 #[derive(Subcommand, Debug)]
@@ -114,6 +119,9 @@ pub struct ProgRunArgs {
     /// every packet
     #[arg(long, value_name = "FILE")]
     pub ctx_in: Vec<PathBuf>,
+    /// Packets of a port, for XDP programs
+    #[command(flatten)]
+    pub packets: PacketArgs,
     /// Run N times on each input, without resetting packet and context
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub repeat: u32,
@@ -132,6 +140,40 @@ pub struct ProgRunArgs {
     /// How the result looks
     #[command(flatten)]
     pub format: JsonArgs,
+}
+
+/// Which packets a program runs on, and where they go.
+#[derive(Args, Debug)]
+pub struct PacketArgs {
+    /// Run an XDP program on each packet of a capture file (pcap, pcapng; `-` reads stdin), an
+    /// interface, `xdp:INTERFACE@QUEUE`, `tap:NAME`, or `gen:SIZE`, which makes UDP packets
+    #[arg(long = "in", value_name = "PORT", conflicts_with_all = ["data_in", "ctx_in", "repeat"])]
+    pub input: Option<String>,
+    /// Send packets to capture files or interfaces by verdict, as in `pass=ok.pcapng,drop=bad.pcap`;
+    /// `pass+tx=` for several verdicts, `*=` for the others, a port alone for pass, tx and redirect;
+    /// `tx=in` sends back to the interface they came from
+    #[arg(long, value_name = "VERDICT=PORT,…", requires = "input")]
+    pub out: Vec<String>,
+    /// Stop after N packets
+    #[arg(long, value_name = "N", requires = "input")]
+    pub packets: Option<u64>,
+    /// Stop after a time, such as `10s` or `200ms`
+    #[arg(long = "for", value_name = "TIME", requires = "input", value_parser = duration)]
+    pub duration: Option<Duration>,
+}
+
+/// Reads `10s`, `200ms`, `5m`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let ms = match unit {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60_000,
+        _ => return Err("write a number and `ms`, `s` or `m`".to_owned()),
+    };
+    let number: u64 = number.parse().map_err(|_| "write a number and `ms`, `s` or `m`")?;
+    number.checked_mul(ms).map(Duration::from_millis).ok_or_else(|| "that is too long".to_owned())
 }
 
 /// Names an engine.

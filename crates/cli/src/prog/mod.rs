@@ -1,6 +1,7 @@
 //! `skep prog`: programs verified, run, listed and printed.
 
 mod dump;
+mod packets;
 mod run;
 mod show;
 mod verify;

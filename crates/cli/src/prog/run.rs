@@ -18,6 +18,7 @@ use crate::entries::{Entries, Entry};
 use crate::failure::{Context, FAILED, Failure, Result};
 use crate::objects::Objects;
 use crate::printer::{Output, Printer};
+use crate::prog::packets::{self, Report};
 use crate::rejection;
 use crate::units;
 use crate::value::{hex, to_json};
@@ -50,19 +51,38 @@ pub fn run(args: &ProgRunArgs, printer: Printer) -> Result<u8> {
     // All files are open: whatever ends this process now leaves nothing behind.
     drop(scratch);
 
-    let mut ended = Vec::new();
     let mut lines = Vec::new();
-    for (data, ctx) in &inputs {
-        ended.push(runner.test_run(&Input {
-            data: data.as_deref(),
-            ctx: ctx.as_deref(),
-            repeat: args.repeat,
-        }));
-        lines.extend(printed.take()?);
-    }
+    let mut ran = match &args.packets.input {
+        Some(input) => {
+            let report = packets::run(&args.packets, input, runner)?;
+            if let Some(warning) = report.warning(input) {
+                printer.warning(&warning);
+            }
+            lines.extend(printed.take()?);
+            Ran::Packets(Box::new(report))
+        }
+        None => {
+            let mut ended = Vec::new();
+            for (data, ctx) in &inputs {
+                ended.push(runner.test_run(&Input {
+                    data: data.as_deref(),
+                    ctx: ctx.as_deref(),
+                    repeat: args.repeat,
+                }));
+                lines.extend(printed.take()?);
+            }
+            Ran::Inputs(ended)
+        }
+    };
+    let output = if packets::uses_stdout(&args.packets) {
+        // Standard output has the packets.
+        Output::open(Some(Path::new("/dev/stderr")))?
+    } else {
+        Output::Stdout
+    };
     let btf = object.btf.as_deref();
     if args.format.json {
-        let mut out = json!({"runs": ended.iter().map(run_json).collect::<Json>()});
+        let mut out = ran.json();
         if !lines.is_empty() {
             out["printed"] = json!(lines);
         }
@@ -74,13 +94,57 @@ pub fn run(args: &ProgRunArgs, printer: Printer) -> Result<u8> {
                     .collect::<Object<_, _>>(),
             );
         }
-        printer.json(Output::Stdout, &out)?;
+        printer.json(output, &out)?;
     } else {
         let maps =
             if args.maps { Some(contents(&loaded, btf, args.raw, &mut samples)?) } else { None };
-        printer.data(Output::Stdout, |out| write(out, &ended, &lines, maps.as_deref()))?;
+        printer.data(output, |out| write(out, &ran, &lines, maps.as_deref()))?;
     }
-    Ok(if ended.iter().all(Result::is_ok) { 0 } else { FAILED })
+    match &mut ran {
+        Ran::Inputs(ended) if ended.iter().all(Result::is_ok) => Ok(0),
+        Ran::Inputs(_) => Ok(FAILED),
+        Ran::Packets(report) => report.failure.take().map_or(Ok(0), Err),
+    }
+}
+
+/// What the program ran on, with what came of it.
+enum Ran {
+    /// Inputs from files.
+    Inputs(Vec<Result<Outcome, Errno>>),
+    /// The packets of a port.
+    Packets(Box<Report>),
+}
+
+impl Ran {
+    fn json(&self) -> Json {
+        match self {
+            Self::Inputs(ended) => json!({"runs": ended.iter().map(run_json).collect::<Json>()}),
+            Self::Packets(report) => report.json(),
+        }
+    }
+
+    fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        let ended = match self {
+            Self::Inputs(ended) => ended,
+            Self::Packets(report) => return report.write(out),
+        };
+        for (n, run) in ended.iter().enumerate() {
+            match run {
+                Ok(done) => {
+                    let (retval, time) = (done.retval, units::time(done.duration_ns));
+                    writeln!(out, "run {}  retval {retval} ({retval:#x})  {time}", n + 1)?;
+                    for (what, bytes) in [("data", &done.data_out), ("ctx", &done.ctx_out)] {
+                        if let Some(bytes) = bytes {
+                            writeln!(out, "  {what}, {} bytes", bytes.len())?;
+                            write_bytes(out, bytes)?;
+                        }
+                    }
+                }
+                Err(errno) => writeln!(out, "run {}  failed: {errno}", n + 1)?,
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Packet and context of one run.
@@ -277,25 +341,11 @@ fn records(map: &LoadedMap, samples: &mut Samples) -> Result<Vec<Record>, MapErr
 
 fn write(
     out: &mut dyn Write,
-    ended: &[Result<Outcome, Errno>],
+    ran: &Ran,
     lines: &[String],
     maps: Option<&[Contents<'_>]>,
 ) -> io::Result<()> {
-    for (n, run) in ended.iter().enumerate() {
-        match run {
-            Ok(done) => {
-                let (retval, time) = (done.retval, units::time(done.duration_ns));
-                writeln!(out, "run {}  retval {retval} ({retval:#x})  {time}", n + 1)?;
-                for (what, bytes) in [("data", &done.data_out), ("ctx", &done.ctx_out)] {
-                    if let Some(bytes) = bytes {
-                        writeln!(out, "  {what}, {} bytes", bytes.len())?;
-                        write_bytes(out, bytes)?;
-                    }
-                }
-            }
-            Err(errno) => writeln!(out, "run {}  failed: {errno}", n + 1)?,
-        }
-    }
+    ran.write(out)?;
     lines.iter().try_for_each(|line| writeln!(out, "printed  {line}"))?;
     maps.unwrap_or_default().iter().try_for_each(|c| c.write(out))
 }

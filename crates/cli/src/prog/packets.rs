@@ -1,0 +1,181 @@
+//! `skep prog run --in`: an XDP program on the packets of a port, and where they went.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use serde_json::{Map as Object, Value as Json, json};
+use skep::packets::{PacketRunner, PacketsError, ProgramStats};
+use skep::port::capture::split;
+use skep::port::name::{Input, open_sink, open_source};
+use skep::port::{Outputs, Stats, Target, Until, Verdict};
+use skep::test_run::Runner;
+
+use crate::args::PacketArgs;
+use crate::failure::{FAILED, Failure, Result};
+use crate::signals::Signals;
+use crate::units;
+
+/// The output that is the interface that packets come from.
+const BACK: &str = "in";
+
+/// What became of the packets.
+pub struct Report {
+    program: String,
+    stats: Stats,
+    ran: ProgramStats,
+    took: Duration,
+    /// Why it ended early; the rest of the report is what was done until then.
+    pub failure: Option<Failure>,
+}
+
+/// Runs the program on the packets of a port.
+pub fn run(args: &PacketArgs, input: &str, runner: Runner) -> Result<Report> {
+    let program = runner.program().name().to_owned();
+    let mut packets =
+        PacketRunner::new(runner).map_err(|e| Failure { status: FAILED, ..Failure::from(e) })?;
+    let Input { mut source, back } = open_source(input)?;
+    let mut back = back;
+    let mut outputs = Outputs::new();
+    for list in &args.out {
+        for part in split::parse(list)? {
+            let (sink, port) = match part.path.as_os_str() == BACK {
+                true => {
+                    let (sink, port) = back.take().ok_or_else(|| {
+                        let message = format!("`{BACK}` needs an interface as input, once");
+                        Failure::environment(message)
+                    })?;
+                    (sink, Some(port))
+                }
+                false => open_sink(&part.path)?,
+            };
+            let sink = outputs.add(sink);
+            if let Some(port) = port {
+                outputs.send_target(Target::Port(port), sink);
+            }
+            let kinds = part.verdicts.iter().enumerate().filter(|(_, on)| **on);
+            kinds.for_each(|(kind, _)| outputs.send_verdict(kind, sink));
+        }
+    }
+    let stop = stop_flag()?;
+    let until = Until { packets: args.packets, time: args.duration, stop: Some(&stop) };
+    let started = Instant::now();
+    let pumped = packets.pump(&mut *source, &mut outputs, &until);
+    let took = started.elapsed();
+    let (stats, failure) = match pumped {
+        Ok(stats) => (stats, None),
+        Err(error) => {
+            let failure = Failure { status: FAILED, ..Failure::from(&error) };
+            let stats = match error {
+                PacketsError::Port(error) => *error.stats,
+                PacketsError::Run { stats, .. } => *stats,
+                _ => Stats::default(),
+            };
+            (stats, Some(failure))
+        }
+    };
+    Ok(Report { program, stats, ran: packets.stats().clone(), took, failure })
+}
+
+/// Becomes true when this process is asked to end.
+fn stop_flag() -> Result<Arc<AtomicBool>> {
+    let signals = Signals::install()?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&stop);
+    // Handlers and thread stay until the process ends.
+    let wait = move || {
+        let mut signals = signals;
+        while signals.take().is_none() {
+            let _ = poll(&mut [PollFd::from_borrowed_fd(signals.fd(), PollFlags::IN)], None);
+            signals.clear();
+        }
+        flag.store(true, Relaxed);
+    };
+    std::thread::Builder::new().name("skep-signals".to_owned()).spawn(wait)?;
+    Ok(stop)
+}
+
+/// Tells whether a list of outputs writes packets to standard output.
+pub fn uses_stdout(args: &PacketArgs) -> bool {
+    let parts = args.out.iter().filter_map(|list| split::parse(list).ok()).flatten();
+    parts.into_iter().any(|part| part.path == Path::new("-"))
+}
+
+impl Report {
+    /// Returns the report as JSON, in the shape that runs of chains have.
+    pub fn json(&self) -> Json {
+        let Stats { packets, bytes, sent, lost, .. } = &self.stats;
+        let mut out = json!({
+            "packets": packets,
+            "bytes": bytes,
+            "duration_ns": u64::try_from(self.took.as_nanos()).unwrap_or(u64::MAX),
+            "verdicts": verdicts(&self.stats.verdicts),
+            "nodes": [{
+                "program": self.program, "runs": self.ran.runs, "ns": self.ran.ns,
+                "verdicts": verdicts(&self.ran.verdicts),
+            }],
+            "edges": [],
+            "sent": {"packets": sent.packets, "bytes": sent.bytes},
+            "dropped": {
+                "ring_full": sent.ring_full, "too_large": sent.too_large,
+                "too_short": sent.too_short,
+                "no_target": self.stats.no_target, "before_receive": lost.ring_full,
+            },
+            "shortened": lost.shortened,
+            "cut_at": lost.cut_at,
+        });
+        if let Some(failure) = &self.failure {
+            out["error"] = json!(failure.message);
+        }
+        out
+    }
+
+    /// Writes the report for people.
+    pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Stats { packets, bytes, sent, lost, .. } = &self.stats;
+        let took = units::time(u64::try_from(self.took.as_nanos()).unwrap_or(u64::MAX));
+        writeln!(out, "{packets} packets  {}  {took}", units::size(*bytes))?;
+        for (name, count) in Verdict::NAMES.iter().zip(self.stats.verdicts) {
+            if count > 0 {
+                writeln!(out, "  {name:<9} {count}")?;
+            }
+        }
+        let each = self.ran.ns.checked_div(self.ran.runs).unwrap_or_default();
+        writeln!(
+            out,
+            "program {}  {} runs  {} each",
+            self.program,
+            self.ran.runs,
+            units::time(each)
+        )?;
+        writeln!(out, "sent  {} packets  {}", sent.packets, units::size(sent.bytes))?;
+        let dropped = [
+            ("output full", sent.ring_full),
+            ("too large for their output", sent.too_large),
+            ("too short for their output", sent.too_short),
+            ("redirected to no output", self.stats.no_target),
+            ("by the kernel before they were received", lost.ring_full),
+        ];
+        for (why, count) in dropped.into_iter().filter(|(_, count)| *count > 0) {
+            writeln!(out, "dropped  {count} packets  {why}")?;
+        }
+        if lost.shortened > 0 {
+            writeln!(out, "shortened at capture  {} packets", lost.shortened)?;
+        }
+        Ok(())
+    }
+
+    /// Says what the input lacks; `None` when it is whole.
+    pub fn warning(&self, input: &str) -> Option<String> {
+        let at = self.stats.lost.cut_at?;
+        Some(format!("`{input}` ends inside the packet at byte {at}; what comes before was used"))
+    }
+}
+
+fn verdicts(counts: &[u64; Verdict::KINDS]) -> Json {
+    let pairs = Verdict::NAMES.iter().zip(counts);
+    Json::Object(pairs.map(|(name, n)| ((*name).to_owned(), json!(n))).collect::<Object<_, _>>())
+}

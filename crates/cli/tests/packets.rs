@@ -1,0 +1,126 @@
+//! `skep prog run --in`: packets of capture files and of a generator, and where they go.
+
+mod common;
+
+use common::{Skep, json, text};
+use serde_json::json;
+
+/// The object of the library's tests.
+fn object() -> String {
+    format!("{}/../skep/tests/data/packets/packets.bpf.o", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A pcap file with a packet of 60 bytes for each of these bytes behind the Ethernet header.
+fn pcap(firsts: &[u8]) -> Vec<u8> {
+    let mut file = Vec::new();
+    let mut put = |words: &[u32]| file.extend(words.iter().flat_map(|w| w.to_le_bytes()));
+    put(&[0xa1b2_c3d4, 4 << 16 | 2, 0, 0, 65_536, 1]);
+    for (n, first) in (0..).zip(firsts) {
+        put(&[1000 + n, 0, 60, 60]);
+        put(&[0x0002_0002; 3]);
+        put(&[0xb588 | u32::from(*first) << 16]);
+        put(&[0; 11]);
+    }
+    file
+}
+
+/// The bytes behind the Ethernet header of the packets in a pcap file of this test's kind.
+fn firsts(file: &[u8]) -> Vec<u8> {
+    file[24..].chunks(76).map(|packet| packet[16 + 14]).collect()
+}
+
+#[test]
+fn packets_of_a_file_are_split_by_verdict() {
+    let skep = Skep::new();
+    let (input, ok, rest) = (skep.path("in.pcap"), skep.path("ok.pcap"), skep.path("rest.pcap"));
+    // The program returns the lower three bits, and passes what would be redirected.
+    let all = [2, 1, 0, 2, 3, 4, 1, 10, 5];
+    std::fs::write(&input, pcap(&all)).expect("there is room");
+    let out = format!("pass={},*={}", ok.display(), rest.display());
+    let input = input.display().to_string();
+    let args = ["prog", "run", &object(), "split", "--in", &input, "--out", &out];
+    let ended = skep.run(args.into_iter().chain(["--json", "--maps"]));
+    assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+    let report = json(&ended.stdout);
+    let verdicts = json!({"aborted": 2, "drop": 2, "pass": 4, "tx": 1, "redirect": 0});
+    assert_eq!((&report["packets"], &report["bytes"]), (&json!(9), &json!(540)));
+    assert_eq!(report["verdicts"], verdicts);
+    assert_eq!(report["nodes"][0]["program"], "split");
+    assert_eq!(
+        (&report["nodes"][0]["runs"], &report["nodes"][0]["verdicts"]),
+        (&json!(9), &verdicts)
+    );
+    assert_eq!((&report["sent"]["packets"], &report["cut_at"]), (&json!(9), &json!(null)));
+    assert_eq!(report["maps"]["counts"][2]["value"], 3);
+    assert_eq!(firsts(&std::fs::read(ok).expect("it was written")), [2, 2, 4, 10]);
+    assert_eq!(firsts(&std::fs::read(rest).expect("it was written")), [1, 0, 3, 1, 5]);
+
+    let ended = skep.run(args);
+    let shown = text(&ended.stdout);
+    assert!(shown.starts_with("9 packets  540B  "), "{shown}");
+    assert!(
+        shown.contains("\n  pass      4\n") && shown.contains("program split  9 runs"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn packets_go_through_pipes_and_the_report_past_them() {
+    let skep = Skep::new();
+    let args = ["prog", "run", &object(), "split", "--in", "-", "--out", "pass=-"];
+    let ended = skep.run_with(args, &pcap(&[1, 2, 2, 1]));
+    assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+    assert_eq!(firsts(&ended.stdout), [2, 2]);
+    assert!(text(&ended.stderr).starts_with("4 packets  240B"), "{}", ended.transcript());
+}
+
+#[test]
+fn what_is_wrong_with_an_input_is_said_and_what_came_before_is_used() {
+    let skep = Skep::new();
+    let input = skep.path("in.pcap").display().to_string();
+    let run = |args: &[&str]| {
+        let object = object();
+        let all = ["prog", "run", &object, "split", "--in", &input];
+        let ended = skep.run(all.iter().chain(args));
+        (ended.shell_status(), text(&ended.stdout), text(&ended.stderr))
+    };
+    let (status, _, error) = run(&[]);
+    assert_eq!(status, 2);
+    assert!(error.contains("cannot open `") && error.contains("No such file"), "{error}");
+
+    let mut file = pcap(&[2, 2, 2]);
+    std::fs::write(&input, &file[..24 + 76 + 30]).expect("there is room");
+    let (status, out, error) = run(&[]);
+    assert_eq!((status, out.starts_with("1 packets")), (0, true));
+    assert!(error.contains("ends inside the packet at byte 100;"), "{error}");
+
+    file[24 + 76 + 11] = 0x7f;
+    std::fs::write(&input, &file).expect("there is room");
+    let (status, out, error) = run(&["--json"]);
+    assert_eq!((status, json(out.as_bytes())["packets"].clone()), (1, json!(1)));
+    assert!(error.contains("after 1 packets: the packet at byte 100 has "), "{error}");
+
+    std::fs::write(&input, pcap(&[2; 9])).expect("there is room");
+    let (status, _, error) = run(&["--out", "accept=x.pcap"]);
+    assert_eq!(status, 2);
+    assert!(error.contains("there is no verdict `accept`"), "{error}");
+    let (status, out, error) = run(&["--out", "pass=/dev/full"]);
+    assert_eq!((status, out.starts_with("9 packets")), (1, true), "{error}");
+    assert!(error.contains("cannot write `/dev/full` any further: No space left"), "{error}");
+    assert!(error.contains("0 packets are in it, 9 are not"), "{error}");
+    let (status, out, _) = run(&["--packets", "4"]);
+    assert_eq!((status, out.starts_with("4 packets")), (0, true));
+    let (status, _, error) = run(&["--data-in", "x"]);
+    assert_eq!((status, error.contains("cannot be used with")), (2, true), "{error}");
+}
+
+#[test]
+fn a_generator_runs_until_it_is_told_to_stop() {
+    let skep = Skep::new();
+    let args = ["prog", "run", &object(), "swap", "--in", "gen:64+1514", "--json"];
+    let ended = skep.run(args.iter().copied().chain(["--packets", "1000"]));
+    let report = json(&ended.stdout);
+    assert_eq!((&report["bytes"], &report["verdicts"]["tx"]), (&json!(789_000), &json!(1000)));
+    let ended = skep.run(args.iter().copied().chain(["--for", "1ms"]));
+    assert!(json(&ended.stdout)["packets"].as_u64() > Some(0));
+}
