@@ -4,12 +4,14 @@
 //! * [`packet::Packet`]: a packet with room around it, and its context;
 //! * [`implementation`]: the table of helpers that only packet programs call;
 //! * [`port`]: where packets come from and go to, capture files among them;
+//! * [`chain`]: programs in sequence, the next one chosen by verdict;
 //! * [`test_run`]: what the kernel's `BPF_PROG_TEST_RUN` does with a packet, its context and the
 //!   result.
 //!
 //! Traced processes do without this crate: no program on functions sees a packet. Internal to
 //! skep.
 
+pub mod chain;
 mod csum;
 mod dynptr;
 pub mod packet;
