@@ -31,6 +31,7 @@ use crate::exec::Exec;
 use crate::gdb::Registered;
 
 pub use arch::Cpu;
+pub(crate) use arch::compile_chain;
 
 /// Says why a program was not compiled.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

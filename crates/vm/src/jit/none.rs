@@ -22,3 +22,12 @@ impl Cpu {
 pub(super) fn compile(_: &[Insn], _: &Env<'_>, _: &Flow, _: Cpu) -> Result<Generated, CompileError> {
     Err(CompileError::Machine)
 }
+
+pub(crate) fn compile_chain(
+    _: &crate::chain::Plan,
+    _: &[crate::chain::Part<'_>],
+    _: &crate::chain::Options,
+    _: Cpu,
+) -> Result<crate::exec::Exec, CompileError> {
+    Err(CompileError::Machine)
+}

@@ -94,7 +94,7 @@ unsafe extern "C" fn update(map: u64, key: u64, value: u64, flags: u64, _: u64) 
     -error as u64
 }
 
-fn helpers(id: u32) -> Option<HelperImpl> {
+pub fn helpers(id: u32) -> Option<HelperImpl> {
     Some(match id {
         MIX => HelperImpl::plain(mix),
         REPEAT => HelperImpl::plain(repeat),
@@ -106,6 +106,7 @@ fn helpers(id: u32) -> Option<HelperImpl> {
     })
 }
 
+#[allow(dead_code, reason = "each test binary uses a part")]
 impl Host {
     /// Makes a host without programs. It must stay where it is once it has some.
     pub fn new(engine: &'static str, memory: Memory) -> Box<Self> {
@@ -119,13 +120,12 @@ impl Host {
         })
     }
 
-    /// Compiles a program and puts it into a slot of the program array; a slot that there is not is
-    /// none.
-    pub fn put(&mut self, slot: u32, insns: &[Insn]) -> Result<Arc<tail::Target>, String> {
+    /// Returns the maps of programs.
+    pub fn maps(&self) -> [MapRef; 3] {
         let Memory { value, table } = self.memory;
         let base = self.slots.as_ptr() as u64;
         let kind = ShapeKind::ProgArray { targets: self.table.address() };
-        let maps = [
+        [
             MapRef {
                 handle: 0,
                 value,
@@ -151,7 +151,18 @@ impl Host {
                     kind: ShapeKind::Array,
                 },
             },
-        ];
+        ]
+    }
+
+    /// Makes this the host that helpers of this thread ask.
+    pub fn enter(&self) {
+        HOST.set(self);
+    }
+
+    /// Compiles a program and puts it into a slot of the program array; a slot that there is not is
+    /// none.
+    pub fn put(&mut self, slot: u32, insns: &[Insn]) -> Result<Arc<tail::Target>, String> {
+        let maps = self.maps();
         let env = Env { maps: &maps, helper: &helpers };
         let cpu = if self.engine == "jit" { Cpu::detect() } else { Cpu::baseline() };
         let (code, program) = if self.engine == "interp" {
@@ -171,7 +182,7 @@ impl Host {
 
     /// Runs a program of this host.
     pub fn run(&self, target: &tail::Target, r1: u64) -> Result<u64, String> {
-        HOST.set(self);
+        self.enter();
         match (target.code(), target.program()) {
             // SAFETY: test programs stay inside the memory they are given.
             (Some(code), _) => Ok(unsafe { code.entry()(r1 as *mut u8) }),

@@ -4,6 +4,7 @@ use skep_isa::Insn;
 use skep_vm::{Code, Cpu, Env, interp};
 
 /// The engines, by name.
+#[allow(dead_code, reason = "each test binary uses a part")]
 pub const ENGINES: [&str; 3] = ["interp", "jit", "jit baseline"];
 
 /// Runs a program on one engine.

@@ -10,8 +10,11 @@ use crate::check::Func;
 use crate::env::HelperCall;
 use crate::jit::narrow;
 
+/// Where the rounds left for `may_goto` are in the frame of a chain: below the stack.
+pub(super) const ROUNDS_IN_CHAIN: i32 = -(op::STACK_SIZE + 8);
+
 /// Machine registers that the C convention wants back as they were, rbp aside.
-const PRESERVED: [u8; 5] = [reg::RBX, reg::R12, reg::R13, reg::R14, reg::R15];
+pub(super) const PRESERVED: [u8; 5] = [reg::RBX, reg::R12, reg::R13, reg::R14, reg::R15];
 
 /// What the function being generated keeps on the machine stack.
 #[derive(Clone, Copy, Default)]
@@ -52,6 +55,10 @@ impl Gen<'_> {
             self.insns.get(f.start..f.end).unwrap_or_default(),
             uses.written & !uses.needed,
         );
+        self.is_main = at == 0;
+        if self.is_main && self.exit.is_some() {
+            return self.enter_in_chain(f);
+        }
         let frame = self.frame_of(f, n);
         self.frame = frame;
         if at != 0 {
@@ -87,6 +94,28 @@ impl Gen<'_> {
         for c in &self.constants {
             e.mov_imm(c.reg, c.value);
         }
+    }
+
+    /// Generates the start of a main function in the frame of its chain.
+    fn enter_in_chain(&mut self, f: Func) {
+        self.out.func();
+        let needs_rounds = self.frame_of(f, 0).rounds != 0;
+        let rounds = if needs_rounds { ROUNDS_IN_CHAIN } else { 0 };
+        self.frame = Frame { framed: true, rounds, ..Frame::default() };
+        let e = &mut self.out.enc;
+        if needs_rounds {
+            e.store_imm(Size::D, Mem::at(reg::RBP, rounds), MAY_GOTO_ROUNDS as i32);
+        }
+        for c in &self.constants {
+            e.mov_imm(c.reg, c.value);
+        }
+    }
+
+    /// Returns the registers that the main function wants saved.
+    pub(super) fn saved_by_main(&mut self) -> u16 {
+        let Some(&f) = self.flow.funcs.first() else { return 0 };
+        self.constants = self.choose_constants(f, 0);
+        self.frame_of(f, 0).saved
     }
 
     /// Generates the C function around a program that makes tail calls.

@@ -76,6 +76,9 @@ pub(super) struct CodeWithGaps {
     insns: Vec<Place>,
     funcs: Vec<Place>,
     locals: Vec<Place>,
+    /// Slots and functions of the programs before the one that is being written.
+    slots_before: usize,
+    funcs_before: usize,
     save_vectors: Option<Place>,
     inner: Option<Place>,
     /// Loads that may fail, and where to continue then.
@@ -108,10 +111,28 @@ impl CodeWithGaps {
             insns: vec![Place::default(); slots],
             funcs: Vec::new(),
             locals: Vec::new(),
+            slots_before: 0,
+            funcs_before: 0,
             save_vectors: None,
             inner: None,
             faults: Vec::new(),
             refs: Vec::new(),
+        }
+    }
+
+    /// Begins another program, of this many slots, behind what is there. Labels of slots and
+    /// functions mean its own from now on.
+    pub fn begin(&mut self, slots: usize) {
+        (self.slots_before, self.funcs_before) = (self.insns.len(), self.funcs.len());
+        self.insns.resize(self.insns.len() + slots, Place::default());
+    }
+
+    /// Returns a label of the program that is being written as one of all programs.
+    fn of_all(&self, label: Label) -> Label {
+        match label {
+            Label::Insn(n) => Label::Insn(n + self.slots_before),
+            Label::Func(n) => Label::Func(n + self.funcs_before),
+            other => other,
         }
     }
 
@@ -123,7 +144,7 @@ impl CodeWithGaps {
     #[inline]
     pub fn insn(&mut self, at: usize) {
         let here = self.here();
-        if let Some(place) = self.insns.get_mut(at) {
+        if let Some(place) = self.insns.get_mut(self.slots_before + at) {
             *place = here;
         }
     }
@@ -175,7 +196,7 @@ impl CodeWithGaps {
     }
 
     pub fn jump(&mut self, cc: Option<u8>, to: Label) {
-        self.item(SHORT, What::Jump(cc, to));
+        self.item(SHORT, What::Jump(cc, self.of_all(to)));
     }
 
     pub fn call_helper(&mut self, func: u64) {
@@ -188,19 +209,19 @@ impl CodeWithGaps {
 
     /// Starts a loop that ends before slot `end`.
     pub fn align_loop(&mut self, end: usize) {
-        self.item(0, What::Loop(end));
+        self.item(0, What::Loop(self.slots_before + end));
     }
 
     /// `call` of another part of this code.
     pub fn call(&mut self, to: Label) {
         let raw = self.enc.call();
-        self.refs.push((Place::new(raw, self.items.len()), to));
+        self.refs.push((Place::new(raw, self.items.len()), self.of_all(to)));
     }
 
     /// `lea dst, [rip + …]` of another part of this code.
     pub fn address(&mut self, dst: u8, to: Label) {
         let raw = self.enc.lea_rip(dst);
-        self.refs.push((Place::new(raw, self.items.len()), to));
+        self.refs.push((Place::new(raw, self.items.len()), self.of_all(to)));
     }
 
     /// Returns the most bytes the code can take, and the first helper it calls.

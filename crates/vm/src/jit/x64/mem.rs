@@ -12,7 +12,7 @@ impl Gen<'_> {
         match i.code & 0xe0 {
             op::MEM => self.out.enc.load(size(i), d, from),
             op::MEMSX => self.out.enc.load_signed(size(i), d, from),
-            mode @ (op::PROBE_MEM | op::PROBE_MEMSX) if self.sites.is_some() => {
+            mode @ (op::PROBE_MEM | op::PROBE_MEMSX) if self.watched => {
                 let (at, failed, after) = (self.out.local(), self.out.local(), self.out.local());
                 self.out.fault(at, failed);
                 self.out.bind(at);

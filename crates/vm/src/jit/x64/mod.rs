@@ -29,11 +29,14 @@
 //! A function with loops keeps wide constants of theirs, addresses of maps above all, in registers
 //! that it has no other use for: r12, and those of BPF registers it never names ([`constant`]).
 //!
+//! The main functions of a chain's programs are one C function ([`chain`]).
+//!
 //! No instruction touches a vector register, except those that save and restore them around a
 //! helper marked so.
 
 mod alu;
 mod call;
+mod chain;
 mod constant;
 mod enc;
 mod frame;
@@ -48,7 +51,7 @@ use skep_isa::{Insn, op};
 use self::constant::Constant;
 use self::enc::reg;
 use self::frame::Frame;
-use self::layout::{CodeWithGaps, Label};
+use self::layout::{CodeWithGaps, Done, Label};
 use self::mem::{Probe, is_probe};
 use super::live::Facts;
 use super::narrow;
@@ -90,6 +93,8 @@ impl Cpu {
 /// reaches.
 const MOST: usize = 1 << 28;
 
+pub(crate) use chain::compile as compile_chain;
+
 pub(super) fn compile(
     insns: &[Insn],
     env: &Env<'_>,
@@ -97,46 +102,41 @@ pub(super) fn compile(
     cpu: Cpu,
 ) -> Result<Generated, CompileError> {
     let facts = Facts::of(insns, env, flow);
-    let mut g = Gen {
-        insns,
-        env,
-        flow,
-        facts: &facts,
-        live: facts.live(),
-        cpu,
-        out: CodeWithGaps::new(insns.len()),
-        frame: Frame::default(),
-        constants: Vec::new(),
-        narrow: 0,
-        known: Known::default(),
-        answered: None,
-        saves_vectors: false,
-        shared: None,
-        sites: if flow.looks(insns, 0..insns.len()).any(|(_, i)| is_probe(i)) {
-            Sites::reserve()
-        } else {
-            None
-        },
-        probes: Vec::new(),
-    };
+    let sites = if has_probes(insns, flow) { Sites::reserve() } else { None };
+    let mut g = Gen::new(insns, env, flow, &facts, cpu);
+    g.out = CodeWithGaps::new(insns.len());
+    g.watched = sites.is_some();
     g.program()?;
-    let (size, near) = g.out.bound();
+    g.vector_saver();
+    let Sealed { exec, done } = seal(g.out, sites)?;
+    let functions = flow.funcs.iter().map(|f| f.start).zip(done.functions).collect();
+    let inner = g.shared.zip(done.inner);
+    Ok(Generated { exec, offsets: done.insns, functions, vector_saver: done.save_vectors, inner })
+}
+
+/// Tells whether a program has loads that may find nothing.
+fn has_probes(insns: &[Insn], flow: &Flow) -> bool {
+    flow.looks(insns, 0..insns.len()).any(|(_, i)| is_probe(i))
+}
+
+/// Code in its memory, and where its parts are.
+struct Sealed {
+    exec: exec::Exec,
+    done: Done,
+}
+
+/// Puts code together in executable memory.
+fn seal(out: CodeWithGaps, sites: Option<Sites>) -> Result<Sealed, CompileError> {
+    let (size, near) = out.bound();
     if size > MOST {
         return Err(CompileError::TooLarge { bytes: size });
     }
     let memory = |errno| CompileError::Memory { errno };
-    let draft = exec::WritableCode::new(exec::WritableCode::size(size, g.out.faults()), near)
+    let draft = exec::WritableCode::new(exec::WritableCode::size(size, out.faults()), near)
         .map_err(memory)?;
-    let done = g.out.finish(draft.base(), |f| draft.reaches(f));
-    let functions = flow.funcs.iter().map(|f| f.start).zip(done.functions).collect();
-    let inner = g.shared.zip(done.inner);
-    Ok(Generated {
-        exec: draft.seal(&done.code, g.sites, &done.faults).map_err(memory)?,
-        offsets: done.insns,
-        functions,
-        vector_saver: done.save_vectors,
-        inner,
-    })
+    let done = out.finish(draft.base(), |f| draft.reaches(f));
+    let exec = draft.seal(&done.code, sites, &done.faults).map_err(memory)?;
+    Ok(Sealed { exec, done })
 }
 
 #[cold]
@@ -199,9 +199,45 @@ struct Gen<'a> {
     saves_vectors: bool,
     /// The kind of the main function's frame, when tail calls may find it made.
     shared: Option<u64>,
-    /// Where the loads of this program that may fail will be found.
-    sites: Option<Sites>,
+    /// Loads of this program that may fail will be found by the handler.
+    watched: bool,
     probes: Vec<Probe>,
+    /// The main function is a part of a chain's, and goes on here.
+    exit: Option<Label>,
+    /// The function being generated is the main one.
+    is_main: bool,
+}
+
+impl<'a> Gen<'a> {
+    /// Prepares a program, whose code goes to `out` once that is there.
+    fn new(
+        insns: &'a [Insn],
+        env: &'a Env<'a>,
+        flow: &'a Flow,
+        facts: &'a Facts,
+        cpu: Cpu,
+    ) -> Self {
+        Self {
+            insns,
+            env,
+            flow,
+            facts,
+            live: facts.live(),
+            cpu,
+            out: CodeWithGaps::new(0),
+            frame: Frame::default(),
+            constants: Vec::new(),
+            narrow: 0,
+            known: Known::default(),
+            answered: None,
+            saves_vectors: false,
+            shared: None,
+            watched: false,
+            probes: Vec::new(),
+            exit: None,
+            is_main: false,
+        }
+    }
 }
 
 impl Gen<'_> {
@@ -229,7 +265,6 @@ impl Gen<'_> {
             }
         }
         self.zeros();
-        self.vector_saver();
         Ok(())
     }
 
@@ -257,7 +292,10 @@ impl Gen<'_> {
             op::LDX => self.load(i),
             op::ST | op::STX => self.store(i),
             _ if i.code == op::EXIT => {
-                self.epilogue();
+                match self.exit.filter(|_| self.is_main) {
+                    Some(exit) => self.leave(at, exit),
+                    None => self.epilogue(),
+                }
                 true
             }
             _ if i.code == op::CALL => self.call(at, *i),

@@ -197,6 +197,22 @@ impl Enc {
         self.len() - 4
     }
 
+    /// `cmovcc dst, src`.
+    pub fn cmov(&mut self, cc: u8, w: bool, dst: u8, src: u8) {
+        self.regs(w, 0x0f40 | u32::from(cc), dst, src);
+    }
+
+    /// `bt value, bit`: the carry flag is that bit of the 64.
+    pub fn bit_test(&mut self, value: u8, bit: u8) {
+        self.regs(true, 0x0fa3, bit, value);
+    }
+
+    /// `rdtsc`: the time-stamp counter into edx:eax.
+    pub fn rdtsc(&mut self) {
+        self.u8(0x0f);
+        self.u8(0x31);
+    }
+
     /// `imul dst, src`.
     pub fn imul(&mut self, w: bool, dst: u8, src: u8) {
         self.regs(w, 0x0faf, dst, src);
