@@ -68,11 +68,13 @@ pub enum Kind {
     Link,
     /// `btf/`: type information that maps refer to.
     Btf,
+    /// `chains/`
+    Chain,
 }
 
 impl Kind {
     /// Every kind, those that refer to others first.
-    pub const ALL: [Self; 4] = [Self::Link, Self::Program, Self::Map, Self::Btf];
+    pub const ALL: [Self; 5] = [Self::Chain, Self::Link, Self::Program, Self::Map, Self::Btf];
 
     /// Returns the sub-directory's name.
     #[must_use]
@@ -82,6 +84,7 @@ impl Kind {
             Self::Program => "progs",
             Self::Link => "links",
             Self::Btf => "btf",
+            Self::Chain => "chains",
         }
     }
 }
@@ -213,36 +216,6 @@ impl Dir {
             entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
         ids.sort_unstable();
         Ok(ids)
-    }
-
-    /// Removes objects that no process uses and nobody pinned. Returns how many.
-    ///
-    /// Type information goes when no map is left that could refer to it.
-    ///
-    /// # Errors
-    /// When a sub-directory cannot be read; a file that cannot be removed is left.
-    pub fn collect(&self) -> Result<usize, DirError> {
-        let mut removed = 0;
-        // A map that goes may have been all that kept others.
-        loop {
-            removed += self.collect_once()?;
-            if skep_maps::drop_references(&self.path).unwrap_or(0) == 0 {
-                return Ok(removed);
-            }
-        }
-    }
-
-    fn collect_once(&self) -> Result<usize, DirError> {
-        let mut removed = 0;
-        for kind in Kind::ALL {
-            if kind == Kind::Btf && !self.ids(Kind::Map)?.is_empty() {
-                continue;
-            }
-            for id in self.ids(kind)? {
-                removed += usize::from(self.remove_unused(kind, id));
-            }
-        }
-        Ok(removed)
     }
 
     /// Removes an object if no process uses it and nobody pinned it; tells whether it did.

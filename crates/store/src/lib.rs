@@ -3,11 +3,13 @@
 //! A loader writes these files, targets and readers open them; nothing else connects the three.
 //! [`Dir`] names, pins and collects them. [`prog::Program`] is a verified program on its way from
 //! the verifier to a target, [`link::LinkFile`] what a link attaches where, and what came of it in
-//! every process. Maps are files too, of another format: `skep_maps` has them.
+//! every process, [`chain::ChainFile`] a chain at each revision. Maps are files too, of another format: `skep_maps` has them.
 //!
 //! Internal to skep: users call the crate `skep`.
 
 pub mod btf;
+pub mod chain;
+mod collect;
 pub mod dir;
 mod error;
 pub mod link;

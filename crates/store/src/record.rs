@@ -1,4 +1,4 @@
-//! The file format of programs and links: a line of self-checking records, appended and never
+//! The file format of programs, links and chains: a line of self-checking records, appended and never
 //! changed.
 //!
 //! ```text
@@ -302,6 +302,14 @@ impl RecordFile {
         let records = Records::new(bytes);
         self.known.store(start + records.bytes.len() as u64, Relaxed);
         Ok(records)
+    }
+
+    /// Returns how many bytes the file has now.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn length(&self) -> Result<u64, RecordError> {
+        Ok(self.file()?.metadata().map_err(self.io("read"))?.len())
     }
 
     /// Reads all complete records.

@@ -7,6 +7,7 @@ use skep_isa::{AttachType, ProgramType};
 use skep_vm::chain::plan::{OTHER, SLOTS, slot};
 use skep_vm::chain::{self, Exhausted, Plan, Step};
 
+use super::edit::EditError;
 use super::verdicts::{Verdicts, tcx, xdp};
 
 /// Most programs of one run, if nobody says otherwise (the limit of the proposed chain calls).
@@ -311,5 +312,102 @@ impl Graph {
             format!("{id} ({name})")
         };
         path.iter().map(name).collect::<Vec<_>>().join(" -> ")
+    }
+}
+
+/// What a graph is made of, for files.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Parts {
+    /// The number of changes.
+    pub revision: u64,
+    /// The number of the next node.
+    pub next: u32,
+    /// The node that runs first.
+    pub entry: Option<NodeId>,
+    /// Most programs of a run.
+    pub budget: u32,
+    /// What happens then.
+    pub exhausted: Exhausted,
+    /// The answer without programs.
+    pub empty: u32,
+    /// The nodes.
+    pub nodes: Vec<NodeParts>,
+}
+
+/// A node of [`Parts`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NodeParts {
+    /// Its number.
+    pub id: NodeId,
+    /// Its program.
+    pub program: ProgramRef,
+    /// Its edges, each with its verdicts.
+    pub edges: Vec<(Verdicts, Edge)>,
+}
+
+impl Graph {
+    /// Takes the graph apart.
+    #[must_use]
+    pub fn parts(&self) -> Parts {
+        let node = |(id, node): (&NodeId, &Node)| NodeParts {
+            id: *id,
+            program: node.program.clone(),
+            edges: node.edges(),
+        };
+        Parts {
+            revision: self.revision,
+            next: self.next,
+            entry: self.entry,
+            budget: self.budget,
+            exhausted: self.exhausted,
+            empty: self.empty,
+            nodes: self.nodes.iter().map(node).collect(),
+        }
+    }
+
+    /// Puts a graph together that may come from anywhere.
+    ///
+    /// # Errors
+    /// When the parts are no graph.
+    pub fn from_parts(parts: Parts) -> Result<Self, EditError> {
+        let Parts { revision, next, entry, budget, exhausted, empty, nodes } = parts;
+        let cycles = Cycles::Bounded;
+        let mut graph = Self {
+            nodes: BTreeMap::new(),
+            entry,
+            next,
+            budget,
+            exhausted,
+            cycles,
+            revision,
+            empty,
+        };
+        for NodeParts { id, program, edges } in nodes {
+            let mut node = Node::new(program);
+            for (on, edge) in edges {
+                if edge.bound == Some(0) {
+                    return Err(EditError::Zero);
+                }
+                let any = on.is_any().then_some(OTHER);
+                for slot in on.own().chain(any) {
+                    if let Some(place) = node.edges.get_mut(slot) {
+                        *place = Some(edge);
+                    }
+                }
+            }
+            graph.next = graph.next.max(id.0.saturating_add(1));
+            graph.nodes.insert(id, node);
+        }
+        if budget == 0 {
+            return Err(EditError::Zero);
+        }
+        let there = |id: &NodeId| graph.nodes.contains_key(id);
+        let targets = graph.nodes.values().flat_map(|n| n.edges.iter().flatten());
+        let targets = targets.filter_map(|e| if let To::Node(id) = e.to { Some(id) } else { None });
+        if let Some(node) = targets.chain(entry).find(|id| !there(id)) {
+            return Err(EditError::NoNode { node });
+        }
+        graph.check()?;
+        Ok(graph)
     }
 }

@@ -32,6 +32,11 @@
 //!
 //! Each ends in a graph, so there is one engine, and each keeps its own limits and error numbers.
 //!
+//! # How it changes while it runs
+//!
+//! Readers take one immutable, compiled chain for a packet ([`swap::Current`]), so a packet sees the
+//! old chain or the new one, never parts of both.
+//!
 //! # How it runs
 //!
 //! A graph becomes a [`Plan`](skep_vm::chain::Plan): steps by number, edges by bits of verdicts.
@@ -44,9 +49,12 @@ pub mod graph;
 pub mod mprog;
 pub mod priority;
 pub mod seed;
+pub mod stats;
+pub mod swap;
 pub mod verdicts;
 
 pub use edit::{Bridge, Edit, EditError, Place};
-pub use graph::{BUDGET, Cycles, Edge, Graph, Node, NodeId, ProgramRef, To};
+pub use graph::{BUDGET, Cycles, Edge, Graph, Node, NodeId, NodeParts, Parts, ProgramRef, To};
 pub use skep_vm::chain::Exhausted;
+pub use stats::{EdgeStats, NodeStats, Stats};
 pub use verdicts::{UnknownVerdict, Verdicts};

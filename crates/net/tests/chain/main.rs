@@ -5,3 +5,4 @@ mod model;
 mod mprog;
 mod priority;
 mod seed;
+mod swap;
