@@ -34,7 +34,7 @@ use skep_net::port::{
     pump,
 };
 
-use crate::test_run::{Entered, Errno, Runner};
+use crate::test_run::{Errno, Runner};
 
 /// Says why a program cannot run on packets, or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -87,10 +87,9 @@ pub struct ProgramStats {
 #[derive(Debug)]
 pub struct PacketRunner {
     runner: Runner,
-    context: Context,
+    frames: OnFrames,
     may_fragment: bool,
     stats: ProgramStats,
-    broadcasts: Broadcasts,
 }
 
 impl PacketRunner {
@@ -110,10 +109,9 @@ impl PacketRunner {
         let may_fragment = program.section().starts_with("xdp.frags");
         Ok(Self {
             runner,
-            context: Context::new(),
+            frames: OnFrames::default(),
             may_fragment,
             stats: ProgramStats::default(),
-            broadcasts: Broadcasts::default(),
         })
     }
 
@@ -135,29 +133,16 @@ impl PacketRunner {
     /// With [`Errno::EBUSY`] when the process has links of another directory, or the thread can
     /// have no slot. The frames are as they were then, and their verdicts too.
     pub fn run(&mut self, batch: &mut Batch, verdicts: &mut Verdicts) -> Result<(), Errno> {
-        let Self { runner, context, may_fragment, stats, broadcasts } = self;
-        broadcasts.begin();
+        let Self { runner, frames, may_fragment, stats } = self;
+        frames.begin();
         let started = Instant::now();
         runner.enter(|program| {
             for index in 0..batch.len() {
-                let raw = run_one(program, context, batch, index, *may_fragment);
-                let mut target = Target::default();
-                if raw == Verdict::Redirect(target).kind() as u32 {
-                    // SAFETY: the program ran on this thread just now, and the runner has its maps.
-                    match unsafe { context.redirect() } {
-                        Some(Redirect::To(to)) => target = to,
-                        Some(Redirect::Broadcast { map, exclude_ingress }) => {
-                            let port = batch.meta(index).map_or(0, |meta| meta.port);
-                            let without = exclude_ingress.then_some(port);
-                            let mut to = broadcasts.of(map).filter(|port| Some(*port) != without);
-                            target = Target::Port(to.next().unwrap_or_default());
-                            to.for_each(|port| verdicts.copy(index, Target::Port(port)));
-                        }
-                        None => {}
-                    }
-                }
-                let verdict = Verdict::from_raw(raw, target);
-                verdicts.set(index, verdict);
+                // SAFETY: the program is an XDP program (checked when the runner was made), and
+                // this is the context of one, pointed at a frame.
+                let run = |ctx| unsafe { program.run(ctx) };
+                // SAFETY: that runs on this thread, and the runner has the program's maps.
+                let verdict = unsafe { frames.one(batch, verdicts, index, *may_fragment, run) };
                 if let Some(count) = stats.verdicts.get_mut(verdict.kind()) {
                     *count += 1;
                 }
@@ -198,19 +183,55 @@ impl PacketRunner {
     }
 }
 
-/// Runs the program on one frame; what it returned, or 0 (`XDP_ABORTED`) when it failed.
-#[inline]
-fn run_one(
-    program: Entered<'_>,
-    context: &mut Context,
-    batch: &mut Batch,
-    index: usize,
-    may_fragment: bool,
-) -> u32 {
-    // SAFETY: the program is an XDP program (checked when the runner was made), and this is the
-    // context of one, pointed at a frame.
-    let run = |ctx| unsafe { program.run(ctx) };
-    context.with(batch, index, may_fragment, run).flatten().unwrap_or_default()
+/// Runs programs on frames of batches, and finds where these are redirected to.
+#[derive(Debug, Default)]
+pub(crate) struct OnFrames {
+    context: Context,
+    broadcasts: Broadcasts,
+}
+
+impl OnFrames {
+    /// Begins another batch.
+    pub(crate) fn begin(&mut self) {
+        self.broadcasts.begin();
+    }
+
+    /// Runs something on one frame, and notes its verdict: what `run` returned, or `XDP_ABORTED`
+    /// where that is nothing.
+    ///
+    /// # Safety
+    /// `run` runs an XDP program with the context that it is given, on this thread, and the
+    /// program's maps are still there when it returns.
+    #[inline]
+    pub(crate) unsafe fn one(
+        &mut self,
+        batch: &mut Batch,
+        verdicts: &mut Verdicts,
+        index: usize,
+        may_fragment: bool,
+        run: impl FnOnce(*mut u8) -> Option<u32>,
+    ) -> Verdict {
+        let Self { context, broadcasts } = self;
+        let raw = context.with(batch, index, may_fragment, run).flatten().unwrap_or_default();
+        let mut target = Target::default();
+        if raw == Verdict::Redirect(target).kind() as u32 {
+            // SAFETY: the caller's promise.
+            match unsafe { context.redirect() } {
+                Some(Redirect::To(to)) => target = to,
+                Some(Redirect::Broadcast { map, exclude_ingress }) => {
+                    let port = batch.meta(index).map_or(0, |meta| meta.port);
+                    let without = exclude_ingress.then_some(port);
+                    let mut to = broadcasts.of(map).filter(|port| Some(*port) != without);
+                    target = Target::Port(to.next().unwrap_or_default());
+                    to.for_each(|port| verdicts.copy(index, Target::Port(port)));
+                }
+                None => {}
+            }
+        }
+        let verdict = Verdict::from_raw(raw, target);
+        verdicts.set(index, verdict);
+        verdict
+    }
 }
 
 /// The devices of maps that programs broadcast to, read once a batch.
