@@ -3,8 +3,11 @@
 use std::sync::Arc;
 
 use skep_helpers::Lookup;
+use skep_isa::ProgramType;
+use skep_isa::ctx::packet as word;
 use skep_maps::Map;
 use skep_store::prog::WithMaps;
+use skep_vm::chain::{ChainError, Count, Options, PacketSize, Part, Plan, Unit};
 use skep_vm::{Code, CompileError, Env, MapRef, interp};
 
 use crate::prepare::{map_ref, open_inner_maps};
@@ -44,6 +47,44 @@ pub fn interpretable(
     let refs = references(verified.maps(), calls);
     let helper = |id| helpers(program.prog_type(), id);
     interp::Program::new(program.insns(), &Env { maps: &refs, helper: &helper })
+}
+
+/// Returns what is counted of chains of this type: packet programs have their packet's bounds below
+/// the context.
+#[must_use]
+pub fn chain_options(prog_type: ProgramType, count: Count) -> Options {
+    let size = PacketSize { start: word::DATA, end: word::DATA_END, more: word::FRAGMENTS };
+    let has_packet = matches!(prog_type, ProgramType::Xdp | ProgramType::SchedCls);
+    Options { count, bytes: has_packet.then_some(size) }
+}
+
+/// Compiles a chain: a verified program for each step of the plan, with what it may come by through
+/// tail calls. Otherwise as [`compile`].
+///
+/// # Errors
+/// When the programs are not of one type, or as [`compile`].
+pub fn chain(
+    plan: &Plan,
+    parts: &[(WithMaps<'_>, Option<&TailCalls>)],
+    helpers: Lookup,
+    count: Count,
+) -> Result<Unit, ChainError> {
+    let kind = |v: &WithMaps<'_>| (v.program().prog_type(), v.program().attach_type());
+    let Some((first, _)) = parts.first() else {
+        return Err(ChainError::Parts { parts: 0, steps: plan.steps.len() });
+    };
+    if let Some(step) = parts.iter().position(|(v, _)| kind(v) != kind(first)) {
+        return Err(ChainError::Kind { step });
+    }
+    let prog_type = first.program().prog_type();
+    let helper = |id| helpers(prog_type, id);
+    let refs: Vec<_> = parts.iter().map(|(v, calls)| references(v.maps(), *calls)).collect();
+    let envs: Vec<_> = refs.iter().map(|maps| Env { maps, helper: &helper }).collect();
+    let programs = parts.iter().map(|(v, _)| v.program().insns());
+    let parts: Vec<_> = programs.zip(&envs).map(|(insns, env)| Part { insns, env }).collect();
+    // SAFETY: as in `compile`; the programs are for the same context, and those that have packets
+    // have the words of `chain_options`.
+    unsafe { Unit::compile(plan, &parts, &chain_options(prog_type, count)) }
 }
 
 /// Tells the engines where maps are in this process.

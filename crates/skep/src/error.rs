@@ -8,6 +8,7 @@ use skep_object::{GlobalError, ObjectError};
 use skep_store::link::PatternError;
 use skep_store::{DirError, RecordError};
 
+use crate::chain::error::ChainError;
 use crate::link::AttachError;
 use crate::load::LoadError;
 use crate::packets::PacketsError;
@@ -201,6 +202,9 @@ pub enum Error {
         /// The Rust type.
         rust: &'static str,
     },
+    /// A chain cannot be used.
+    #[error(transparent)]
+    Chain(#[from] ChainError),
     /// A program cannot be made ready for a test run.
     #[error(transparent)]
     Runner(#[from] RunnerError),

@@ -57,6 +57,7 @@
 //! with it.
 
 pub mod btf;
+pub mod chain;
 mod command;
 mod convert;
 mod error;
@@ -75,6 +76,7 @@ mod targets;
 pub mod test_run;
 mod typed;
 
+pub use chain::{Chain, ChainRunner};
 pub use error::{Error, Result};
 pub use functions::{Detached, FunctionLink, Functions, LinkedFunction};
 pub use loaded::{Object, Program};

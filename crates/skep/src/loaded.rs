@@ -111,6 +111,16 @@ impl Program<'_> {
         self.loaded.program().section()
     }
 
+    /// Returns the directory of its object.
+    pub(crate) fn directory(&self) -> &std::path::Path {
+        self.object.place.dir.path()
+    }
+
+    /// Returns what was verified.
+    pub(crate) fn stored(&self) -> &skep_store::prog::Program {
+        self.loaded.program()
+    }
+
     /// Returns its id in the skep directory.
     #[must_use]
     pub fn id(&self) -> u32 {

@@ -83,6 +83,11 @@ impl Session {
         &self.place.dir
     }
 
+    /// Returns the directory, and what keeps it.
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
     /// Tells whether the directory is for this process alone.
     #[must_use]
     pub fn is_scratch(&self) -> bool {

@@ -56,5 +56,5 @@ pub mod verdicts;
 pub use edit::{Bridge, Edit, EditError, Place};
 pub use graph::{BUDGET, Cycles, Edge, Graph, Node, NodeId, NodeParts, Parts, ProgramRef, To};
 pub use skep_vm::chain::Exhausted;
-pub use stats::{EdgeStats, NodeStats, Stats};
+pub use stats::{EdgeKey, EdgeStats, NodeStats, Stats};
 pub use verdicts::{UnknownVerdict, Verdicts};

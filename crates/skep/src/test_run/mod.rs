@@ -156,14 +156,15 @@ impl Entered<'_> {
 }
 
 /// The slots of a directory, which a thread claims to run.
-struct Slots {
-    table: Arc<SlotTable>,
-    path: PathBuf,
+#[derive(Debug)]
+pub(crate) struct Slots {
+    pub(crate) table: Arc<SlotTable>,
+    pub(crate) path: PathBuf,
 }
 
 impl Slots {
     /// Opens them, and makes sure that no link of another directory is in the way.
-    fn open(dir: &Dir) -> Result<Self, RunnerError> {
+    pub(crate) fn open(dir: &Dir) -> Result<Self, RunnerError> {
         let table = SlotTable::open_or_create(dir.path())?;
         directory::check(&table, dir.path())?;
         Ok(Self { table, path: dir.path().to_owned() })

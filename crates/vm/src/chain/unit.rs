@@ -22,6 +22,12 @@ pub enum ChainError {
         /// Steps.
         steps: usize,
     },
+    /// A program is for another context than the first.
+    #[error("the program of step {step} is of another type than the first one")]
+    Kind {
+        /// Its step.
+        step: usize,
+    },
     /// A program cannot be compiled.
     #[error(transparent)]
     Compile(#[from] CompileError),

@@ -1,0 +1,361 @@
+//! Chains through the library: runs compared with one program after the other, changes while a chain
+//! runs, what keeps its programs.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use skep::chain::{
+    Bridge, Chain, ChainError, Count, Edge, Edit, EditError, Exhausted, NodeId, Place, To,
+    Verdicts, priority, run_config,
+};
+use skep::isa::ProgramType;
+use skep::object::Object;
+use skep::port::batch::Meta;
+use skep::port::{
+    self, Batch, Outputs, PortError, Received, Sent, Sink, Source, Target, Until, Verdict,
+};
+use skep::test_run::{Engine, Input};
+use skep::{Error, Session};
+
+fn data() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/chain.bpf.o"))
+}
+
+const PROGRAMS: [&str; 5] = ["drop_short", "count", "mark", "push", "obey"];
+
+/// SplitMix64.
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+}
+
+fn packet(rng: &mut Rng) -> Vec<u8> {
+    let len = [14, 20, 59, 60, 64, 200][rng.below(6)];
+    (0..len).map(|_| rng.next() as u8).collect()
+}
+
+/// A chain of all programs of the object, in a random graph.
+fn random_chain(session: &Session, rng: &mut Rng, name: &str) -> Result<Chain, Error> {
+    let object = session.load(data())?;
+    let chain = Chain::create(session, name, ProgramType::Xdp)?;
+    let nodes = 1 + rng.below(6);
+    for n in 0..nodes {
+        let program = object.program(PROGRAMS[rng.below(PROGRAMS.len())])?;
+        let id = chain.add(program, Place::Loose)?;
+        assert_eq!(id, NodeId(n as u32 + 1));
+    }
+    let mut edits = vec![Edit::Entry(Some(NodeId(1)))];
+    for from in 1..=nodes as u32 {
+        for _ in 0..rng.below(4) {
+            let on = ["*", "pass", "drop", "tx", "0-3", "aborted,redirect"][rng.below(6)];
+            let to = match rng.below(8) {
+                0 => To::Keep,
+                1 => To::End(rng.below(5) as u32),
+                _ => To::Node(NodeId(1 + rng.below(nodes) as u32)),
+            };
+            let back = matches!(to, To::Node(to) if to.0 <= from);
+            let edge = Edge { to, bound: back.then_some(2) };
+            let on = on.parse().expect("verdicts");
+            edits.push(Edit::Connect { from: NodeId(from), on, edge, expected: None });
+        }
+    }
+    let exhausted = if rng.below(2) == 0 { Exhausted::Stop } else { Exhausted::Abort };
+    edits.push(Edit::Budget { budget: 1 + rng.below(8) as u32, exhausted });
+    chain.transaction(0, &edits)?;
+    Ok(chain)
+}
+
+/// Verdicts and packets are those of the programs run one after the other, on both engines, in
+/// test runs and on frames.
+#[test]
+fn random_chains_do_what_their_programs_do_one_by_one() -> Result<(), Error> {
+    for seed in 0..40 {
+        let mut rng = Rng(seed);
+        let session = Session::scratch()?;
+        let chain = random_chain(&session, &mut rng, "random")?;
+        let graph = chain.graph()?;
+        let object = session.load(data())?;
+        let mut runners = vec![
+            chain.runner()?,
+            chain.runner_with(Engine::Interp, Count::Runs)?,
+            chain.runner_with(Engine::Jit, Count::Timed)?,
+        ];
+        for _ in 0..30 {
+            let given = packet(&mut rng);
+            let (mut bytes, mut at, mut ran) = (given.clone(), NodeId(1), Vec::new());
+            let mut taken: Vec<(NodeId, Edge)> = Vec::new();
+            let want = loop {
+                let node = graph.node(at).expect("edges lead to nodes");
+                let program = object.program(&node.program.name)?;
+                let done = program.test_run(&Input::data(&bytes))?;
+                bytes = done.data_out.unwrap_or_default();
+                ran.push(at);
+                let edge = node.follow(done.retval);
+                let next = match edge.to {
+                    To::Keep => break done.retval,
+                    To::End(end) => break end,
+                    To::Node(next) => next,
+                };
+                let times = taken.iter().filter(|t| **t == (at, edge)).count();
+                if edge.bound.is_some_and(|bound| times >= bound as usize) {
+                    break done.retval;
+                }
+                taken.push((at, edge));
+                if ran.len() == graph.budget() as usize {
+                    let aborts = graph.exhausted() == Exhausted::Abort;
+                    break if aborts { 0 } else { done.retval };
+                }
+                at = next;
+            };
+            for runner in &mut runners {
+                let before = runner.stats();
+                let done = runner.test_run(&Input::data(&given))?;
+                assert_eq!((done.retval, done.data_out.as_ref()), (want, Some(&bytes)), "{seed}");
+                let after = runner.stats();
+                for id in graph.reachable() {
+                    let runs = |s: &skep::chain::Stats| s.nodes.get(&id).map_or(0, |n| n.runs());
+                    let times = ran.iter().filter(|n| **n == id).count() as u64;
+                    assert_eq!(runs(&after) - runs(&before), times, "seed {seed}: node {id}");
+                }
+                let (mut batch, mut verdicts) = (Batch::new(), port::Verdicts::default());
+                assert!(batch.push(Meta::default(), &given));
+                verdicts.reset(1);
+                runner.run(&mut batch, &mut verdicts)?;
+                let left = batch.frame(0).map(|f| f.bytes);
+                let raw = Verdict::from_raw(want, Target::default()).name();
+                assert_eq!((verdicts.all()[0].name(), left), (raw, Some(&bytes[..])), "{seed}");
+                let told = runner.explain(&Input::data(&given))?;
+                assert_eq!(told.visits.iter().map(|v| v.node).collect::<Vec<_>>(), ran);
+                assert_eq!((told.outcome.retval, told.outcome.data_out), (want, done.data_out));
+            }
+        }
+        let timed = runners.pop().expect("there are three").stats();
+        assert!(timed.nodes.values().any(|n| n.ns > 0));
+        let bytes: Vec<u64> = runners[0].stats().nodes.values().map(|n| n.bytes).collect();
+        assert_eq!(bytes, timed.nodes.values().map(|n| n.bytes).collect::<Vec<_>>());
+    }
+    Ok(())
+}
+
+#[test]
+fn explaining_shows_the_way_and_what_was_changed() -> Result<(), Error> {
+    let session = Session::scratch()?;
+    let object = session.load(data())?;
+    let chain = Chain::create(&session, "way", ProgramType::Xdp)?;
+    let on: Verdicts = "pass".parse().expect("a verdict");
+    let first = chain.add(object.program("mark")?, Place::First { on })?;
+    let second = chain.add(object.program("push")?, Place::After { node: first, on })?;
+    let told = chain.runner()?.explain(&Input::data(&[7; 64]))?;
+    let [mark, push] = &told.visits[..] else { panic!("{told:?}") };
+    assert_eq!((mark.node, mark.verdict, mark.to), (first, 2, To::Node(second)));
+    let [change] = &mark.changes[..] else { panic!("{mark:?}") };
+    assert_eq!((change.offset, &change.before[..]), (12, &[7, 7][..]));
+    assert_eq!(change.after, [0xbe, 0xe5]);
+    assert_eq!((push.verdict, push.to, push.head, push.tail), (3, To::Keep, 4, 0));
+    assert_eq!((told.outcome.retval, told.outcome.data_out.map(|d| d.len())), (3, Some(68)));
+    Ok(())
+}
+
+/// What another one changes is seen between batches, and what was counted before stays.
+#[test]
+fn a_runner_notices_changes_of_others() -> Result<(), Error> {
+    let session = Session::scratch()?;
+    let object = session.load(data())?;
+    let chain = Chain::create(&session, "fw", ProgramType::Xdp)?;
+    let mut runner = chain.runner()?;
+    let mut thread = runner.for_other_thread();
+    let input = Input::data(&[0; 20]);
+    assert_eq!(runner.test_run(&input)?.retval, 2, "a chain without programs passes");
+    assert!(!runner.refresh()?);
+    let other = Chain::open(&Session::open_in(session.dir().path())?, "fw")?;
+    let on: Verdicts = "pass".parse().expect("a verdict");
+    let node = other.add(object.program("drop_short")?, Place::First { on })?;
+    assert_eq!(runner.test_run(&input)?.retval, 2, "not before it looks");
+    assert!(runner.refresh()?);
+    assert_eq!((runner.test_run(&input)?.retval, thread.test_run(&input)?.retval), (1, 1));
+    assert!(!thread.refresh()?, "one thread looks for all");
+    let count = other.add(object.program("count")?, Place::First { on })?;
+    assert!(thread.refresh()?);
+    assert_eq!(runner.test_run(&input)?.retval, 1);
+    let stats = runner.stats();
+    assert_eq!((stats.nodes[&node].runs(), stats.nodes[&count].runs()), (2, 1));
+    assert_eq!(stats.nodes[&node].verdicts(), [("drop".to_owned(), 2)]);
+    assert_eq!(runner.graph().revision(), 3);
+    // Programs that are of no use to the chain leave it as it is.
+    let mut merged = runner.stats();
+    merged.merge(&thread.stats());
+    assert_eq!(merged.nodes[&node].runs(), 3);
+    Ok(())
+}
+
+#[test]
+fn one_of_two_writers_is_told_that_the_other_was_faster() -> Result<(), Error> {
+    let session = Session::scratch()?;
+    let object = session.load(data())?;
+    let chain = Chain::create(&session, "fw", ProgramType::Xdp)?;
+    let on = Verdicts::ANY;
+    let first = chain.add(object.program("mark")?, Place::First { on })?;
+    let seen = chain.graph()?.revision();
+    let remove = [Edit::Remove { node: first, bridge: Bridge::SameVerdict }];
+    assert_eq!(chain.validate(seen, &remove)?.nodes().count(), 0);
+    chain.add(object.program("count")?, Place::First { on })?;
+    let stale = chain.transaction(seen, &remove);
+    assert!(matches!(stale, Err(ChainError::Edit(EditError::Stale { expected: 2, is: 3 }))));
+    // Many writers at once lose nothing.
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for _ in 0..20 {
+                    let program = object.program("count").expect("it is there");
+                    chain.add(program, Place::Loose).expect("it can be added");
+                }
+            });
+        }
+    });
+    let graph = chain.graph()?;
+    assert_eq!((graph.nodes().count(), graph.revision()), (42, 43));
+    Ok(())
+}
+
+/// Programs and maps of a chain outlive who loaded them, and go with it.
+#[test]
+fn a_chain_keeps_its_programs_and_their_maps() -> Result<(), Error> {
+    let session = Session::scratch()?;
+    let dir = session.dir();
+    let on = Verdicts::ANY;
+    {
+        let object = session.load(data())?;
+        let chain = Chain::create(&session, "kept", ProgramType::Xdp)?;
+        chain.add(object.program("count")?, Place::First { on })?;
+        chain.pin()?;
+        assert!(matches!(chain.pin(), Err(ChainError::Pin { what: "make", .. })));
+    }
+    let collect = || dir.collect().expect("the directory is there");
+    collect();
+    let programs = || dir.ids(skep::dir::Kind::Program).expect("it is there").len();
+    assert_eq!((programs(), dir.ids(skep::dir::Kind::Map).expect("it is there").len()), (1, 1));
+    let chain = Chain::open(&session, "kept")?;
+    assert_eq!(Chain::open(&session, &chain.id().to_string())?.name(), "kept");
+    let mut runner = chain.runner()?;
+    assert_eq!(runner.test_run(&Input::data(&[0; 20]))?.retval, 2);
+    chain.delete()?;
+    // Who runs it goes on.
+    collect();
+    assert_eq!(runner.test_run(&Input::data(&[0; 20]))?.retval, 2);
+    drop(runner);
+    collect();
+    assert_eq!((programs(), dir.ids(skep::dir::Kind::Map).expect("it is there").len()), (0, 0));
+    let gone = Chain::open(&session, "kept").map(drop);
+    assert!(matches!(gone, Err(ChainError::NotThere { .. })));
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_is_refused_by_name() -> Result<(), Error> {
+    let session = Session::scratch()?;
+    let object = session.load(data())?;
+    for name in ["", "1", "9lives", "a/b", "..", "a b", "ü"] {
+        let made = Chain::create(&session, name, ProgramType::Xdp);
+        assert!(matches!(made, Err(ChainError::Name { .. })), "{name}");
+    }
+    let chain = Chain::create(&session, "fw", ProgramType::Xdp)?;
+    let again = Chain::create(&session, "fw", ProgramType::Xdp);
+    assert!(matches!(again, Err(ChainError::Exists { .. })));
+    let tc = Chain::create(&session, "tc", ProgramType::SchedCls)?;
+    let other = tc.add(object.program("count")?, Place::Loose);
+    assert!(matches!(other, Err(ChainError::Edit(EditError::Kind { what: "type", .. }))));
+    let elsewhere = Session::scratch()?;
+    let foreign = elsewhere.load(data())?;
+    let other = chain.add(foreign.program("count")?, Place::Loose);
+    assert!(matches!(other, Err(ChainError::OtherDirectory { .. })));
+    Ok(())
+}
+
+/// The authors' wishes, as libxdp reads them.
+#[test]
+fn run_configs_are_read_from_the_types() -> Result<(), Box<dyn std::error::Error>> {
+    let object = Object::parse(&std::fs::read(data())?)?;
+    let btf = object.btf.as_deref().ok_or("it has types")?;
+    let config = |priority, actions| priority::RunConfig { priority, actions };
+    // XDP_DROP is added to XDP_PASS; XDP_TX takes the place of XDP_PASS.
+    assert_eq!(run_config(btf, "drop_short"), config(10, 1 << 2 | 1 << 1));
+    assert_eq!(run_config(btf, "mark"), config(60, 1 << 3));
+    assert_eq!(run_config(btf, "count"), config(50, 1 << 2));
+    assert_eq!(run_config(btf, "drop"), config(50, 1 << 2));
+    Ok(())
+}
+
+/// Frames without end, until the sink has one; after some of them, somebody changes the chain.
+struct Frames<'a> {
+    chain: &'a Chain,
+    edit: Option<Edit>,
+    received: u32,
+    dropped: Arc<AtomicBool>,
+}
+
+impl Source for Frames<'_> {
+    fn receive(&mut self, batch: &mut Batch, _: Duration) -> Result<Received, PortError> {
+        self.received += 1;
+        if self.dropped.load(Relaxed) {
+            return Ok(Received::End);
+        }
+        if self.received == 3
+            && let Some(edit) = self.edit.take()
+        {
+            self.chain.transaction(0, &[edit]).expect("it can be changed");
+        }
+        while batch.push(Meta::default(), &[0; 20]) {}
+        Ok(Received::Frames)
+    }
+}
+
+struct Dropped(Arc<AtomicBool>);
+
+impl Sink for Dropped {
+    fn send(&mut self, _: &Batch, frames: &[u16]) -> Result<Sent, PortError> {
+        self.0.store(!frames.is_empty(), Relaxed);
+        Ok(Sent::default())
+    }
+}
+
+/// Packets that are pumped meet a change as soon as somebody made it.
+#[test]
+fn a_change_is_noticed_while_packets_are_pumped() -> Result<(), Error> {
+    let session = Session::scratch()?;
+    let object = session.load(data())?;
+    let chain = Chain::create(&session, "fw", ProgramType::Xdp)?;
+    let on: Verdicts = "pass".parse().expect("a verdict");
+    chain.add(object.program("count")?, Place::First { on })?;
+    let (_file, program) =
+        skep::chain::stored_program(&session, object.program("drop_short")?.id())?;
+    let edit = Some(Edit::Add { program, place: Place::First { on } });
+    let dropped = Arc::new(AtomicBool::new(false));
+    let mut source = Frames { chain: &chain, edit, received: 0, dropped: Arc::clone(&dropped) };
+    let mut outputs = Outputs::new();
+    let sink = outputs.add(Box::new(Dropped(dropped)));
+    outputs.send_verdict(1, sink);
+    let mut runner = chain.runner()?;
+    let until = Until { packets: Some(2_000_000), ..Until::default() };
+    let stats = runner.pump(&mut source, &mut outputs, &until)?;
+    assert!(runner.take_stale().is_none());
+    let [_, drop, pass, ..] = stats.verdicts;
+    assert_eq!(drop + pass, stats.packets);
+    assert!(pass >= 128 && drop >= 1, "{stats:?}");
+    let nodes = runner.stats().nodes;
+    let runs: Vec<u64> = nodes.values().map(|n| n.runs()).collect();
+    assert_eq!(runs, [pass, drop], "what is dropped does not come to the old program");
+    Ok(())
+}
