@@ -8,6 +8,7 @@
 mod agent;
 mod args;
 mod calibrate;
+mod chain;
 mod directory;
 mod doctor;
 mod entries;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args, printer),
         Command::Prog(command) => prog::run(command, printer),
         Command::Map(args) => map::run(&args.command, printer),
+        Command::Chain(command) => chain::run(command, printer),
         Command::Vma(command) => vma::run(command, printer),
         Command::Doctor(args) => doctor::run(args.json, printer),
     };

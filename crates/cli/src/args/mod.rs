@@ -1,5 +1,6 @@
 //! The command line: one definition for parsing and help.
 
+mod chain;
 mod map;
 mod object;
 mod output;
@@ -11,6 +12,7 @@ mod vma;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
+pub use chain::{BenchArgs, ChainCommand, ExplainArgs, PlaceArgs};
 pub use map::{
     CopyArgs, CreateArgs, DeleteArgs, DumpArgs, KernelSide, LoadArgs, LookupArgs, MapArgs,
     MapCommand, MapsArgs, RangeArgs, TakeHow,
@@ -63,6 +65,9 @@ pub enum Command {
     Prog(ProgCommand),
     /// List, read and change maps, also while a command runs and after it was killed
     Map(MapsArgs),
+    /// Put packet programs in sequence, the next one chosen by the verdict of the one before
+    #[command(subcommand, after_help = chain::HELP)]
+    Chain(ChainCommand),
     /// Show what is mapped in a process
     #[command(subcommand)]
     Vma(VmaCommand),

@@ -20,6 +20,8 @@ use crate::failure::{Failure, Result};
 use crate::printer::{Output, Printer};
 use crate::value::hex;
 
+pub use run::read_all;
+
 /// Does what was asked for.
 pub fn run(command: &ProgCommand, printer: Printer) -> Result<u8> {
     match command {
@@ -43,7 +45,7 @@ fn is_file(text: &str) -> bool {
 }
 
 /// Finds a program of an object by its function's name, or by its section's when that has no other.
-fn find(object: &Object, path: &Path, wanted: &str) -> Result<usize> {
+pub fn find(object: &Object, path: &Path, wanted: &str) -> Result<usize> {
     let list = |which: &mut dyn Iterator<Item = usize>| {
         let names: Vec<String> = which
             .filter_map(|i| object.programs.get(i))

@@ -170,7 +170,8 @@ fn inputs(args: &ProgRunArgs) -> Result<Vec<Files>> {
     Ok((0..runs).map(|run| (pick(&packets, run), pick(&contexts, run))).collect())
 }
 
-fn read_all(paths: &[PathBuf]) -> Result<Vec<Vec<u8>>> {
+/// Reads inputs; `-` is stdin.
+pub fn read_all(paths: &[PathBuf]) -> Result<Vec<Vec<u8>>> {
     paths.iter().map(|path| read(path)).collect()
 }
 

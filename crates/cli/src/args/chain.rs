@@ -1,0 +1,166 @@
+//! Arguments of `skep chain`.
+
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args, Subcommand};
+
+use super::output::JsonArgs;
+use super::prog::EngineName;
+
+pub const HELP: &str = "\
+A chain is packet programs in sequence: the next one is chosen by the verdict of the one before. It
+is an object of the skep directory, with a name and an id; whoever runs it notices changes between
+packets. Verdicts are `aborted`, `drop`, `pass`, `tx`, `redirect`, `next`, a number from 0 to 31, a
+range `0-3`, several with commas between, or `*` for all that have no edge of their own.
+
+CHAIN is a name or an id. `explain` and `bench` also take a file: docs/chains.md describes them.
+
+Examples:
+  skep chain create fw
+  skep chain add fw filter.bpf.o:drop_short
+  skep chain add fw count.bpf.o:count --after 1 --on pass,drop
+  skep chain show fw
+  skep chain explain fw --data-in packet.bin";
+
+/// What to do with chains.
+#[derive(Subcommand, Debug)]
+pub enum ChainCommand {
+    /// Make a chain: an empty one, or what a file, or all `.toml` files of a directory, describe
+    Create {
+        /// The name
+        name: String,
+        /// The file or directory
+        #[arg(value_name = "FILE|DIRECTORY")]
+        from: Option<PathBuf>,
+        /// Type of the programs
+        #[arg(long = "type", default_value = "xdp", value_name = "TYPE", conflicts_with = "from")]
+        prog_type: String,
+    },
+    /// Add a program
+    Add {
+        /// The chain
+        chain: String,
+        /// The object file and the program in it
+        #[arg(value_name = "OBJECT:PROGRAM")]
+        program: String,
+        /// Where it goes
+        #[command(flatten)]
+        place: PlaceArgs,
+    },
+    /// Take a program out, or remove a whole chain
+    Del {
+        /// The chain
+        chain: String,
+        /// The program's node; without, the chain is removed
+        node: Option<u32>,
+        /// What becomes of the edges that led there: `same` (they lead where the node's edge of the
+        /// same verdict led), `wildcard` (where its wildcard led), or a verdict to end with
+        #[arg(long, value_name = "HOW", default_value = "same")]
+        bridge: String,
+    },
+    /// Put a program elsewhere
+    Move {
+        /// The chain
+        chain: String,
+        /// The program's node
+        node: u32,
+        /// Where it goes
+        #[command(flatten)]
+        place: PlaceArgs,
+    },
+    /// Make verdicts of a program lead somewhere
+    Connect {
+        /// The chain
+        chain: String,
+        /// The program's node
+        from: u32,
+        /// The verdicts
+        #[arg(long, value_name = "VERDICTS")]
+        on: String,
+        /// A node, `end:VERDICT`, `keep` (end with the program's verdict), or `none`
+        #[arg(long, value_name = "TARGET")]
+        to: String,
+        /// How often a packet may go this way: for edges that lead back
+        #[arg(long, value_name = "N")]
+        times: Option<u32>,
+    },
+    /// Show a chain
+    #[command(group(ArgGroup::new("picture")))]
+    Show {
+        /// The chain
+        chain: String,
+        /// Print one JSON document
+        #[arg(long, group = "picture")]
+        json: bool,
+        /// Print the graph in the language of graphviz
+        #[arg(long, group = "picture")]
+        dot: bool,
+        /// Print the graph as an SVG
+        #[arg(long, group = "picture")]
+        svg: bool,
+    },
+    /// List all chains
+    List(JsonArgs),
+    /// Keep a chain when nobody uses it, as `create` does
+    Pin {
+        /// The chain
+        chain: String,
+    },
+    /// Let a chain go when nobody uses it
+    Unpin {
+        /// The chain
+        chain: String,
+    },
+    /// Show the way of packets through a chain, and what each program changes
+    Explain(ExplainArgs),
+    /// Measure what a chain takes for a packet, and each program of it
+    Bench(BenchArgs),
+}
+
+/// Where a program goes.
+#[derive(Args, Debug)]
+pub struct PlaceArgs {
+    /// Behind this node [default: the last one that the first verdict of `--on` leads to]
+    #[arg(long, value_name = "NODE", conflicts_with = "first")]
+    pub after: Option<u32>,
+    /// Before all others
+    #[arg(long)]
+    pub first: bool,
+    /// Upon these verdicts of the program before; with --first, of the new program
+    #[arg(long, value_name = "VERDICTS", default_value = "pass")]
+    pub on: String,
+}
+
+/// Which packets are explained.
+#[derive(Args, Debug)]
+pub struct ExplainArgs {
+    /// The chain, or a file that describes one
+    #[arg(value_name = "CHAIN|FILE")]
+    pub chain: String,
+    /// A packet; can be repeated, `-` reads stdin
+    #[arg(long, value_name = "FILE", required = true)]
+    pub data_in: Vec<PathBuf>,
+    /// How the result looks
+    #[command(flatten)]
+    pub format: JsonArgs,
+}
+
+/// What is measured.
+#[derive(Args, Debug)]
+pub struct BenchArgs {
+    /// The chain, or a file that describes one
+    #[arg(value_name = "CHAIN|FILE")]
+    pub chain: String,
+    /// The packet; `-` reads stdin
+    #[arg(long, value_name = "FILE")]
+    pub data_in: PathBuf,
+    /// How often the packet goes through the chain
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    pub repeat: u32,
+    /// How programs run
+    #[arg(long, value_enum, default_value = "jit")]
+    pub engine: EngineName,
+    /// How the result looks
+    #[command(flatten)]
+    pub format: JsonArgs,
+}

@@ -1,0 +1,129 @@
+//! Changes of a chain: created, and programs added, moved, connected and taken out.
+
+use skep::Session;
+use skep::chain::{Bridge, Chain, Edge, Edit, Graph, NodeId, Place, To, verdicts};
+use skep::isa::sec;
+
+use super::load::{self, Loads};
+use super::{failed, open, verdicts as parse_verdicts};
+use crate::args::PlaceArgs;
+use crate::directory;
+use crate::failure::{Failure, Result};
+use crate::printer::Printer;
+
+/// Makes a chain without programs, and pins it.
+pub fn create(name: &str, prog_type: &str, printer: Printer) -> Result<u8> {
+    let session = Session::open_in(directory::create()?.path())?;
+    let prog_type = sec::SECTIONS
+        .iter()
+        .map(|s| s.prog)
+        .find(|p| p.name() == prog_type)
+        .ok_or_else(|| Failure::environment(format!("`{prog_type}` is not a program type")))?;
+    let chain = Chain::create(&session, name, prog_type).map_err(failed)?;
+    chain.pin()?;
+    printer.note(&format!("chain {} `{name}`", chain.id()));
+    Ok(0)
+}
+
+/// Removes a chain.
+pub fn delete(chain: &str) -> Result<u8> {
+    open(chain)?.1.delete()?;
+    Ok(0)
+}
+
+/// Finds where the arguments mean: `moved` is a node that is there already.
+fn place(graph: &Graph, args: &PlaceArgs, moved: Option<NodeId>) -> Result<Place> {
+    let on = parse_verdicts(&args.on)?;
+    if args.first || graph.entry().is_none() {
+        return Ok(Place::First { on });
+    }
+    if let Some(node) = args.after {
+        return Ok(Place::After { node: NodeId(node), on });
+    }
+    // The last one on the way of the first verdict.
+    let verdict = (0..=31).chain([u32::MAX]).find(|v| on.contains(*v)).unwrap_or(0);
+    let mut node = graph.entry().unwrap_or(NodeId(0));
+    for _ in 0..graph.nodes().count() {
+        match graph.node(node).map(|n| n.follow(verdict).to) {
+            Some(To::Node(next)) if Some(next) != moved => node = next,
+            _ => break,
+        }
+    }
+    Ok(if Some(node) == moved { Place::First { on } } else { Place::After { node, on } })
+}
+
+/// Adds a program.
+pub fn add(chain: &str, program: &str, args: &PlaceArgs, printer: Printer) -> Result<u8> {
+    let (session, chain) = open(chain)?;
+    let (object, name) = load::split(program)?;
+    let graph = chain.graph()?;
+    let place = place(&graph, args, None)?;
+    let loads = Loads::new(session.dir(), object, &[name])?;
+    let edit = Edit::Add { program: loads.program(name)?, place };
+    let (_, added) = chain.transaction(graph.revision(), &[edit]).map_err(failed)?;
+    for node in added {
+        printer.note(&format!("node {node}"));
+    }
+    Ok(0)
+}
+
+/// Takes a program out.
+pub fn remove(chain: &str, node: u32, bridge: &str, printer: Printer) -> Result<u8> {
+    let bridge = match bridge {
+        "same" => Bridge::SameVerdict,
+        "wildcard" => Bridge::Wildcard,
+        verdict => Bridge::End(verdicts::parse(verdict).map_err(|_| {
+            let text = format!("--bridge: `{verdict}` is no verdict, and not `same` or `wildcard`");
+            Failure::environment(text)
+        })?),
+    };
+    change(chain, &[Edit::Remove { node: NodeId(node), bridge }], printer)
+}
+
+/// Puts a program elsewhere.
+pub fn move_node(chain: &str, node: u32, args: &PlaceArgs, printer: Printer) -> Result<u8> {
+    let node = NodeId(node);
+    let place = place(&open(chain)?.1.graph()?, args, Some(node))?;
+    let bridge = Bridge::SameVerdict;
+    change(chain, &[Edit::Move { node, place, bridge }], printer)
+}
+
+/// Makes verdicts lead somewhere; `to` is the target, and how often.
+pub fn connect(
+    chain: &str,
+    from: u32,
+    on: &str,
+    (to, times): (&str, Option<u32>),
+    printer: Printer,
+) -> Result<u8> {
+    let (from, on) = (NodeId(from), parse_verdicts(on)?);
+    let edit = match to {
+        "none" => Edit::Disconnect { from, on },
+        to => {
+            let edge = Edge { to: target(to)?, bound: times };
+            Edit::Connect { from, on, edge, expected: None }
+        }
+    };
+    change(chain, &[edit], printer)
+}
+
+fn target(text: &str) -> Result<To> {
+    if text == "keep" {
+        return Ok(To::Keep);
+    }
+    let end = text.strip_prefix("end:").map(verdicts::parse);
+    if let Some(Ok(verdict)) = end {
+        return Ok(To::End(verdict));
+    }
+    text.parse().map(|n| To::Node(NodeId(n))).map_err(|_| {
+        Failure::environment(format!("--to: `{text}` is no target"))
+            .hint("give a node's number, `end:VERDICT`, `keep` or `none`")
+    })
+}
+
+fn change(chain: &str, edits: &[Edit], printer: Printer) -> Result<u8> {
+    let (_, chain) = open(chain)?;
+    let (graph, _) = chain.transaction(0, edits).map_err(failed)?;
+    printer.note(&format!("revision {}", graph.revision()));
+    Ok(0)
+}

@@ -1,0 +1,158 @@
+//! Chains tried: the way of a packet, and what it takes.
+
+use std::path::Path;
+
+use serde_json::{Value as Json, json};
+use skep::Session;
+use skep::chain::{Chain, ChainRunner, Count, Explained, Graph, Stats, To, picture, verdicts};
+use skep::test_run::{Engine, Input};
+
+use super::file::Plan;
+use super::load::Loads;
+use super::{failed, open, show};
+use crate::args::{BenchArgs, EngineName, ExplainArgs};
+use crate::failure::Result;
+use crate::printer::{Output, Printer};
+use crate::units;
+use crate::value::hex;
+
+/// A chain to be run, and what keeps it.
+struct Opened {
+    chain: Chain,
+    _session: Session,
+    _loads: Vec<Loads>,
+}
+
+/// Opens a chain by name or id, or makes one of a file for this process alone.
+fn chain(text: &str) -> Result<Opened> {
+    let path = Path::new(text);
+    if !text.contains('/') && !text.ends_with(".toml") {
+        let (session, chain) = open(text)?;
+        return Ok(Opened { chain, _session: session, _loads: Vec::new() });
+    }
+    let session = Session::scratch()?;
+    let (chain, loads) = Plan::read(path)?.create(&session, "file")?;
+    Ok(Opened { chain, _session: session, _loads: loads })
+}
+
+/// Shows the way of each packet.
+pub fn explain(args: &ExplainArgs, printer: Printer) -> Result<u8> {
+    let packets = crate::prog::read_all(&args.data_in)?;
+    let opened = chain(&args.chain)?;
+    let mut runner = opened.chain.runner().map_err(failed)?;
+    let mut all = Vec::new();
+    for packet in &packets {
+        all.push(runner.explain(&Input::data(packet)).map_err(failed)?);
+    }
+    if args.format.json {
+        printer.json(Output::Stdout, &all.iter().map(json_of).collect::<Json>())?;
+        return Ok(0);
+    }
+    printer.data(Output::Stdout, |out| {
+        for (n, told) in all.iter().enumerate() {
+            let verdict = verdicts::name(told.outcome.retval);
+            writeln!(out, "packet {}  {verdict}", n + 1)?;
+            told.visits.iter().try_for_each(|visit| {
+                let to = match visit.to {
+                    _ if visit.refused => "used up".to_owned(),
+                    To::Node(id) => format!("node {id}"),
+                    To::End(verdict) => format!("end: {}", verdicts::name(verdict)),
+                    To::Keep => "end".to_owned(),
+                };
+                let said = verdicts::name(visit.verdict);
+                writeln!(out, "  {} {}  {said} -> {to}", visit.node, visit.program)?;
+                for (what, bytes) in [("start", visit.head), ("end", visit.tail)] {
+                    if bytes != 0 {
+                        writeln!(out, "      {what} {bytes:+} bytes")?;
+                    }
+                }
+                visit.changes.iter().try_for_each(|c| {
+                    let (before, after) = (hex(&c.before), hex(&c.after));
+                    writeln!(out, "      byte {}: {before} -> {after}", c.offset)
+                })
+            })?;
+        }
+        Ok(())
+    })?;
+    Ok(0)
+}
+
+fn json_of(told: &Explained) -> Json {
+    let visits = told.visits.iter().map(|v| {
+        let changes = v
+            .changes
+            .iter()
+            .map(|c| json!({"offset": c.offset, "before": hex(&c.before), "after": hex(&c.after)}));
+        json!({
+            "node": v.node.0, "program": v.program, "verdict": verdicts::name(v.verdict),
+            "to": show::target(v.to), "refused": v.refused, "head": v.head, "tail": v.tail,
+            "changes": changes.collect::<Json>(),
+        })
+    });
+    json!({
+        "verdict": verdicts::name(told.outcome.retval),
+        "data_out": told.outcome.data_out.as_ref().map(|d| hex(d)),
+        "path": visits.collect::<Json>(),
+    })
+}
+
+/// Measures a chain: without counting, counting, and with the time of each program.
+pub fn bench(args: &BenchArgs, printer: Printer) -> Result<u8> {
+    let packets = crate::prog::read_all(std::slice::from_ref(&args.data_in))?;
+    let packet = packets.first().map(Vec::as_slice).unwrap_or_default();
+    let opened = chain(&args.chain)?;
+    let engine = match args.engine {
+        EngineName::Jit => Engine::Jit,
+        EngineName::Interp => Engine::Interp,
+    };
+    let run = |count: Count| -> Result<(u64, u32, ChainRunner)> {
+        let mut runner = opened.chain.runner_with(engine, count).map_err(failed)?;
+        let input = Input { repeat: args.repeat, ..Input::data(packet) };
+        let done = runner.test_run(&input).map_err(failed)?;
+        Ok((done.duration_ns, done.retval, runner))
+    };
+    let (bare, verdict, _) = run(Count::Off)?;
+    let (counted, _, _) = run(Count::Runs)?;
+    let (timed, _, mut runner) = run(Count::Timed)?;
+    let (stats, graph) = (runner.stats(), runner.graph().clone());
+    if args.format.json {
+        let result = json!({
+            "runs": args.repeat, "verdict": verdicts::name(verdict), "ns": bare,
+            "counted_ns": counted, "timed_ns": timed, "nodes": nodes(&graph, &stats),
+            "edges": edges(&stats),
+        });
+        printer.json(Output::Stdout, &result)?;
+        return Ok(0);
+    }
+    printer.data(Output::Stdout, |out| {
+        let [bare, counted, timed] = [bare, counted, timed].map(units::time);
+        writeln!(out, "{} runs  {}", args.repeat, verdicts::name(verdict))?;
+        writeln!(out, "{bare} a run, {counted} counting, {timed} with the time of each program")?;
+        out.write_all(picture::text(&graph, Some(&stats)).as_bytes())
+    })?;
+    Ok(0)
+}
+
+/// What was counted of each node.
+fn nodes(graph: &Graph, stats: &Stats) -> Json {
+    let node = |(id, counted): (&skep::chain::NodeId, &skep::chain::NodeStats)| {
+        let by_name: serde_json::Map<String, Json> =
+            counted.verdicts().into_iter().map(|(name, n)| (name, json!(n))).collect();
+        json!({
+            "node": id.0, "program": graph.node(*id).map(|n| n.program.name.as_str()),
+            "runs": counted.runs(), "bytes": counted.bytes, "ns": counted.ns, "verdicts": by_name,
+        })
+    };
+    stats.nodes.iter().map(node).collect()
+}
+
+/// What was counted of each edge.
+fn edges(stats: &Stats) -> Json {
+    let edge = |((from, on, to), counted): &(skep::chain::EdgeKey, skep::chain::EdgeStats)| {
+        json!({
+            "from": from.0, "on": on.to_string(), "to": show::target(*to),
+            "taken": counted.taken, "refused": counted.refused,
+        })
+    };
+    stats.edges.iter().map(edge).collect()
+}

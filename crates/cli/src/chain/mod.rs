@@ -1,0 +1,74 @@
+//! `skep chain`: packet programs in sequence, made, changed, shown and tried.
+
+mod change;
+mod explain;
+mod file;
+mod load;
+mod show;
+
+use skep::Session;
+use skep::chain::{Chain, ChainError, UnknownVerdict, Verdicts};
+
+use crate::args::ChainCommand;
+use crate::directory;
+use crate::failure::{FAILED, Failure, Result};
+use crate::printer::Printer;
+
+/// Does what was asked for.
+pub fn run(command: &ChainCommand, printer: Printer) -> Result<u8> {
+    match command {
+        ChainCommand::Create { name, from, prog_type } => match from {
+            Some(path) => file::create(name, path, printer),
+            None => change::create(name, prog_type, printer),
+        },
+        ChainCommand::Add { chain, program, place } => change::add(chain, program, place, printer),
+        ChainCommand::Del { chain, node: None, .. } => change::delete(chain),
+        ChainCommand::Del { chain, node: Some(node), bridge } => {
+            change::remove(chain, *node, bridge, printer)
+        }
+        ChainCommand::Move { chain, node, place } => {
+            change::move_node(chain, *node, place, printer)
+        }
+        ChainCommand::Connect { chain, from, on, to, times } => {
+            change::connect(chain, *from, on, (to, *times), printer)
+        }
+        ChainCommand::Show { chain, json, dot, svg } => {
+            show::show(chain, [*json, *dot, *svg], printer)
+        }
+        ChainCommand::List(format) => show::list(format.json, printer),
+        ChainCommand::Pin { chain } => Ok(open(chain)?.1.pin().map(|()| 0)?),
+        ChainCommand::Unpin { chain } => Ok(open(chain)?.1.unpin().map(|()| 0)?),
+        ChainCommand::Explain(args) => explain::explain(args, printer),
+        ChainCommand::Bench(args) => explain::bench(args, printer),
+    }
+}
+
+/// Opens a chain of the skep directory.
+fn open(chain: &str) -> Result<(Session, Chain)> {
+    let session = Session::open_in(directory::open()?.path())?;
+    let found = Chain::open(&session, chain).map_err(|e| match e {
+        ChainError::NotThere { .. } => {
+            Failure { status: FAILED, ..Failure::from(e) }.hint("`skep chain list` shows all")
+        }
+        e => failed(e),
+    })?;
+    Ok((session, found))
+}
+
+/// What was asked for cannot be: status 1 where the chain says no, 2 where the environment does.
+fn failed(error: ChainError) -> Failure {
+    let refused = matches!(
+        error,
+        ChainError::Edit(_)
+            | ChainError::Exists { .. }
+            | ChainError::Name { .. }
+            | ChainError::NotThere { .. }
+    );
+    let failure = Failure::from(error);
+    if refused { Failure { status: FAILED, ..failure } } else { failure }
+}
+
+/// Reads verdicts of an option.
+fn verdicts(text: &str) -> Result<Verdicts> {
+    text.parse().map_err(|e: UnknownVerdict| Failure::environment(format!("--on: {e}")))
+}

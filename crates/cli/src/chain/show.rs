@@ -1,0 +1,90 @@
+//! Chains listed and drawn.
+
+use serde_json::{Value as Json, json};
+use skep::Session;
+use skep::chain::{Chain, Exhausted, Graph, To, picture, verdicts};
+
+use super::open;
+use crate::directory;
+use crate::failure::Result;
+use crate::printer::{Output, Printer};
+
+/// Lists all chains.
+pub fn list(is_json: bool, printer: Printer) -> Result<u8> {
+    let session = Session::open_in(directory::open()?.path())?;
+    let chains = Chain::all(&session)?;
+    let rows: Vec<(&Chain, Graph, &str)> = chains
+        .iter()
+        .filter_map(|c| Some((c, c.graph().ok()?, c.prog_type().ok()?.name())))
+        .collect();
+    if is_json {
+        let all: Json =
+            rows.iter().map(|(chain, graph, kind)| describe(chain, kind, graph)).collect();
+        printer.json(Output::Stdout, &all)?;
+        return Ok(0);
+    }
+    printer.data(Output::Stdout, |out| {
+        for (chain, graph, kind) in &rows {
+            let (id, name) = (chain.id(), chain.name());
+            let (programs, revision) = (graph.nodes().count(), graph.revision());
+            writeln!(out, "{id:>4}  {name:<20}  {kind}  {programs} programs  revision {revision}")?;
+        }
+        Ok(())
+    })?;
+    Ok(0)
+}
+
+/// Shows one chain: `picture` asks for JSON, DOT or SVG.
+pub fn show(chain: &str, [is_json, dot, svg]: [bool; 3], printer: Printer) -> Result<u8> {
+    let (_, chain) = open(chain)?;
+    let graph = chain.graph()?;
+    let kind = chain.prog_type()?.name();
+    if is_json {
+        printer.json(Output::Stdout, &describe(&chain, kind, &graph))?;
+        return Ok(0);
+    }
+    let text = if dot {
+        picture::dot(&graph, None)
+    } else if svg {
+        picture::svg(&graph, None)
+    } else {
+        let (id, name, revision) = (chain.id(), chain.name(), graph.revision());
+        let budget = match graph.exhausted() {
+            Exhausted::Abort => format!("{} programs, then aborted", graph.budget()),
+            _ => format!("{} programs", graph.budget()),
+        };
+        let head = format!("chain {id}  {name}  {kind}  revision {revision}  at most {budget}\n");
+        head + &picture::text(&graph, None)
+    };
+    printer.data(Output::Stdout, |out| out.write_all(text.as_bytes()))?;
+    Ok(0)
+}
+
+/// A chain as JSON.
+fn describe(chain: &Chain, kind: &str, graph: &Graph) -> Json {
+    let node = |(id, node): (skep::chain::NodeId, &skep::chain::Node)| {
+        let edges = node.edges().into_iter().map(
+            |(on, edge)| json!({"on": on.to_string(), "to": target(edge.to), "bound": edge.bound}),
+        );
+        json!({
+            "node": id.0, "program": node.program.name, "program_id": node.program.id,
+            "edges": edges.collect::<Json>(),
+        })
+    };
+    json!({
+        "id": chain.id(), "name": chain.name(), "type": kind, "revision": graph.revision(),
+        "budget": graph.budget(),
+        "exhausted": if graph.exhausted() == Exhausted::Abort { "abort" } else { "stop" },
+        "entry": graph.entry().map(|id| id.0),
+        "nodes": graph.nodes().map(node).collect::<Json>(),
+    })
+}
+
+/// Where an edge leads, as JSON: a node, an end with a verdict, or `"keep"`.
+pub fn target(to: To) -> Json {
+    match to {
+        To::Node(id) => json!({"node": id.0}),
+        To::End(verdict) => json!({"end": verdicts::name(verdict)}),
+        To::Keep => json!("keep"),
+    }
+}

@@ -1,0 +1,194 @@
+//! `skep chain`: the guide's commands and files, and what is said about wrong ones.
+
+mod common;
+
+use common::{Skep, json, text};
+use serde_json::json;
+
+const GUIDE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/chains.md"));
+
+/// The blocks of a page: language and text.
+fn blocks(page: &str) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    let mut lines = page.lines();
+    while let Some(line) = lines.next() {
+        if let Some(language) = line.strip_prefix("```") {
+            let body: Vec<&str> = lines.by_ref().take_while(|l| *l != "```").collect();
+            all.push((language.to_owned(), body.join("\n") + "\n"));
+        }
+    }
+    all
+}
+
+/// A directory with the object of the guide, and its packet.
+fn prepared() -> Skep {
+    let skep = Skep::new();
+    let object = concat!(env!("CARGO_MANIFEST_DIR"), "/../skep/tests/data/chain.bpf.o");
+    std::fs::copy(object, skep.path("chain.bpf.o")).unwrap();
+    std::fs::write(skep.path("packet.bin"), [0; 64]).unwrap();
+    std::fs::write(skep.path("short.bin"), [0; 20]).unwrap();
+    skep
+}
+
+/// Files of the guide are where they say, and the last command of a block of commands prints the
+/// block of text behind it.
+#[test]
+fn the_guide_is_true() {
+    let skep = prepared();
+    let (mut printed, mut compared) = (None, 0);
+    for (language, body) in blocks(GUIDE) {
+        match language.as_str() {
+            "toml" => {
+                let name = body.lines().next().and_then(|l| l.strip_prefix("# ")).unwrap();
+                std::fs::write(skep.path(name), &body).unwrap();
+            }
+            "sh" => {
+                for line in body.lines() {
+                    let words = line.split(' ').map(|w| match w.trim_matches('\'') {
+                        w if w.contains(".bpf.o:")
+                            || w.ends_with(".toml")
+                            || w.ends_with(".bin") =>
+                        {
+                            skep.path(w).display().to_string()
+                        }
+                        w => w.to_owned(),
+                    });
+                    let ended = skep.run(words.skip(1).chain(["--quiet".to_owned()]));
+                    printed = Some(text(&ended.stdout) + &text(&ended.stderr));
+                }
+            }
+            "text" => {
+                assert_eq!(printed.take().as_ref(), Some(&body));
+                compared += 1;
+            }
+            other => panic!("a block of `{other}`"),
+        }
+    }
+    assert_eq!(compared, 6);
+}
+
+#[test]
+fn a_chain_is_made_shown_and_removed() {
+    let skep = prepared();
+    let path = |name: &str| skep.path(name).display().to_string();
+    let done = |args: &[&str]| {
+        let ended = skep.run(args);
+        assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+        ended
+    };
+    done(&["chain", "create", "fw"]);
+    let object = path("chain.bpf.o");
+    done(&["chain", "add", "fw", &format!("{object}:drop_short")]);
+    done(&["chain", "add", "fw", &format!("{object}:push")]);
+    let shown = json(&done(&["chain", "show", "fw", "--json"]).stdout);
+    let edges = json!([{"on": "pass", "to": {"node": 2}, "bound": null}]);
+    assert_eq!(
+        shown,
+        json!({
+            "id": 1, "name": "fw", "type": "xdp", "revision": 3, "budget": 32, "exhausted": "stop",
+            "entry": 1,
+            "nodes": [
+                {"node": 1, "program": "drop_short", "program_id": 1, "edges": edges},
+                {"node": 2, "program": "push", "program_id": 2, "edges": []},
+            ],
+        })
+    );
+    assert_eq!(json(&done(&["chain", "list", "--json"]).stdout), json!([shown]));
+    let dot = text(&done(&["chain", "show", "fw", "--dot"]).stdout);
+    assert!(dot.contains("n1 -> n2 [label=\"pass\"];"), "{dot}");
+    let svg = text(&done(&["chain", "show", "1", "--svg"]).stdout);
+    assert!(svg.starts_with("<svg ") && svg.contains(">2 push<"), "{svg}");
+    let (long, short) = (path("packet.bin"), path("short.bin"));
+    let told = done(&["chain", "explain", "fw", "--data-in", &long, "--data-in", &short, "--json"]);
+    let told = json(&told.stdout);
+    assert_eq!((&told[0]["verdict"], &told[1]["verdict"]), (&json!("tx"), &json!("drop")));
+    assert_eq!((&told[0]["path"][1]["head"], &told[1]["path"][1]), (&json!(4), &json!(null)));
+    for engine in ["jit", "interp"] {
+        let args = ["chain", "bench", "fw", "--data-in", &short, "--repeat", "500", "--json"];
+        let ran = done(&[&args[..], &["--engine", engine]].concat());
+        let ran = json(&ran.stdout);
+        assert_eq!((&ran["verdict"], &ran["nodes"][0]["runs"]), (&json!("drop"), &json!(500)));
+        assert_eq!(ran["nodes"][0]["verdicts"], json!({"drop": 500}));
+        assert_eq!(ran["nodes"][0]["bytes"], json!(500 * 20));
+        assert_eq!(ran["edges"][0]["taken"], json!(0));
+    }
+    done(&["chain", "del", "fw", "1", "--bridge", "drop"]);
+    let shown = json(&done(&["chain", "show", "fw", "--json"]).stdout);
+    assert_eq!((&shown["entry"], &shown["nodes"][0]["program"]), (&json!(2), &json!("push")));
+    done(&["chain", "unpin", "fw"]);
+    done(&["chain", "create", "other"]);
+    // Nobody uses it any more.
+    assert_eq!(text(&done(&["chain", "list"]).stdout).lines().count(), 1);
+    done(&["chain", "del", "other"]);
+    assert!(done(&["chain", "list"]).stdout.is_empty());
+}
+
+#[test]
+fn what_is_wrong_is_said() {
+    let skep = prepared();
+    let object = skep.path("chain.bpf.o").display().to_string();
+    assert_eq!(skep.run(["chain", "create", "fw"]).shell_status(), 0);
+    let program = format!("{object}:nothing");
+    for (args, status, message) in [
+        (&["create", "fw"][..], 1, "there already is a chain `fw`"),
+        (&["create", "7"], 1, "`7` cannot be the name of a chain"),
+        (&["create", "x", "--type", "foo"], 2, "`foo` is not a program type"),
+        (&["show", "nobody"], 1, "there is no chain `nobody`"),
+        (&["add", "fw", &object], 2, "names no program"),
+        (&["add", "fw", &program], 1, "nothing"),
+        (&["del", "fw", "9"], 1, "there is no node 9"),
+        (&["del", "fw", "9", "--bridge", "foo"], 2, "--bridge: `foo` is no verdict"),
+        (&["connect", "fw", "1", "--on", "foo", "--to", "keep"], 2, "--on: `foo` names no verdict"),
+        (&["connect", "fw", "1", "--on", "*", "--to", "foo"], 2, "--to: `foo` is no target"),
+    ] {
+        let ended = skep.run(["chain"].iter().chain(args));
+        let said = text(&ended.stderr);
+        assert!(said.contains(message), "{args:?}: {}", ended.transcript());
+        assert!(ended.shell_status() == status || message == "nothing", "{}", ended.transcript());
+    }
+    for (file, message) in [
+        ("budget = 3", "describes no program"),
+        ("[[program]]\nobject = \"chain.bpf.o\"", "line 1: missing field `program`"),
+        ("budget = 1\nfoo = 2", "line 2: unknown field `foo`"),
+        ("type = \"tc\"\n[[program]]\nobject='chain.bpf.o'\nprogram='mark'", "type `tc`"),
+        (
+            "[[program]]\nobject='chain.bpf.o'\nprogram='mark'\non={pass='nobody'}",
+            "there is no program `nobody`",
+        ),
+        (
+            "[[program]]\nobject='chain.bpf.o'\nprogram='mark'\non={pass='mark'}",
+            "the chain would never end: 1 (mark) -> 1 (mark)",
+        ),
+        ("[[program]]\nobject='no.bpf.o'\nprogram='mark'", "no.bpf.o"),
+        ("[[program]]\nobject='chain.bpf.o'\nprogram='mark'\npriority=1", "order = \"priority\""),
+    ] {
+        let path = skep.path("wrong.toml").display().to_string();
+        std::fs::write(&path, file).unwrap();
+        let ended = skep.run(["chain", "create", "wrong", &path]);
+        assert!(text(&ended.stderr).contains(message), "{file}: {}", ended.transcript());
+        assert_ne!(ended.shell_status(), 0);
+    }
+    assert_eq!(text(&skep.run(["chain", "list"]).stdout).lines().count(), 1, "nothing was left");
+}
+
+/// Packages bring files of their own; the names decide about the order.
+#[test]
+fn files_of_a_directory_are_one_chain() {
+    let skep = prepared();
+    let dir = skep.path("chain.d");
+    std::fs::create_dir(&dir).unwrap();
+    for (name, program) in [("20-mark", "mark"), ("10-short", "drop_short"), ("30-no", "count")] {
+        let file = format!("[[program]]\nobject = \"../chain.bpf.o\"\nprogram = \"{program}\"\n");
+        let extension = if program == "count" { "txt" } else { "toml" };
+        std::fs::write(dir.join(format!("{name}.{extension}")), file).unwrap();
+    }
+    let ended = skep.run(["chain", "create", "all", &dir.display().to_string()]);
+    assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+    let shown = json(&skep.run(["chain", "show", "all", "--json"]).stdout);
+    let names: Vec<_> = shown["nodes"].as_array().unwrap().iter().map(|n| &n["program"]).collect();
+    assert_eq!(names, ["drop_short", "mark"]);
+    std::fs::write(dir.join("40-other.toml"), "budget = 3").unwrap();
+    std::fs::write(dir.join("50-other.toml"), "budget = 4").unwrap();
+    let ended = skep.run(["chain", "create", "more", &dir.display().to_string()]);
+    assert!(text(&ended.stderr).contains("another `budget`"), "{}", ended.transcript());
+}
