@@ -2,8 +2,14 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::{Skep, json, text};
 use serde_json::json;
+use skep_testkit::run::run;
+
+/// Longest a command of the guide may take.
+const LIMIT: Duration = Duration::from_secs(300);
 
 const GUIDE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/chains.md"));
 
@@ -44,16 +50,11 @@ fn the_guide_is_true() {
             }
             "sh" => {
                 for line in body.lines() {
-                    let words = line.split(' ').map(|w| match w.trim_matches('\'') {
-                        w if w.contains(".bpf.o:")
-                            || w.ends_with(".toml")
-                            || w.ends_with(".bin") =>
-                        {
-                            skep.path(w).display().to_string()
-                        }
-                        w => w.to_owned(),
-                    });
-                    let ended = skep.run(words.skip(1).chain(["--quiet".to_owned()]));
+                    let words = line.split(' ').skip(1).map(|w| w.trim_matches('\'').to_owned());
+                    let mut command = skep.command(words.chain(["--quiet".to_owned()]));
+                    let ended = run(command.current_dir(skep.path(".")), b"", LIMIT);
+                    let refused = line.contains("--on tx");
+                    assert_eq!(ended.shell_status() == 0, !refused, "{}", ended.transcript());
                     printed = Some(text(&ended.stdout) + &text(&ended.stderr));
                 }
             }
@@ -121,6 +122,49 @@ fn a_chain_is_made_shown_and_removed() {
     assert_eq!(text(&done(&["chain", "list"]).stdout).lines().count(), 1);
     done(&["chain", "del", "other"]);
     assert!(done(&["chain", "list"]).stdout.is_empty());
+}
+
+/// Packets of a generator go through a chain to files, and are counted by node and edge.
+#[test]
+fn packets_run_through_a_chain_to_files() {
+    let skep = prepared();
+    let path = |name: &str| skep.path(name).display().to_string();
+    let file = "[[program]]\nobject = 'chain.bpf.o'\nprogram = 'drop_short'\n\
+                [[program]]\nobject = 'chain.bpf.o'\nprogram = 'push'\non = { tx = 'end:pass' }\n";
+    std::fs::write(skep.path("fw.toml"), file).unwrap();
+    let out = format!("pass={},drop={}", path("ok.pcap"), path("bad.pcap"));
+    for engine in [&["--engine", "jit"][..], &["--engine", "interp"], &["--time"]] {
+        let args = ["chain", "run", &path("fw.toml"), "--in", "gen:64+54", "--packets", "1000"];
+        let ended = skep.run(args.iter().chain(&["--out", &out, "--json"]).chain(engine));
+        assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+        let mut ran = json(&ended.stdout);
+        assert_eq!((&ran["packets"], &ran["bytes"]), (&json!(1000), &json!(500 * (64 + 54))));
+        assert_eq!(ran["verdicts"]["pass"], json!(500));
+        assert_eq!(ran["sent"], json!({"packets": 1000, "bytes": 500 * (68 + 54)}));
+        let times: Vec<u64> =
+            (0..2).map(|n| ran["nodes"][n]["ns"].take().as_u64().unwrap()).collect();
+        assert_eq!(times.iter().all(|ns| *ns > 0), engine == ["--time"]);
+        assert_eq!(
+            ran["nodes"],
+            json!([
+                {"node": 1, "program": "drop_short", "runs": 1000, "bytes": 500 * (64 + 54),
+                 "ns": null, "verdicts": {"drop": 500, "pass": 500}},
+                {"node": 2, "program": "push", "runs": 500, "bytes": 500 * 64,
+                 "ns": null, "verdicts": {"tx": 500}},
+            ])
+        );
+        assert_eq!(
+            ran["edges"],
+            json!([
+                {"from": 1, "on": "pass", "to": {"node": 2}, "taken": 500, "refused": 0},
+                {"from": 2, "on": "tx", "to": {"end": "pass"}, "taken": 500, "refused": 0},
+            ])
+        );
+        let lengths = |name: &str| std::fs::metadata(skep.path(name)).unwrap().len();
+        assert_eq!((lengths("ok.pcap"), lengths("bad.pcap")), (24 + 500 * 84, 24 + 500 * 70));
+    }
+    let ended = skep.run(["chain", "run", &path("fw.toml")]);
+    assert!(text(&ended.stderr).contains("no packets: give `--in PORT`"), "{}", ended.transcript());
 }
 
 #[test]

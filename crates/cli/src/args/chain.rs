@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args, Subcommand};
 
 use super::output::JsonArgs;
-use super::prog::EngineName;
+use super::prog::{EngineName, PacketArgs};
 
 pub const HELP: &str = "\
 A chain is packet programs in sequence: the next one is chosen by the verdict of the one before. It
@@ -13,14 +13,15 @@ is an object of the skep directory, with a name and an id; whoever runs it notic
 packets. Verdicts are `aborted`, `drop`, `pass`, `tx`, `redirect`, `next`, a number from 0 to 31, a
 range `0-3`, several with commas between, or `*` for all that have no edge of their own.
 
-CHAIN is a name or an id. `explain` and `bench` also take a file: docs/chains.md describes them.
+CHAIN is a name or an id. `run`, `explain` and `bench` also take a file: docs/chains.md describes them.
 
 Examples:
   skep chain create fw
   skep chain add fw filter.bpf.o:drop_short
   skep chain add fw count.bpf.o:count --after 1 --on pass,drop
   skep chain show fw
-  skep chain explain fw --data-in packet.bin";
+  skep chain explain fw --data-in packet.bin
+  skep chain run fw --in capture.pcap --out 'pass=ok.pcapng,drop=bad.pcap'";
 
 /// What to do with chains.
 #[derive(Subcommand, Debug)]
@@ -111,6 +112,9 @@ pub enum ChainCommand {
         /// The chain
         chain: String,
     },
+    /// Run a chain on the packets of a capture file, an interface or a generator; changes of the
+    /// chain count from the next packets on
+    Run(ChainRunArgs),
     /// Show the way of packets through a chain, and what each program changes
     Explain(ExplainArgs),
     /// Measure what a chain takes for a packet, and each program of it
@@ -129,6 +133,26 @@ pub struct PlaceArgs {
     /// Upon these verdicts of the program before; with --first, of the new program
     #[arg(long, value_name = "VERDICTS", default_value = "pass")]
     pub on: String,
+}
+
+/// What a chain is run on.
+#[derive(Args, Debug)]
+pub struct ChainRunArgs {
+    /// The chain, or a file that describes one
+    #[arg(value_name = "CHAIN|FILE")]
+    pub chain: String,
+    /// The packets
+    #[command(flatten)]
+    pub packets: PacketArgs,
+    /// Take the time of each program, which takes longer than most programs
+    #[arg(long)]
+    pub time: bool,
+    /// How programs run
+    #[arg(long, value_enum, default_value = "jit")]
+    pub engine: EngineName,
+    /// How the result looks
+    #[command(flatten)]
+    pub format: JsonArgs,
 }
 
 /// Which packets are explained.

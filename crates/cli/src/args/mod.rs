@@ -12,7 +12,7 @@ mod vma;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
-pub use chain::{BenchArgs, ChainCommand, ExplainArgs, PlaceArgs};
+pub use chain::{BenchArgs, ChainCommand, ChainRunArgs, ExplainArgs, PlaceArgs};
 pub use map::{
     CopyArgs, CreateArgs, DeleteArgs, DumpArgs, KernelSide, LoadArgs, LookupArgs, MapArgs,
     MapCommand, MapsArgs, RangeArgs, TakeHow,

@@ -113,17 +113,23 @@ pub struct ProgRunArgs {
     #[arg(value_name = "PROGRAM")]
     pub program: String,
     /// Run on the packet in FILE (`-` reads stdin); can be repeated, for one run each
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "input")]
     pub data_in: Vec<PathBuf>,
     /// Run with the context in FILE; can be repeated, once for each packet; one alone is used for
     /// every packet
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "input")]
     pub ctx_in: Vec<PathBuf>,
     /// Packets of a port, for XDP programs
     #[command(flatten)]
     pub packets: PacketArgs,
     /// Run N times on each input, without resetting packet and context
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        hide_default_value = true,
+        conflicts_with = "input"
+    )]
     pub repeat: u32,
     /// How instructions are executed
     #[arg(long, value_enum, default_value_t = EngineName::Jit)]
@@ -147,7 +153,7 @@ pub struct ProgRunArgs {
 pub struct PacketArgs {
     /// Run an XDP program on each packet of a capture file (pcap, pcapng; `-` reads stdin), an
     /// interface, `xdp:INTERFACE@QUEUE`, `tap:NAME`, or `gen:SIZE`, which makes UDP packets
-    #[arg(long = "in", value_name = "PORT", conflicts_with_all = ["data_in", "ctx_in", "repeat"])]
+    #[arg(long = "in", value_name = "PORT")]
     pub input: Option<String>,
     /// Send packets to capture files or interfaces by verdict, as in `pass=ok.pcapng,drop=bad.pcap`;
     /// `pass+tx=` for several verdicts, `*=` for the others, a port alone for pass, tx and redirect;

@@ -17,14 +17,15 @@ use crate::units;
 use crate::value::hex;
 
 /// A chain to be run, and what keeps it.
-struct Opened {
-    chain: Chain,
+pub struct Opened {
+    /// The chain.
+    pub chain: Chain,
     _session: Session,
     _loads: Vec<Loads>,
 }
 
 /// Opens a chain by name or id, or makes one of a file for this process alone.
-fn chain(text: &str) -> Result<Opened> {
+pub fn chain(text: &str) -> Result<Opened> {
     let path = Path::new(text);
     if !text.contains('/') && !text.ends_with(".toml") {
         let (session, chain) = open(text)?;
@@ -134,7 +135,7 @@ pub fn bench(args: &BenchArgs, printer: Printer) -> Result<u8> {
 }
 
 /// What was counted of each node.
-fn nodes(graph: &Graph, stats: &Stats) -> Json {
+pub fn nodes(graph: &Graph, stats: &Stats) -> Json {
     let node = |(id, counted): (&skep::chain::NodeId, &skep::chain::NodeStats)| {
         let by_name: serde_json::Map<String, Json> =
             counted.verdicts().into_iter().map(|(name, n)| (name, json!(n))).collect();
@@ -147,7 +148,7 @@ fn nodes(graph: &Graph, stats: &Stats) -> Json {
 }
 
 /// What was counted of each edge.
-fn edges(stats: &Stats) -> Json {
+pub fn edges(stats: &Stats) -> Json {
     let edge = |((from, on, to), counted): &(skep::chain::EdgeKey, skep::chain::EdgeStats)| {
         json!({
             "from": from.0, "on": on.to_string(), "to": show::target(*to),

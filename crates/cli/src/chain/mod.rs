@@ -4,6 +4,7 @@ mod change;
 mod explain;
 mod file;
 mod load;
+mod run;
 mod show;
 
 use skep::Session;
@@ -38,6 +39,7 @@ pub fn run(command: &ChainCommand, printer: Printer) -> Result<u8> {
         ChainCommand::List(format) => show::list(format.json, printer),
         ChainCommand::Pin { chain } => Ok(open(chain)?.1.pin().map(|()| 0)?),
         ChainCommand::Unpin { chain } => Ok(open(chain)?.1.unpin().map(|()| 0)?),
+        ChainCommand::Run(args) => run::run(args, printer),
         ChainCommand::Explain(args) => explain::explain(args, printer),
         ChainCommand::Bench(args) => explain::bench(args, printer),
     }

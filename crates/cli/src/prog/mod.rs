@@ -1,7 +1,7 @@
 //! `skep prog`: programs verified, run, listed and printed.
 
 mod dump;
-mod packets;
+pub mod packets;
 mod run;
 mod show;
 mod verify;

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use serde_json::{Map as Object, Value as Json, json};
-use skep::packets::{PacketRunner, PacketsError, ProgramStats};
+use skep::packets::{PacketRunner, PacketsError};
 use skep::port::capture::split;
 use skep::port::name::{Input, open_sink, open_source};
-use skep::port::{Outputs, Stats, Target, Until, Verdict};
+use skep::port::{Outputs, Source, Stats, Target, Until, Verdict};
 use skep::test_run::Runner;
 
 use crate::args::PacketArgs;
@@ -22,12 +22,28 @@ use crate::units;
 /// The output that is the interface that packets come from.
 const BACK: &str = "in";
 
+/// What one program did.
+pub struct Row {
+    /// Its name, and what else tells it from others.
+    pub program: String,
+    /// How often it ran.
+    pub runs: u64,
+    /// What all runs took together; 0: that was not measured.
+    pub ns: u64,
+    /// The row of the JSON report.
+    pub json: Json,
+}
+
 /// What became of the packets.
 pub struct Report {
-    program: String,
-    stats: Stats,
-    ran: ProgramStats,
-    took: Duration,
+    /// What was moved.
+    pub stats: Stats,
+    /// The programs in order.
+    pub rows: Vec<Row>,
+    /// What leads from program to program.
+    pub edges: Json,
+    /// How long it all took.
+    pub took: Duration,
     /// Why it ended early; the rest of the report is what was done until then.
     pub failure: Option<Failure>,
 }
@@ -37,7 +53,35 @@ pub fn run(args: &PacketArgs, input: &str, runner: Runner) -> Result<Report> {
     let program = runner.program().name().to_owned();
     let mut packets =
         PacketRunner::new(runner).map_err(|e| Failure { status: FAILED, ..Failure::from(e) })?;
-    let Input { mut source, back } = open_source(input)?;
+    let (mut source, mut outputs) = ports(args, input)?;
+    let stop = stop_flag()?;
+    let until = Until { packets: args.packets, time: args.duration, stop: Some(&stop) };
+    let started = Instant::now();
+    let pumped = packets.pump(&mut *source, &mut outputs, &until);
+    let took = started.elapsed();
+    let (stats, failure) = match pumped {
+        Ok(stats) => (stats, None),
+        Err(error) => {
+            let failure = Failure { status: FAILED, ..Failure::from(&error) };
+            let stats = match error {
+                PacketsError::Port(error) => *error.stats,
+                PacketsError::Run { stats, .. } => *stats,
+                _ => Stats::default(),
+            };
+            (stats, Some(failure))
+        }
+    };
+    let ran = packets.stats();
+    let json = json!({
+        "program": program, "runs": ran.runs, "ns": ran.ns, "verdicts": verdicts(&ran.verdicts),
+    });
+    let rows = vec![Row { program, runs: ran.runs, ns: ran.ns, json }];
+    Ok(Report { stats, rows, edges: json!([]), took, failure })
+}
+
+/// Opens the ports that packets come from and go to.
+pub fn ports(args: &PacketArgs, input: &str) -> Result<(Box<dyn Source>, Outputs)> {
+    let Input { source, back } = open_source(input)?;
     let mut back = back;
     let mut outputs = Outputs::new();
     for list in &args.out {
@@ -60,28 +104,11 @@ pub fn run(args: &PacketArgs, input: &str, runner: Runner) -> Result<Report> {
             kinds.for_each(|(kind, _)| outputs.send_verdict(kind, sink));
         }
     }
-    let stop = stop_flag()?;
-    let until = Until { packets: args.packets, time: args.duration, stop: Some(&stop) };
-    let started = Instant::now();
-    let pumped = packets.pump(&mut *source, &mut outputs, &until);
-    let took = started.elapsed();
-    let (stats, failure) = match pumped {
-        Ok(stats) => (stats, None),
-        Err(error) => {
-            let failure = Failure { status: FAILED, ..Failure::from(&error) };
-            let stats = match error {
-                PacketsError::Port(error) => *error.stats,
-                PacketsError::Run { stats, .. } => *stats,
-                _ => Stats::default(),
-            };
-            (stats, Some(failure))
-        }
-    };
-    Ok(Report { program, stats, ran: packets.stats().clone(), took, failure })
+    Ok((source, outputs))
 }
 
 /// Becomes true when this process is asked to end.
-fn stop_flag() -> Result<Arc<AtomicBool>> {
+pub fn stop_flag() -> Result<Arc<AtomicBool>> {
     let signals = Signals::install()?;
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
@@ -113,11 +140,8 @@ impl Report {
             "bytes": bytes,
             "duration_ns": u64::try_from(self.took.as_nanos()).unwrap_or(u64::MAX),
             "verdicts": verdicts(&self.stats.verdicts),
-            "nodes": [{
-                "program": self.program, "runs": self.ran.runs, "ns": self.ran.ns,
-                "verdicts": verdicts(&self.ran.verdicts),
-            }],
-            "edges": [],
+            "nodes": self.rows.iter().map(|row| row.json.clone()).collect::<Json>(),
+            "edges": self.edges,
             "sent": {"packets": sent.packets, "bytes": sent.bytes},
             "dropped": {
                 "ring_full": sent.ring_full, "too_large": sent.too_large,
@@ -143,14 +167,13 @@ impl Report {
                 writeln!(out, "  {name:<9} {count}")?;
             }
         }
-        let each = self.ran.ns.checked_div(self.ran.runs).unwrap_or_default();
-        writeln!(
-            out,
-            "program {}  {} runs  {} each",
-            self.program,
-            self.ran.runs,
-            units::time(each)
-        )?;
+        for Row { program, runs, ns, .. } in &self.rows {
+            let each = match ns.checked_div(*runs).filter(|_| *ns > 0) {
+                Some(each) => format!("  {} each", units::time(each)),
+                None => String::new(),
+            };
+            writeln!(out, "program {program}  {runs} runs{each}")?;
+        }
         writeln!(out, "sent  {} packets  {}", sent.packets, units::size(sent.bytes))?;
         let dropped = [
             ("output full", sent.ring_full),
@@ -175,7 +198,8 @@ impl Report {
     }
 }
 
-fn verdicts(counts: &[u64; Verdict::KINDS]) -> Json {
+/// Verdicts by name.
+pub fn verdicts(counts: &[u64; Verdict::KINDS]) -> Json {
     let pairs = Verdict::NAMES.iter().zip(counts);
     Json::Object(pairs.map(|(name, n)| ((*name).to_owned(), json!(n))).collect::<Object<_, _>>())
 }

@@ -1,0 +1,77 @@
+//! `skep chain run`: a chain on the packets of a port.
+
+use std::path::Path;
+use std::time::Instant;
+
+use skep::chain::{ChainError, Count};
+use skep::port::{Stats, Until};
+use skep::test_run::Engine;
+
+use super::explain::{chain, edges, nodes};
+use super::failed;
+use crate::args::{ChainRunArgs, EngineName};
+use crate::failure::{FAILED, Failure, Result};
+use crate::printer::{Output, Printer};
+use crate::prog::packets::{self, Report, Row};
+
+/// Runs the chain and reports.
+pub fn run(args: &ChainRunArgs, printer: Printer) -> Result<u8> {
+    let input = args.packets.input.as_deref().ok_or_else(|| {
+        Failure::environment("no packets: give `--in PORT`")
+            .hint("a capture file, an interface, or `gen:64`; docs/packets.md has all")
+    })?;
+    let opened = chain(&args.chain)?;
+    let engine = match args.engine {
+        EngineName::Jit => Engine::Jit,
+        EngineName::Interp => Engine::Interp,
+    };
+    let count = if args.time { Count::Timed } else { Count::Runs };
+    let mut runner = opened.chain.runner_with(engine, count).map_err(failed)?;
+    let (mut source, mut outputs) = packets::ports(&args.packets, input)?;
+    let stop = packets::stop_flag()?;
+    let until =
+        Until { packets: args.packets.packets, time: args.packets.duration, stop: Some(&stop) };
+    let started = Instant::now();
+    let pumped = runner.pump(&mut *source, &mut outputs, &until);
+    let took = started.elapsed();
+    let (stats, failure) = match pumped {
+        Ok(stats) => (stats, None),
+        Err(error) => {
+            let failure = Failure { status: FAILED, ..Failure::from(&error) };
+            let stats = match error {
+                ChainError::Port(error) => *error.stats,
+                ChainError::Stopped { stats, .. } => *stats,
+                _ => Stats::default(),
+            };
+            (stats, Some(failure))
+        }
+    };
+    if let Some(error) = runner.take_stale() {
+        printer.warning(&format!("the last change of the chain was not taken over: {error}"));
+    }
+    let counted = runner.stats();
+    let graph = runner.graph().clone();
+    let described = nodes(&graph, &counted);
+    let described = described.as_array().cloned().unwrap_or_default();
+    let rows = counted.nodes.iter().zip(described).map(|((id, node), json)| {
+        let program = graph.node(*id).map_or("(removed)", |n| n.program.name.as_str());
+        Row { program: format!("{program} ({id})"), runs: node.runs(), ns: node.ns, json }
+    });
+    let (rows, edges) = (rows.collect(), edges(&counted));
+    let mut report = Report { stats, rows, edges, took, failure };
+    if let Some(warning) = report.warning(input) {
+        printer.warning(&warning);
+    }
+    let output = if packets::uses_stdout(&args.packets) {
+        // Standard output has the packets.
+        Output::open(Some(Path::new("/dev/stderr")))?
+    } else {
+        Output::Stdout
+    };
+    if args.format.json {
+        printer.json(output, &report.json())?;
+    } else {
+        printer.data(output, |out| report.write(out))?;
+    }
+    report.failure.take().map_or(Ok(0), Err)
+}
