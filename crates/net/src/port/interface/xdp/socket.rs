@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use skep_isa::{MapType, ProgramType};
 use skep_kernel::{Link, Map, MapSpec, Program, ProgramSpec, XdpMode};
@@ -105,8 +106,20 @@ pub fn open(name: &str, options: &XdpOptions) -> Result<(XdpSource, XdpSink), Po
     Ok((source, XdpSink::new(socket, completion, send)))
 }
 
+/// The kernel gives up the queue of a socket that was closed some time after the close.
+const BUSY: Duration = Duration::from_millis(200);
+const PAUSE: Duration = Duration::from_millis(5);
+
 fn bind(fd: &OwnedFd, index: u32, options: &XdpOptions) -> io::Result<()> {
-    let bind = |flags| sys::bind_xdp(fd.as_fd(), index, options.queue, flags);
+    let started = Instant::now();
+    let bind = |flags| loop {
+        match sys::bind_xdp(fd.as_fd(), index, options.queue, flags) {
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) && started.elapsed() < BUSY => {
+                std::thread::sleep(PAUSE);
+            }
+            done => return done,
+        }
+    };
     let zero_copy = libc::XDP_ZEROCOPY | libc::XDP_USE_NEED_WAKEUP;
     let copy = libc::XDP_COPY | libc::XDP_USE_NEED_WAKEUP;
     match options.copying {
