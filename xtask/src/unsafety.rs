@@ -114,6 +114,7 @@ const CRATES: &[(&str, Policy)] = &[
         Policy::Leaves(&[
             "csum.rs",
             "dynptr.rs",
+            "fib.rs",
             "packet.rs",
             "perf.rs",
             "port/context.rs",

@@ -14,6 +14,7 @@
 pub mod chain;
 mod csum;
 mod dynptr;
+mod fib;
 pub mod packet;
 mod perf;
 pub mod port;
@@ -70,7 +71,8 @@ static TABLE: &[Row] = &[
     when(XDP, id::XDP_ADJUST_META, xdp::adjust_meta),
     when(XDP, id::XDP_ADJUST_TAIL, xdp::adjust_tail),
     row(id::SKB_LOAD_BYTES_RELATIVE, skb::load_bytes_relative, SaveVectors),
-    row(id::FIB_LOOKUP, route::fib_lookup, SaveVectors),
+    when(XDP, id::FIB_LOOKUP, fib::xdp),
+    row(id::FIB_LOOKUP, fib::skb, SaveVectors),
     row(id::SKB_ECN_SET_CE, skb::ecn_set_ce, SaveVectors),
     row(id::CSUM_LEVEL, skb::csum_level, SaveVectors),
     when(XDP, id::CHECK_MTU, route::xdp_check_mtu),

@@ -1,7 +1,5 @@
-//! What packet programs ask about interfaces: `bpf_fib_lookup` and `bpf_check_mtu`.
-//!
-//! No packet leaves from here, so nothing is looked up in routing tables. Interfaces are those of
-//! the machine, asked by system calls.
+//! What packet programs ask about interfaces: `bpf_check_mtu`. Interfaces are those of the machine,
+//! asked by system calls.
 
 use std::mem::MaybeUninit;
 
@@ -13,7 +11,7 @@ use skep_sys::syscall::{CLOSE, IOCTL, OPENAT, READ, SOCKET, call4};
 
 /// `struct ifreq`: a name, and what is asked.
 #[repr(C, align(8))]
-struct Request([MaybeUninit<u8>; 40]);
+pub(crate) struct Request([MaybeUninit<u8>; 40]);
 
 const NAME: usize = 16;
 
@@ -23,7 +21,7 @@ impl Request {
     }
 
     /// Asks for the name of an interface; `None` when there is no such interface.
-    fn of(ifindex: u32, socket: u64) -> Option<Self> {
+    pub(crate) fn of(ifindex: u32, socket: u64) -> Option<Self> {
         const SIOCGIFNAME: u64 = 0x8910;
         let mut request = Self([const { MaybeUninit::uninit() }; 40]);
         // SAFETY: the structure is 40 bytes; the call writes the name.
@@ -33,7 +31,7 @@ impl Request {
         }
     }
 
-    fn mtu(&mut self, socket: u64) -> Option<u32> {
+    pub(crate) fn mtu(&mut self, socket: u64) -> Option<u32> {
         const SIOCGIFMTU: u64 = 0x8921;
         // SAFETY: as above; the call writes a number behind the name.
         unsafe {
@@ -42,8 +40,19 @@ impl Request {
         }
     }
 
+    pub(crate) fn hardware_address(&mut self, socket: u64) -> Option<[u8; 6]> {
+        const SIOCGIFHWADDR: u64 = 0x8927;
+        /// A `struct sockaddr` begins with the family.
+        const ADDRESS: usize = NAME + 2;
+        // SAFETY: as above; the call writes an address of the interface behind the name.
+        unsafe {
+            let done = call4(IOCTL, socket, SIOCGIFHWADDR, self.at() as u64, 0) == 0;
+            done.then(|| self.at().add(ADDRESS).cast::<[u8; 6]>().read_volatile())
+        }
+    }
+
     /// Tells whether packets of a family may pass from this interface to others.
-    fn forwards(&mut self, family: &[u8; 4]) -> bool {
+    pub(crate) fn forwards(&mut self, family: &[u8; 4]) -> bool {
         const AT_FDCWD: u64 = -100_i64 as u64;
         let mut path = MaybeUninit::<[u8; 64]>::uninit();
         let path = path.as_mut_ptr().cast::<u8>();
@@ -79,7 +88,7 @@ impl Request {
 }
 
 /// Does something with a socket to ask through.
-fn with_socket<T>(f: impl FnOnce(u64) -> T) -> Option<T> {
+pub(crate) fn with_socket<T>(f: impl FnOnce(u64) -> T) -> Option<T> {
     const AF_INET: u64 = 2;
     const DGRAM_CLOEXEC: u64 = 2 | 0x80000;
     // SAFETY: numbers only.
@@ -95,43 +104,6 @@ fn with_socket<T>(f: impl FnOnce(u64) -> T) -> Option<T> {
 
 /// The loopback interface, where packets of test runs come from.
 const LOOPBACK: u32 = 1;
-
-/// Answers that the packet is not forwarded: `BPF_FIB_LKUP_RET_FWD_DISABLED` where the interface
-/// forwards nothing, else `BPF_FIB_LKUP_RET_NOT_FWDED`.
-pub(super) unsafe extern "C" fn fib_lookup(
-    _: u64,
-    params: u64,
-    len: u64,
-    flags: u64,
-    _: u64,
-) -> u64 {
-    const SIZE: u32 = 64;
-    const KNOWN: u32 = 0x3f;
-    const IFINDEX: u64 = 8;
-    const AF_INET: u8 = 2;
-    const AF_INET6: u8 = 10;
-    const NOT_FWDED: u64 = 4;
-    const FWD_DISABLED: u64 = 5;
-    if (len as u32) < SIZE || flags as u32 & !KNOWN != 0 {
-        return fail(errno::EINVAL);
-    }
-    // SAFETY: the verifier proved `params` readable and writable for `len` bytes, at least 64.
-    let (family, ifindex) = unsafe {
-        ((params as *const u8).read_volatile(), ((params + IFINDEX) as *const u32).read_unaligned())
-    };
-    let family = match family {
-        AF_INET => b"ipv4",
-        AF_INET6 => b"ipv6",
-        _ => return fail(errno::EAFNOSUPPORT),
-    };
-    match with_socket(|socket| Request::of(ifindex, socket).map(|mut r| r.forwards(family)))
-        .flatten()
-    {
-        None => fail(errno::ENODEV),
-        Some(true) => NOT_FWDED,
-        Some(false) => FWD_DISABLED,
-    }
-}
 
 /// What `bpf_check_mtu` says of a length.
 const SUCCESS: u64 = 0;

@@ -1,6 +1,7 @@
 //! XDP programs on packets of captures and memory ports: each packet is what `BPF_PROG_TEST_RUN`
 //! makes of it, in the kernel where that may be asked, and goes where its program sent it.
 
+use std::process::Command;
 use std::time::Duration;
 
 use skep::dir::Scratch;
@@ -16,6 +17,8 @@ use skep::port::{
 use skep::test_run::{Engine, Input, Runner};
 use skep::{Object, Session};
 use skep_kernel::{Program, ProgramSpec, TestRun};
+use skep_testkit::run::run;
+use skep_testkit::skip;
 use skep_testkit::skip::without_bpf;
 
 const OBJECT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/packets/packets.bpf.o");
@@ -237,4 +240,144 @@ fn what_cannot_be_run_on_packets_is_said() {
         (error.to_string().as_str(), error.stats.packets),
         ("the other end of `a test` is gone", 64)
     );
+}
+
+/// A network namespace with two interfaces that forward, and routes of all kinds; `false` when it
+/// cannot be made.
+fn with_routes() -> bool {
+    if !Command::new("ip").arg("-V").output().is_ok_and(|ended| ended.status.success()) {
+        skip("ip, of iproute2");
+        return false;
+    }
+    // SAFETY: changes the namespace of this thread only.
+    if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+        skip("root, for a network namespace");
+        return false;
+    }
+    for line in [
+        "link add one type veth peer name two",
+        "link set one address 02:00:00:00:00:01",
+        "link set two address 02:00:00:00:00:02",
+        "link set one mtu 2000",
+        "link set one up",
+        "link set two up",
+        "addr add 10.1.0.1/24 dev one",
+        "addr add 10.2.0.1/24 dev two",
+        "route add 192.0.2.0/24 via 10.2.0.9 metric 77",
+        "route add blackhole 198.51.100.0/24",
+        "route add unreachable 198.51.101.0/24",
+        "route add prohibit 198.51.102.0/24",
+        "neigh add 10.2.0.9 lladdr 02:00:00:00:00:09 dev two nud permanent",
+        "neigh add 10.1.0.7 lladdr 02:00:00:00:00:07 dev one nud permanent",
+        "addr add fd00:1::1/64 dev one nodad",
+        "addr add fd00:2::1/64 dev two nodad",
+        "route add 203.0.113.0/24 via inet6 fd00:2::9 dev two",
+        "-6 route add 2001:db8::/32 via fd00:2::9 metric 55",
+        "-6 route add blackhole 2001:db8:1::/48",
+        "-6 route add unreachable 2001:db8:2::/48",
+        "-6 route add prohibit 2001:db8:3::/48",
+        "neigh add fd00:2::9 lladdr 02:00:00:00:00:19 dev two nud permanent",
+    ] {
+        let ended = run(Command::new("ip").args(line.split(' ')), b"", Duration::from_secs(60));
+        assert_eq!(ended.shell_status(), 0, "ip {line}: {}", ended.transcript());
+    }
+    for file in ["ipv4/conf/one/forwarding", "ipv6/conf/one/forwarding"] {
+        std::fs::write(format!("/proc/sys/net/{file}"), "1").expect("root may");
+    }
+    true
+}
+
+#[test]
+fn routes_and_neighbors_are_those_of_the_kernel() {
+    if without_bpf() || !with_routes() {
+        return;
+    }
+    let bytes = std::fs::read(OBJECT).expect("it is committed");
+    let object = skep::object::Object::parse(&bytes).expect("it is good");
+    let linked = object.link(object.program("fib").expect("it is there")).expect("it links");
+    let insns: Vec<u8> = linked.insns.iter().flat_map(|i| i.to_bytes()).collect();
+    let spec = ProgramSpec { log: true, ..ProgramSpec::new(linked.prog_type, &insns) };
+    let kernel = Program::load(&spec).unwrap_or_else(|e| panic!("{e}"));
+    let session = Session::scratch().expect("there is room");
+    let object = load(&session);
+    let runner = object.program("fib").and_then(|p| p.runner(Engine::Jit)).expect("it runs");
+    let number = |name: &str| {
+        let text = std::fs::read_to_string("/proc/thread-self/net/igmp").unwrap_or_default();
+        let line = text.lines().find(|l| l.split_whitespace().nth(1) == Some(name));
+        line.and_then(|l| l.split_whitespace().next()?.parse::<u32>().ok())
+    };
+    let interfaces = [number("one"), number("two"), Some(99)].map(|n| n.expect("it is there"));
+    let mut seen = std::collections::BTreeSet::new();
+    let mut ask =
+        |family: u8, interface: u32, source: &[u8], target: &[u8], total: u16, flags: u32| {
+            let mut question = vec![0; 80];
+            question[0] = family;
+            question[6..8].copy_from_slice(&total.to_ne_bytes());
+            question[8..12].copy_from_slice(&interface.to_ne_bytes());
+            question[16..16 + source.len()].copy_from_slice(source);
+            question[32..32 + target.len()].copy_from_slice(target);
+            question[64..68].copy_from_slice(&flags.to_ne_bytes());
+            let test = TestRun { data_in: &question, data_out: 80, ..TestRun::default() };
+            let theirs = kernel.test_run(&test).expect("it is long enough");
+            let ours = runner.test_run(&Input::data(&question)).expect("it is long enough");
+            let what =
+                format!("{source:?} to {target:?}, {total} bytes, by {interface}, flags {flags}");
+            assert_eq!(ours.retval as i32, theirs.retval as i32, "{what}");
+            assert_eq!(ours.data_out.expect("it is a packet"), theirs.data_out, "{what}");
+            seen.insert(theirs.retval as i32);
+        };
+    for interface in interfaces {
+        for total in [0, 100, 1800, 9000] {
+            // Nothing, without neighbor, with the source address, by the main table, as if sent.
+            const DIRECT: u32 = 1;
+            const OUTPUT: u32 = 2;
+            for flags in [0, 4, 16, 1, 2] {
+                for target in [
+                    [10, 2, 0, 9],
+                    [10, 2, 0, 8],
+                    [10, 1, 0, 7],
+                    [10, 1, 0, 1],
+                    [10, 1, 0, 255],
+                    [192, 0, 2, 1],
+                    [198, 51, 100, 1],
+                    [198, 51, 101, 1],
+                    [198, 51, 102, 1],
+                    [203, 0, 113, 5],
+                    [8, 8, 8, 8],
+                    [127, 0, 0, 1],
+                ] {
+                    // In a table that is not asked then; told by no error then.
+                    let is_local = matches!(target, [10, 1, 0, 1 | 255] | [127, ..]);
+                    let is_skipped = match flags {
+                        DIRECT => is_local,
+                        OUTPUT => matches!(target, [198, 51, ..]),
+                        _ => false,
+                    };
+                    if !is_skipped {
+                        ask(2, interface, &[10, 1, 0, 7], &target, total, flags);
+                    }
+                }
+                for target in [
+                    "fd00:2::9",
+                    "fd00:2::8",
+                    "fd00:1::1",
+                    "2001:db8::5",
+                    "2001:db8:1::1",
+                    "2001:db8:2::1",
+                    "2001:db8:3::1",
+                    "2002::1",
+                ] {
+                    let target: std::net::Ipv6Addr = target.parse().expect("it is an address");
+                    let source: std::net::Ipv6Addr = "fd00:1::7".parse().expect("it is an address");
+                    if flags != DIRECT || target.octets()[..4] != [0xfd, 0, 0, 1] {
+                        ask(10, interface, &source.octets(), &target.octets(), total, flags);
+                    }
+                }
+            }
+        }
+    }
+    ask(3, interfaces[0], &[], &[], 0, 0);
+    ask(2, interfaces[0], &[], &[10, 2, 0, 9], 0, 0x40);
+    // Success, all refusals but the one for tunnels, and errors.
+    assert_eq!(seen.into_iter().collect::<Vec<_>>(), [-97, -22, -19, 0, 1, 2, 3, 4, 5, 7, 8]);
 }

@@ -81,12 +81,13 @@ const KERNEL: &str = "reads the traced program, as that is what there is to trac
 const PRINTS: &str = "the line goes to whoever loaded the program; \
     `%p` and `%pK` print the address itself, `%ps`, `%pS` and `%pB` print `0x…`";
 const FORMAT: &str = "`%p` and `%pK` print the address itself, `%ps`, `%pS` and `%pB` print `0x…`";
-const STAYS: &str = "the answer is given, but no packet leaves by itself";
+const STAYS: &str = "the answer is given; only packets that come from a port go where it says";
 const STACKS: &str = "user stacks only (`BPF_F_USER_STACK`), along frame pointers; \
     a kernel stack is `-EFAULT`, build ids are `-EOPNOTSUPP`; \
     empty-handed (`-EFAULT`) where the context has no registers";
-const NO_ROUTES: &str = "no route is looked up: `BPF_FIB_LKUP_RET_FWD_DISABLED` where the \
-    interface forwards nothing, else `BPF_FIB_LKUP_RET_NOT_FWDED`";
+const NETLINK: &str = "routes and neighbors are asked for by netlink, without rules on the input \
+                      interface; `BPF_FIB_LOOKUP_TBID` finds none, `BPF_FIB_LOOKUP_DIRECT` the \
+                      local ones too";
 const ROOM: &str =
     "room for at most 16,064 bytes, as there, and `-ENOMEM` where a packet was made with less";
 
@@ -315,7 +316,7 @@ helpers! {
             Only(&[P::SocketFilter, P::SchedCls, P::SchedAct, P::CgroupSkb, P::SkReuseport]),
         );
     69 FIB_LOOKUP "fib_lookup" =>
-        row(&[Ctx, MemWrite, Size, Anything], Integer, Only(TC_XDP)).gpl().differs(NO_ROUTES);
+        row(&[Ctx, MemWrite, Size, Anything], Integer, Only(TC_XDP)).gpl().differs(NETLINK);
     70 SOCK_HASH_UPDATE "sock_hash_update" =>
         row(&[Ctx, ConstMapPtr, MapKey, Anything], Integer, Only(&[P::SockOps]))
             .packet()

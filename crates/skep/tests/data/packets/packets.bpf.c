@@ -137,3 +137,24 @@ int twice(struct xdp_md *ctx)
 	bpf_redirect_map(&cpus, 0, XDP_DROP);
 	return bpf_redirect(ctx->ingress_ifindex, 0);
 }
+
+struct question {
+	struct bpf_fib_lookup params;
+	__u32 flags;
+};
+
+/* The packet is a question on routes, and becomes the answer. */
+SEC("xdp")
+int fib(struct xdp_md *ctx)
+{
+	struct question *question = (void *)(long)ctx->data;
+	struct bpf_fib_lookup params;
+	int answer;
+
+	if ((void *)(question + 1) > (void *)(long)ctx->data_end)
+		return -1;
+	__builtin_memcpy(&params, &question->params, sizeof(params));
+	answer = bpf_fib_lookup(ctx, &params, sizeof(params), question->flags);
+	__builtin_memcpy(&question->params, &params, sizeof(params));
+	return answer;
+}
