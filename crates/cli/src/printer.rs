@@ -14,6 +14,8 @@ use crate::failure::{Failure, Result};
 pub enum Output {
     /// Standard output.
     Stdout,
+    /// Standard error, where standard output has other data.
+    Stderr,
     /// `-o FILE`, created before the command starts so that a wrong path costs nothing.
     File(File, PathBuf),
 }
@@ -76,6 +78,10 @@ impl Printer {
             Output::Stdout => {
                 let mut out = BufWriter::new(io::stdout().lock());
                 (write(&mut out).and_then(|()| out.flush()), "stdout".to_owned())
+            }
+            Output::Stderr => {
+                let mut out = BufWriter::new(io::stderr().lock());
+                (write(&mut out).and_then(|()| out.flush()), "stderr".to_owned())
             }
             Output::File(file, path) => {
                 let mut out = BufWriter::new(file);

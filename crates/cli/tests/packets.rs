@@ -2,8 +2,12 @@
 
 mod common;
 
+use std::io::Read;
+
 use common::{Skep, json, text};
+
 use serde_json::json;
+use skep_testkit::run::{Running, Signal, signal};
 
 /// The object of the library's tests.
 fn object() -> String {
@@ -123,4 +127,44 @@ fn a_generator_runs_until_it_is_told_to_stop() {
     assert_eq!((&report["bytes"], &report["verdicts"]["tx"]), (&json!(789_000), &json!(1000)));
     let ended = skep.run(args.iter().copied().chain(["--for", "1ms"]));
     assert!(json(&ended.stdout)["packets"].as_u64() > Some(0));
+}
+
+/// Starts a run without end that writes packets to its standard output, and waits for the first.
+fn endless(skep: &Skep) -> Running {
+    let args = ["prog", "run", &object(), "swap", "--in", "gen:64", "--out", "tx=-"];
+    let mut running = skep.start(args);
+    let out = running.stdout.as_mut().expect("it is a pipe");
+    out.read_exact(&mut [0; 104]).expect("it writes a header and a packet");
+    running
+}
+
+/// Waits for its end; returns the status and what it wrote.
+fn ended(mut running: Running) -> (Option<i32>, usize, String) {
+    let (mut out, mut error) = (Vec::new(), String::new());
+    if let Some(mut pipe) = running.stdout.take() {
+        pipe.read_to_end(&mut out).expect("it is a pipe");
+    }
+    let pipe = running.stderr.as_mut().expect("it is a pipe");
+    pipe.read_to_string(&mut error).expect("it writes text");
+    (running.wait().expect("it is our child").code(), out.len() + 104, error)
+}
+
+#[test]
+fn ctrl_c_ends_a_run_with_its_report() {
+    let skep = Skep::new();
+    let running = endless(&skep);
+    signal(running.id(), Signal::INT);
+    let (status, written, error) = ended(running);
+    assert_eq!((status, (written - 24) % 80), (Some(0), 0), "{error}");
+    let packets = (written - 24) / 80;
+    assert!(error.starts_with(&format!("{packets} packets  ")), "{packets}: {error}");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let skep = Skep::new();
+    let mut running = endless(&skep);
+    drop(running.stdout.take());
+    let (status, _, error) = ended(running);
+    assert_eq!((status, error.contains("error")), (Some(0), false), "{error}");
 }

@@ -497,6 +497,7 @@ fn examples_run() -> Result<(), Box<dyn std::error::Error>> {
         "count_self",
         "domain_policy",
         "events",
+        "filter_packets",
         "ordered",
         "packet_test",
         "several_programs",

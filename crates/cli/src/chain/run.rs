@@ -1,6 +1,5 @@
 //! `skep chain run`: a chain on the packets of a port.
 
-use std::path::Path;
 use std::time::Instant;
 
 use skep::chain::{ChainError, Count};
@@ -36,6 +35,8 @@ pub fn run(args: &ChainRunArgs, printer: Printer) -> Result<u8> {
     let took = started.elapsed();
     let (stats, failure) = match pumped {
         Ok(stats) => (stats, None),
+        // Nobody reads on.
+        Err(ChainError::Port(error)) if packets::is_closed_pipe(&error) => (*error.stats, None),
         Err(error) => {
             let failure = Failure { status: FAILED, ..Failure::from(&error) };
             let stats = match error {
@@ -64,7 +65,7 @@ pub fn run(args: &ChainRunArgs, printer: Printer) -> Result<u8> {
     }
     let output = if packets::uses_stdout(&args.packets) {
         // Standard output has the packets.
-        Output::open(Some(Path::new("/dev/stderr")))?
+        Output::Stderr
     } else {
         Output::Stdout
     };

@@ -11,7 +11,7 @@ use serde_json::{Map as Object, Value as Json, json};
 use skep::packets::{PacketRunner, PacketsError};
 use skep::port::capture::split;
 use skep::port::name::{Input, open_sink, open_source};
-use skep::port::{Outputs, Source, Stats, Target, Until, Verdict};
+use skep::port::{Outputs, PortError, PumpError, Source, Stats, Target, Until, Verdict};
 use skep::test_run::Runner;
 
 use crate::args::PacketArgs;
@@ -61,6 +61,8 @@ pub fn run(args: &PacketArgs, input: &str, runner: Runner) -> Result<Report> {
     let took = started.elapsed();
     let (stats, failure) = match pumped {
         Ok(stats) => (stats, None),
+        // Nobody reads on.
+        Err(PacketsError::Port(error)) if is_closed_pipe(&error) => (*error.stats, None),
         Err(error) => {
             let failure = Failure { status: FAILED, ..Failure::from(&error) };
             let stats = match error {
@@ -105,6 +107,12 @@ pub fn ports(args: &PacketArgs, input: &str) -> Result<(Box<dyn Source>, Outputs
         }
     }
     Ok((source, outputs))
+}
+
+/// Tells whether a port failed because nobody reads what it writes any more.
+pub fn is_closed_pipe(error: &PumpError) -> bool {
+    matches!(&error.source, PortError::Write { source, .. }
+        if source.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// Becomes true when this process is asked to end.

@@ -76,7 +76,7 @@ pub fn run(args: &ProgRunArgs, printer: Printer) -> Result<u8> {
     };
     let output = if packets::uses_stdout(&args.packets) {
         // Standard output has the packets.
-        Output::open(Some(Path::new("/dev/stderr")))?
+        Output::Stderr
     } else {
         Output::Stdout
     };
