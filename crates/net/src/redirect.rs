@@ -37,18 +37,33 @@ struct Noted {
     flags: u32,
     /// The map as programs know it; 0 without.
     map: u64,
+    /// The program of the map's entry; 0 without.
+    program: u32,
 }
 
-const NOTHING: Noted = Noted { target: 0, flags: 0, map: 0 };
+const NOTHING: Noted = Noted { target: 0, flags: 0, map: 0, program: 0 };
 
 thread_local! {
     static NOTED: Cell<Noted> = const { Cell::new(NOTHING) };
 }
 
-/// Notes where the packet goes. `map` is the handle of a map, or 0.
+/// Notes that the packet goes to an interface.
 #[inline(always)]
-pub(crate) fn note(target: u32, flags: u64, map: u64) {
-    NOTED.set(Noted { target, flags: flags as u32, map });
+pub(crate) fn note(ifindex: u32) {
+    NOTED.set(Noted { target: ifindex, ..NOTHING });
+}
+
+/// Notes that the packet goes where a map's entry leads, of which `map` is the handle. `program` is
+/// what the entry has besides.
+#[inline(always)]
+pub(crate) fn note_entry(target: u32, program: u32, flags: u64, map: u64) {
+    NOTED.set(Noted { target, flags: flags as u32, map, program });
+}
+
+/// Returns the id of the program in the entry that the packet goes to; `None` without.
+#[inline]
+pub(crate) fn program() -> Option<u32> {
+    Some(NOTED.get().program).filter(|id| *id != 0)
 }
 
 /// Forgets what programs asked for that ran on this thread before.
@@ -63,11 +78,11 @@ pub(crate) fn forget() {
 /// The maps of that program are still there.
 #[inline]
 pub(crate) unsafe fn asked<'a>() -> Option<Redirect<'a>> {
-    let Noted { target, flags, map: handle } = NOTED.get();
+    let Noted { target, flags, map: handle, .. } = NOTED.get();
     if handle == 0 {
         return (target != 0).then_some(Redirect::To(Target::Port(target)));
     }
-    // SAFETY: the caller's promise; `note` was given the map of a helper's argument.
+    // SAFETY: the caller's promise; `note_entry` was given the map of a helper's argument.
     let map = unsafe { map(handle) };
     let flags = u64::from(flags);
     if flags & BROADCAST != 0 {

@@ -178,7 +178,7 @@ pub(super) unsafe extern "C" fn redirect(ifindex: u64, flags: u64, _: u64, _: u6
     if flags != 0 {
         return XDP_ABORTED;
     }
-    redirect::note(ifindex as u32, 0, 0);
+    redirect::note(ifindex as u32);
     XDP_REDIRECT
 }
 
@@ -205,12 +205,20 @@ pub(super) unsafe extern "C" fn redirect_map(
     if found.is_null() && flags & BROADCAST == 0 {
         return flags & FALLBACK;
     }
-    let target = match map.def().map_type {
-        MapType::Cpumap => key,
-        _ if found.is_null() => 0,
-        // SAFETY: the values of these types begin with the number of an interface or a socket.
-        _ => unsafe { found.cast::<u32>().read_volatile() },
+    if found.is_null() {
+        redirect::note_entry(0, 0, flags, handle);
+        return XDP_REDIRECT;
+    }
+    let map_type = map.def().map_type;
+    // Rows of tables are words; values of the hash may be of four bytes.
+    let has_program = map_type != MapType::DevmapHash || map.def().value_size >= 8;
+    // SAFETY: entries of these types begin with the number of an interface or a socket, or the size
+    // of a queue; a program's id is behind, if there is room.
+    let (number, program) = unsafe {
+        let entry = found.cast::<u32>();
+        (entry.read_volatile(), if has_program { entry.add(1).read_volatile() } else { 0 })
     };
-    redirect::note(target, flags, handle);
+    let target = if map_type == MapType::Cpumap { key } else { number };
+    redirect::note_entry(target, program, flags, handle);
     XDP_REDIRECT
 }

@@ -22,7 +22,8 @@
 //! A frame is changed where it lies: what the program does to it, and where it moves its ends, is
 //! what sinks get. Metadata ends with the program. Redirects go to the outputs' targets: interfaces
 //! by number, processors of a CPU map by key, sockets of an XSK map by their number in it. Programs
-//! in the entries of these maps are not run.
+//! in the entries of device and CPU maps run on the frame then, before it is sent, and may drop it;
+//! not so for broadcasts.
 
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -34,7 +35,7 @@ use skep_net::port::{
     pump,
 };
 
-use crate::test_run::{Errno, Runner};
+use crate::test_run::{Entered, Errno, Runner};
 
 /// Says why a program cannot run on packets, or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -148,6 +149,7 @@ impl PacketRunner {
                 }
             }
         })?;
+        frames.run_entries(runner, batch, verdicts)?;
         stats.runs += batch.len() as u64;
         stats.ns += u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         Ok(())
@@ -188,12 +190,27 @@ impl PacketRunner {
 pub(crate) struct OnFrames {
     context: Context,
     broadcasts: Broadcasts,
+    entries: Entries,
 }
 
 impl OnFrames {
     /// Begins another batch.
     pub(crate) fn begin(&mut self) {
         self.broadcasts.begin();
+        self.entries.pending.clear();
+    }
+
+    /// Runs the programs of the entries that frames of the batch are redirected to.
+    fn run_entries(
+        &mut self,
+        runner: &Runner,
+        batch: &mut Batch,
+        verdicts: &mut Verdicts,
+    ) -> Result<(), Errno> {
+        match self.entries.pending.is_empty() {
+            true => Ok(()),
+            false => self.entries.run_pending(runner, &mut self.context, batch, verdicts),
+        }
     }
 
     /// Runs something on one frame, and notes its verdict: what `run` returned, or `XDP_ABORTED`
@@ -211,13 +228,18 @@ impl OnFrames {
         may_fragment: bool,
         run: impl FnOnce(*mut u8) -> Option<u32>,
     ) -> Verdict {
-        let Self { context, broadcasts } = self;
+        let Self { context, broadcasts, entries } = self;
         let raw = context.with(batch, index, may_fragment, run).flatten().unwrap_or_default();
         let mut target = Target::default();
         if raw == Verdict::Redirect(target).kind() as u32 {
             // SAFETY: the caller's promise.
             match unsafe { context.redirect() } {
-                Some(Redirect::To(to)) => target = to,
+                Some(Redirect::To(to)) => {
+                    target = to;
+                    if let Some(id) = context.entry_program() {
+                        entries.pending.push((index, id, target));
+                    }
+                }
                 Some(Redirect::Broadcast { map, exclude_ingress }) => {
                     let port = batch.meta(index).map_or(0, |meta| meta.port);
                     let without = exclude_ingress.then_some(port);
@@ -231,6 +253,94 @@ impl OnFrames {
         let verdict = Verdict::from_raw(raw, target);
         verdicts.set(index, verdict);
         verdict
+    }
+}
+
+/// Runs the program on one frame; what it returned, or 0 (`XDP_ABORTED`) when it failed.
+#[inline]
+fn run_one(
+    program: Entered<'_>,
+    context: &mut Context,
+    batch: &mut Batch,
+    index: usize,
+    may_fragment: bool,
+) -> u32 {
+    // SAFETY: the program is an XDP program (checked in `PacketRunner::new` and `run_entry`), and
+    // this is the context of one, pointed at a frame.
+    let run = |ctx| unsafe { program.run(ctx) };
+    context.with(batch, index, may_fragment, run).flatten().unwrap_or_default()
+}
+
+/// Programs of the entries of device and CPU maps.
+#[derive(Debug, Default)]
+struct Entries {
+    /// Those that were needed so far, by their ids. One that cannot be opened is kept as such.
+    runners: Vec<(u32, Option<Runner>)>,
+    /// Frames of the batch at hand, with the programs that they go through, and where to.
+    pending: Vec<(usize, u32, Target)>,
+}
+
+impl Entries {
+    /// Runs the programs of the entries that frames are redirected to, after those that redirected
+    /// them: a program is opened outside of all runs, which somebody with another directory may be
+    /// waiting for.
+    #[cold]
+    fn run_pending(
+        &mut self,
+        runner: &Runner,
+        context: &mut Context,
+        batch: &mut Batch,
+        verdicts: &mut Verdicts,
+    ) -> Result<(), Errno> {
+        let Self { runners, pending } = self;
+        for (_, id, _) in &*pending {
+            if !runners.iter().any(|(known, _)| known == id) {
+                runners.push((*id, runner.open_beside(*id)));
+            }
+        }
+        runner.enter(|entered| {
+            for (index, id, target) in pending.drain(..) {
+                let found = runners.iter().find(|(known, _)| *known == id);
+                let found = found.and_then(|(_, found)| found.as_ref());
+                let ran = found
+                    .and_then(|found| Some((found, found.enter_with(runner, entered)?)))
+                    .and_then(|found| run_entry(found, context, (batch, index), target));
+                verdicts.set(index, ran.unwrap_or(Verdict::Aborted));
+            }
+        })
+    }
+}
+
+/// Runs the program of an entry on a frame; `None` when it is for entries of another kind. A frame
+/// that passes goes to the target; from a CPU map it may be redirected again.
+fn run_entry(
+    (runner, program): (&Runner, Entered<'_>),
+    context: &mut Context,
+    (batch, index): (&mut Batch, usize),
+    target: Target,
+) -> Option<Verdict> {
+    let (wanted, egress) = match target {
+        Target::Port(port) => (AttachType::XdpDevmap, port),
+        _ => (AttachType::XdpCpumap, 0),
+    };
+    let of = runner.program();
+    if of.prog_type() != ProgramType::Xdp || of.attach_type() != Some(wanted) {
+        return None;
+    }
+    context.set_egress(egress);
+    let raw = run_one(program, context, batch, index, of.section().starts_with("xdp.frags"));
+    context.set_egress(0);
+    match Verdict::from_raw(raw, target) {
+        Verdict::Pass => Some(Verdict::Redirect(target)),
+        Verdict::Drop => Some(Verdict::Drop),
+        Verdict::Redirect(_) if wanted == AttachType::XdpCpumap => {
+            // SAFETY: the program ran on this thread just now, and its runner has its maps.
+            match unsafe { context.redirect() } {
+                Some(Redirect::To(target)) => Some(Verdict::Redirect(target)),
+                _ => None,
+            }
+        }
+        _ => None,
     }
 }
 

@@ -160,7 +160,7 @@ fn a_redirect_leads_to_what_the_map_has_under_the_key() {
     assert_eq!(verdicts("by_devmap", &[5, 4, 99]), [Redirect(Port(40)), Drop, Drop]);
     put("devices_by_name", 5000, &[41, 0]);
     assert_eq!(verdicts("by_devmap_hash", &[5, 4]), [Redirect(Port(41)), Pass]);
-    put("cpus", 0, &[192]);
+    put("cpus", 0, &[192, 0]);
     assert_eq!(verdicts("by_cpumap", &[0, 3]), [Redirect(Cpu(0)), Tx]);
     assert_eq!(verdicts("by_xskmap", &[0]), [Pass]);
     put("sockets", 2, &[77]);
@@ -177,6 +177,53 @@ fn a_redirect_leads_to_what_the_map_has_under_the_key() {
     };
     assert_eq!(all(2), [Port(7), Port(40), Port(42)]);
     assert_eq!(all(1), [Port(40), Port(42)]);
+}
+
+#[test]
+fn programs_of_entries_run_behind_a_redirect() {
+    use Verdict::{Aborted, Drop, Redirect};
+    let object = std::fs::read(OBJECT).expect("it is committed");
+    let object = skep::object::Object::parse(&object).expect("it is good");
+    for engine in ENGINES {
+        let scratch = Scratch::create().expect("there is room");
+        let object = Loader::new(scratch.dir()).load(&object).unwrap_or_else(|e| panic!("{e}"));
+        let id = |name| object.program(name).expect("it is there").id();
+        let put = |map: &str, key: u32, value: [u32; 2]| {
+            let value: Vec<u8> = value.iter().flat_map(|n| n.to_ne_bytes()).collect();
+            let map = object.map(map).expect("it is there");
+            map.update(&key.to_ne_bytes(), &value, 0).unwrap_or_else(|e| panic!("{e}"));
+        };
+        put("devices_by_name", 1000, [41, id("egress")]);
+        put("devices_by_name", 2000, [42, id("egress")]);
+        put("devices_by_name", 3000, [43, 0]);
+        put("devices_by_name", 4000, [44, 9999]);
+        put("devices_by_name", 5000, [45, id("on_cpu")]);
+        put("cpus", 0, [192, id("on_cpu")]);
+        let run = |name, frames: &[(u32, &[u8; 60])]| {
+            let runner = Runner::new(scratch.dir(), &object, name, engine).expect("it runs");
+            let mut runner = PacketRunner::new(runner).expect("it is an XDP program");
+            let (mut batch, mut verdicts) = (Batch::new(), Verdicts::default());
+            for (port, frame) in frames {
+                assert!(batch.push(Meta { port: *port, ..Meta::default() }, *frame));
+            }
+            verdicts.reset(batch.len());
+            runner.run(&mut batch, &mut verdicts).expect("nothing else runs");
+            assert_eq!(runner.stats().verdicts[4], frames.len() as u64);
+            let firsts: Vec<u8> = batch.frames().map(|f| f.bytes[0]).collect();
+            (verdicts.all().to_vec(), firsts)
+        };
+        let frames = [[1; 60], [2; 60], [3; 60], [4; 60], [5; 60], [1; 60]];
+        let frames = frames.each_ref().map(|frame| (7, frame));
+        let (verdicts, firsts) = run("by_devmap_hash", &frames);
+        let to = |port| Redirect(Target::Port(port));
+        assert_eq!(verdicts, [to(41), Drop, to(43), Aborted, Aborted, to(41)]);
+        assert_eq!(firsts, [0xee, 0xee, 3, 4, 5, 0xee]);
+
+        let mut second = [0; 60];
+        second[1] = 9;
+        let (verdicts, _) = run("by_cpumap", &[(7, &[0; 60]), (7, &second), (8, &[0; 60])]);
+        assert_eq!(verdicts, [Redirect(Target::Cpu(0)), to(9), Aborted]);
+    }
 }
 
 /// Counts the frames of a port, each with its number.

@@ -31,6 +31,7 @@ struct Words {
 /// A context for one program after the other, and one frame after the other.
 pub struct Context {
     words: Box<Words>,
+    egress: u32,
 }
 
 // SAFETY: plain memory that this value owns.
@@ -57,12 +58,17 @@ impl Context {
             ctx: std::array::from_fn(|_| UnsafeCell::new(0)),
         });
         let _ = std::ptr::from_ref(&*words).expose_provenance();
-        Self { words }
+        Self { words, egress: 0 }
     }
 
     fn ctx(&self) -> *mut u8 {
         let words = std::ptr::from_ref(&*self.words).cast_mut().cast::<u8>();
         words.wrapping_add(word::BELOW as usize)
+    }
+
+    /// Says which interface frames go to, from now on: for programs in the entries of device maps.
+    pub fn set_egress(&mut self, ifindex: u32) {
+        self.egress = ifindex;
     }
 
     /// Points the context at a frame, calls `run` with it (what goes into r1), and notes in the
@@ -99,7 +105,7 @@ impl Context {
         view.set(word::FRAGMENTS, end - data_end);
         view.set_field(md::INGRESS_IFINDEX, meta.port);
         view.set_field(md::RX_QUEUE_INDEX, meta.queue);
-        view.set_field(md::EGRESS_IFINDEX, 0);
+        view.set_field(md::EGRESS_IFINDEX, self.egress);
         redirect::forget();
         let done = run(self.ctx());
         let (start, len) = (view.data().wrapping_sub(base), view.len());
@@ -109,6 +115,14 @@ impl Context {
             debug_assert!(moved, "helpers keep a packet inside its room");
         }
         Some(done)
+    }
+
+    /// Returns the id of the program in the map's entry that the program that ran last redirected
+    /// to; `None` when there is none.
+    #[must_use]
+    #[inline]
+    pub fn entry_program(&self) -> Option<u32> {
+        redirect::program()
     }
 
     /// Tells where the program that ran last asked to send its packet; `None` when it did not ask.

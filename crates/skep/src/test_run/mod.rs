@@ -45,7 +45,7 @@ use skep_runtime::directory::{self, OtherDirectory};
 use skep_runtime::prepare::NoHandler;
 use skep_runtime::tail::{Form, TailCalls};
 use skep_store::dir::{Dir, Kind};
-use skep_store::prog::{OtherMap, Program};
+use skep_store::prog::{OtherMap, Program, ProgramFile};
 
 /// Tells how instructions are executed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -300,6 +300,22 @@ impl Runner {
             if slot.is_refused() { Err(Errno::EBUSY) } else { Ok(runs(Entered(&self.compiled))) };
         slots::exit(slot);
         done
+    }
+
+    /// Runs the program where another one of the same directory may run; `None` when this one is of
+    /// another directory.
+    pub(crate) fn enter_with<'r>(&'r self, other: &Self, _: Entered<'_>) -> Option<Entered<'r>> {
+        (self.slots.path == other.slots.path).then_some(Entered(&self.compiled))
+    }
+
+    /// Opens a program of the directory that this one is of.
+    pub(crate) fn open_beside(&self, id: u32) -> Option<Self> {
+        let dir = Dir::open(&self.slots.path).ok()?;
+        let engine = match self.compiled {
+            Compiled::Jit(_) => Engine::Jit,
+            Compiled::Interp(_) => Engine::Interp,
+        };
+        Self::open(&dir, ProgramFile::open(&dir, id).ok()?.program(), engine).ok()
     }
 
     /// Runs the program as `BPF_PROG_TEST_RUN` would. Waits for runs of other directories to end: all

@@ -29,7 +29,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_CPUMAP);
 	__type(key, __u32);
-	__type(value, __u32);
+	__type(value, struct bpf_cpumap_val);
 	__uint(max_entries, 4);
 } cpus SEC(".maps");
 
@@ -136,6 +136,29 @@ int twice(struct xdp_md *ctx)
 {
 	bpf_redirect_map(&cpus, 0, XDP_DROP);
 	return bpf_redirect(ctx->ingress_ifindex, 0);
+}
+
+/* Of an entry: the first byte of what goes to device 41 is changed, other devices get nothing. */
+SEC("xdp/devmap")
+int egress(struct xdp_md *ctx)
+{
+	unsigned char *data = (void *)(long)ctx->data;
+
+	if (data + 1 > (unsigned char *)(long)ctx->data_end)
+		return XDP_ABORTED;
+	data[0] = 0xee;
+	return ctx->egress_ifindex == 41 ? XDP_PASS : XDP_DROP;
+}
+
+/* Of an entry: what came from port 7 goes on, by its second byte to another device. */
+SEC("xdp/cpumap")
+int on_cpu(struct xdp_md *ctx)
+{
+	unsigned char *data = (void *)(long)ctx->data;
+
+	if (data + 2 > (unsigned char *)(long)ctx->data_end || ctx->ingress_ifindex != 7)
+		return XDP_TX;
+	return data[1] ? bpf_redirect(data[1], 0) : XDP_PASS;
 }
 
 struct question {
