@@ -179,6 +179,7 @@ fn a_pump_ends_when_it_is_told() {
     assert_eq!(run(&Until { time: Some(Duration::ZERO), ..EVER }), 0);
     assert_eq!(run(&Until { stop: Some(&AtomicBool::new(true)), ..EVER }), 0);
     assert!(run(&Until { time: Some(Duration::from_millis(1)), ..EVER }) > 0);
+    assert_eq!(run(&Until { time: Some(Duration::MAX), packets: Some(7), ..EVER }), 7);
 
     // A flag that is set while no frame comes, and one that the programs set.
     let [mut quiet, _other] = memory::pair([1, 2], 4);

@@ -8,7 +8,7 @@
 //!  └──────────┴───────────────┴───────────┴──────────┴─────────
 //! ```
 //!
-//! A slot is a page and [`STAGGER`] bytes, so that the first bytes of all frames do not compete for
+//! A slot is a page and 128 bytes, so that the first bytes of all frames do not compete for
 //! the same lines of a cache. A frame that is too large for a page takes as much as it needs, and
 //! is followed by fewer others.
 //!

@@ -107,13 +107,13 @@ pub fn pair(ports: [u32; 2], frames: usize) -> [MemoryPort; 2] {
 impl Source for MemorySource {
     /// Ends when all sinks are gone and their frames have come.
     fn receive(&mut self, batch: &mut Batch, wait: Duration) -> Result<Received, PortError> {
-        let deadline = Instant::now() + wait;
+        let started = Instant::now();
         let mut queue = self.ring.lock();
         while queue.frames.is_empty() {
             if queue.senders == 0 {
                 return Ok(Received::End);
             }
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = wait.saturating_sub(started.elapsed());
             if left.is_zero() {
                 return Ok(Received::Nothing);
             }

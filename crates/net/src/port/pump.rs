@@ -100,7 +100,8 @@ fn move_frames(
     run: &mut impl FnMut(&mut Batch, &mut Verdicts) -> ControlFlow<()>,
 ) -> Result<(), PortError> {
     let (mut batch, mut verdicts) = (Batch::new(), Verdicts::default());
-    let deadline = until.time.map(|time| Instant::now() + time);
+    // A time beyond what the clock can tell is none.
+    let deadline = until.time.and_then(|time| Instant::now().checked_add(time));
     loop {
         let left = until.packets.map_or(u64::MAX, |most| most.saturating_sub(stats.packets));
         let time = deadline.map(|at| at.saturating_duration_since(Instant::now()));

@@ -7,7 +7,7 @@
 //! * [`Tap`] is a device of its own (`/dev/net/tun`): what the kernel sends there is received, what
 //!   is sent the kernel receives.
 //!
-//! An interface that goes down or away is [`PortError::Down`](super::PortError::Down).
+//! An interface that goes down or away is [`PortError::Down`].
 
 mod packet_sink;
 mod packet_source;
