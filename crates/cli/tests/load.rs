@@ -5,30 +5,12 @@ mod common;
 
 use std::path::Path;
 
-use common::{Skep, data, json, text};
+use common::{Skep, data, fails_on, json, out, text};
 use serde_json::json;
 use skep::isa::{MapFlags, MapType};
 use skep::maps::{Access, KeyRange, Map};
 use skep_kernel::MapSpec;
 use skep_testkit::skip;
-
-/// Runs the command; its output when it succeeds.
-fn out(skep: &Skep, args: &[&str]) -> String {
-    let ended = skep.run(args);
-    assert_eq!(ended.shell_status(), 0, "{args:?}: {}", ended.transcript());
-    text(&ended.stdout)
-}
-
-/// Runs the command with input, which must fail with `status` and say all of `words` in one error.
-fn fails(skep: &Skep, args: &[&str], input: &[u8], status: i32, words: &[&str]) {
-    let ended = skep.run_with(args, input);
-    assert_eq!(ended.shell_status(), status, "{args:?}: {}", ended.transcript());
-    let said = text(&ended.stderr);
-    for words in words {
-        assert!(said.contains(words), "{args:?}: {words}: {}", ended.transcript());
-    }
-    assert_eq!(said.matches("error: ").count(), 1, "{args:?}: {}", ended.transcript());
-}
 
 fn create(skep: &Skep, name: &str, args: &str) {
     let args: Vec<&str> = args.split(' ').collect();
@@ -194,7 +176,7 @@ fn maps_of_maps_are_loaded_and_copied() {
         out(&skep, &["map", "unpin", "copied"]);
     }
     // Of a map that is not there, nothing can be held.
-    fails(
+    fails_on(
         &skep,
         &["map", "load", "outer", "-"],
         br#"[{"key":0,"value":4000}]"#,
@@ -211,9 +193,9 @@ fn maps_that_take_nothing_say_so() {
     create(&skep, "r", "--type ringbuf --entries 4096");
     create(&skep, "s", "--type stack_trace --key 4 --value 16 --entries 4");
     let entries = br#"[{"key":1,"value":"00112233445566778899aabbccddeeff"}]"#;
-    fails(&skep, &["map", "load", "b", "-"], entries, 1, &["map `b` is a bloom filter"]);
-    fails(&skep, &["map", "load", "r", "-"], entries, 1, &["it has no keys"]);
-    fails(
+    fails_on(&skep, &["map", "load", "b", "-"], entries, 1, &["map `b` is a bloom filter"]);
+    fails_on(&skep, &["map", "load", "r", "-"], entries, 1, &["it has no keys"]);
+    fails_on(
         &skep,
         &["map", "load", "s", "-"],
         entries,
@@ -221,11 +203,11 @@ fn maps_that_take_nothing_say_so() {
         &["cannot store `1` in map `s`\n  loaded 0 of 1 entries\n", "stack_trace"],
     );
     out(&skep, &["map", "dump", "s", "--json"]);
-    fails(&skep, &["map", "copy", "b", "s"], b"", 1, &["map `b` is a bloom filter"]);
-    fails(&skep, &["map", "load", "nosuch", "-"], entries, 1, &["there is no map `nosuch`"]);
+    fails_on(&skep, &["map", "copy", "b", "s"], b"", 1, &["map `b` is a bloom filter"]);
+    fails_on(&skep, &["map", "load", "nosuch", "-"], entries, 1, &["there is no map `nosuch`"]);
     create(&skep, "frozen", "--type hash --key 4 --value 4 --entries 9");
     out(&skep, &["map", "freeze", "frozen"]);
-    fails(
+    fails_on(
         &skep,
         &["map", "load", "frozen", "-"],
         br#"[{"key":1,"value":2}]"#,
@@ -264,7 +246,7 @@ fn maps_with_types_are_loaded_by_them() {
         (r#"{"key":{"n":1},"value":{"kind":"KIND_RED"}}"#, "KIND_RED"),
     ] {
         let document = format!(r#"{{"entries":[{{"key":{{"n":9}},"value":{{}}}},{entry}]}}"#);
-        fails(
+        fails_on(
             &skep,
             &["map", "load", "to", "-"],
             document.as_bytes(),
@@ -272,7 +254,7 @@ fn maps_with_types_are_loaded_by_them() {
             &["cannot load `stdin` into map `to`: entry 2: ", why, "nothing was loaded"],
         );
     }
-    fails(
+    fails_on(
         &skep,
         &["map", "load", "to", "-"],
         b"key.n,key.word,value.calls,value.minus,value.kind\r\n1,ab,3,0,KIND_ODD\r\n1,ab,x,0,KIND_ODD\r\n",
@@ -321,7 +303,7 @@ fn files_that_are_no_dumps_are_refused() {
         (b"1: 2\n1 2\n", &["line 2: it is not a key, a colon and a value"]),
     ] {
         let all = [&["cannot load `stdin` into map `m`: ", "nothing was loaded"], words].concat();
-        fails(&skep, load, input, 2, &all);
+        fails_on(&skep, load, input, 2, &all);
     }
     let dir = skep.path("");
     for (file, why) in [
@@ -329,7 +311,7 @@ fn files_that_are_no_dumps_are_refused() {
         ("/nowhere/at/all", "No such file or directory"),
     ] {
         let words = format!("cannot read `{file}`: {why}");
-        fails(&skep, &["map", "load", "m", file], b"", 2, &[&words]);
+        fails_on(&skep, &["map", "load", "m", file], b"", 2, &[&words]);
     }
     assert_eq!(elements(&skep, "m"), []);
     // An interrupted dump is loaded as far as it goes.
@@ -345,7 +327,7 @@ fn what_was_loaded_before_the_map_refused_is_told() {
     create(&skep, "m", "--type hash --key 4 --value 8 --entries 3");
     let four: String = (1..=4).map(|n| format!("{n}: {n}\n")).collect();
     let load = ["map", "load", "m", "-"];
-    fails(
+    fails_on(
         &skep,
         &load,
         four.as_bytes(),
@@ -354,14 +336,14 @@ fn what_was_loaded_before_the_map_refused_is_told() {
     );
     let got: Vec<_> = elements(&skep, "m").into_iter().map(|(key, _)| key[0]).collect();
     assert_eq!(got, [1, 2, 3]);
-    fails(
+    fails_on(
         &skep,
         &[&load[..], &["--noexist"]].concat(),
         b"2: 9\n",
         1,
         &["map `m` already has a key `2`\n  loaded 0 of 1 entries"],
     );
-    fails(
+    fails_on(
         &skep,
         &[&load[..], &["--exist"]].concat(),
         b"2: 9\n9: 9\n",
@@ -369,7 +351,7 @@ fn what_was_loaded_before_the_map_refused_is_told() {
         &["map `m` has no key `9`\n  loaded 1 of 2 entries"],
     );
     assert_eq!(open(&skep, "m").lookup(&2_u32.to_ne_bytes()).unwrap(), 9_u64.to_ne_bytes());
-    fails(
+    fails_on(
         &skep,
         &[&load[..], &["--exist", "--noexist"]].concat(),
         b"",
@@ -407,7 +389,7 @@ fn per_cpu_values_come_from_each_form() {
         ("key,cpu,value\r\n1,1,9\r\n".to_owned(), "CPU 1 does not follow"),
         ("key,cpu,value\r\n1,x,9\r\n".to_owned(), "`x` is not the number of a CPU"),
     ] {
-        fails(&skep, &["map", "load", "m", "-"], input.as_bytes(), 2, &[why]);
+        fails_on(&skep, &["map", "load", "m", "-"], input.as_bytes(), 2, &[why]);
     }
     assert_eq!(value(&skep), want);
 }
@@ -429,7 +411,7 @@ fn maps_that_are_not_alike_are_not_copied() {
         ("hash", "`hash` and `hash` are the same map"),
         ("nosuch", "there is no map `nosuch`"),
     ] {
-        fails(&skep, &["map", "copy", "hash", to], b"", 1, &[why]);
+        fails_on(&skep, &["map", "copy", "hash", to], b"", 1, &[why]);
     }
     for i in 0..6_u32 {
         open(&skep, "hash").update(&i.to_ne_bytes(), &[i as u8; 8], 0).unwrap();
@@ -440,14 +422,14 @@ fn maps_that_are_not_alike_are_not_copied() {
     out(&skep, &["map", "copy", "hash", "array"]);
     assert_eq!(elements(&skep, "array"), elements(&skep, "hash"));
     out(&skep, &["map", "update", "hash", "7", "1"]);
-    fails(
+    fails_on(
         &skep,
         &["map", "copy", "hash", "array"],
         b"",
         1,
         &["cannot store `7` in map `array`\n  copied ", "index 7 is beyond the array of 4"],
     );
-    fails(
+    fails_on(
         &skep,
         &["map", "copy", "array", "hash", "--noexist"],
         b"",
@@ -457,7 +439,7 @@ fn maps_that_are_not_alike_are_not_copied() {
     // Byte strings go where they are not too long.
     create(&skep, "long", "--type qp_trie --key 30 --value 8 --entries 9");
     create(&skep, "short", "--type qp_trie --key 3 --value 8 --entries 9");
-    fails(
+    fails_on(
         &skep,
         &["map", "copy", "long", "hash"],
         b"",
@@ -470,7 +452,7 @@ fn maps_that_are_not_alike_are_not_copied() {
     out(&skep, &["map", "copy", "long", "short"]);
     assert_eq!(elements(&skep, "short"), elements(&skep, "long"));
     out(&skep, &["map", "update", "long", "bcde", "1"]);
-    fails(
+    fails_on(
         &skep,
         &["map", "copy", "long", "short"],
         b"",
@@ -509,7 +491,7 @@ fn keys_that_are_text_come_from_each_form() {
         (r#"[{"key":7,"value":1}]"#, "text is wanted, or `{\"hex\":…}`"),
         ("key,value\r\na,1\r\nhex 0,1\r\n", "line 3: `hex 0` is not a key of map `m`"),
     ] {
-        fails(&skep, &load, input.as_bytes(), 2, &[why, "nothing was loaded"]);
+        fails_on(&skep, &load, input.as_bytes(), 2, &[why, "nothing was loaded"]);
     }
 }
 
@@ -526,7 +508,7 @@ fn elements_of_a_trie_with_very_long_keys_are_loaded() {
     for n in 0..5000_u32 {
         assert_eq!(map.lookup(format!("key {n}").as_bytes()).unwrap(), n.to_ne_bytes());
     }
-    fails(
+    fails_on(
         &skep,
         &["map", "load", "m", "-", "--noexist"],
         b"\"new\": 1\n\"key 7\": 1\n",
@@ -570,15 +552,15 @@ fn maps_are_copied_from_and_to_the_kernel() {
         assert_eq!(there, elements(&skep, "ours"), "{map_type}");
         out(&skep, &["map", "copy", "--kernel", &id, "back"]);
         assert_eq!(elements(&skep, "back"), elements(&skep, "ours"), "{map_type}");
-        fails(
+        fails_on(
             &skep,
             &["map", "copy", "--kernel=to", "ours", &id, "--noexist"],
             b"",
             1,
             &[&format!("map `{id}` already has a key"), "copied 0 entries"],
         );
-        fails(&skep, &["map", "copy", "--kernel=both", &id, &id], b"", 1, &["are the same map"]);
-        fails(
+        fails_on(&skep, &["map", "copy", "--kernel=both", &id, &id], b"", 1, &["are the same map"]);
+        fails_on(
             &skep,
             &["map", "copy", "--kernel", "4294967294", "back"],
             b"",
@@ -586,7 +568,7 @@ fn maps_are_copied_from_and_to_the_kernel() {
             &["the kernel has no map `4294967294`"],
         );
         create(&skep, "wide", "--type hash --key 16 --value 8 --entries 9");
-        fails(&skep, &["map", "--kernel", "copy", &id, "wide"], b"", 1, &["its keys have"]);
+        fails_on(&skep, &["map", "--kernel", "copy", &id, "wide"], b"", 1, &["its keys have"]);
     }
 }
 

@@ -6,26 +6,12 @@ mod common;
 use std::io::{BufRead, BufReader, Read};
 use std::process::Command;
 
-use common::{Skep, data, json, target, text};
+use common::{Skep, data, fails, json, out, target};
 use serde_json::{Value as Json, json};
 use skep::isa::{MapFlags, MapType};
 use skep_kernel::{Map, MapSpec};
 use skep_testkit::run::{Signal, signal};
 use skep_testkit::skip;
-
-/// Runs the command; its output when it succeeds.
-fn out(skep: &Skep, args: &[&str]) -> String {
-    let ended = skep.run(args);
-    assert_eq!(ended.shell_status(), 0, "{args:?}: {}", ended.transcript());
-    text(&ended.stdout)
-}
-
-/// Runs the command, which must fail with `status` and say `words`.
-fn fails(skep: &Skep, args: &[&str], status: i32, words: &str) {
-    let ended = skep.run(args);
-    assert_eq!(ended.shell_status(), status, "{args:?}: {}", ended.transcript());
-    assert!(text(&ended.stderr).contains(words), "{args:?}: {}", ended.transcript());
-}
 
 #[test]
 fn elements_come_and_go_by_hand() {

@@ -2,26 +2,10 @@
 
 mod common;
 
-use common::{Skep, data, json, text};
+use common::{Skep, data, fails, json, out, text};
 use serde_json::json;
 use skep::isa::MapFlags;
 use skep::maps::{Access, Map};
-
-/// Runs the command; its output when it succeeds.
-fn out(skep: &Skep, args: &[&str]) -> String {
-    let ended = skep.run(args);
-    assert_eq!(ended.shell_status(), 0, "{args:?}: {}", ended.transcript());
-    text(&ended.stdout)
-}
-
-/// Runs the command, which must fail with `status` and say `words` in one error.
-fn fails(skep: &Skep, args: &[&str], status: i32, words: &str) {
-    let ended = skep.run(args);
-    assert_eq!(ended.shell_status(), status, "{args:?}: {}", ended.transcript());
-    let said = text(&ended.stderr);
-    assert!(said.contains(words), "{args:?}: {}", ended.transcript());
-    assert_eq!(said.matches("error: ").count(), 1, "{args:?}: {}", ended.transcript());
-}
 
 const KEYS: [&str; 9] = [
     "/",

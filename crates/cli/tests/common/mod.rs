@@ -68,6 +68,29 @@ impl Skep {
     }
 }
 
+/// Runs the command; its output when it succeeds.
+pub fn out(skep: &Skep, args: &[&str]) -> String {
+    let ended = skep.run(args);
+    assert_eq!(ended.shell_status(), 0, "{args:?}: {}", ended.transcript());
+    text(&ended.stdout)
+}
+
+/// Runs the command, which must fail with `status` and say `words` in one error.
+pub fn fails(skep: &Skep, args: &[&str], status: i32, words: &str) {
+    fails_on(skep, args, b"", status, &[words]);
+}
+
+/// Runs the command with input, which must fail with `status` and say all of `words` in one error.
+pub fn fails_on(skep: &Skep, args: &[&str], input: &[u8], status: i32, words: &[&str]) {
+    let ended = skep.run_with(args, input);
+    assert_eq!(ended.shell_status(), status, "{args:?}: {}", ended.transcript());
+    let said = text(&ended.stderr);
+    for words in words {
+        assert!(said.contains(words), "{args:?}: {words}: {}", ended.transcript());
+    }
+    assert_eq!(said.matches("error: ").count(), 1, "{args:?}: {}", ended.transcript());
+}
+
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
