@@ -4,6 +4,7 @@
 
 use skep_isa::op;
 use skep_object::{Btf, CoreTarget, LinkOptions, Object};
+use skep_testkit::random::Random;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
@@ -56,22 +57,6 @@ fn measured<T>(f: impl FnOnce() -> T) -> (T, usize) {
     (out, PEAK.get().saturating_sub(before))
 }
 
-/// The well-known xorshift64* generator.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
-    }
-}
-
 fn mutate(bytes: &mut Vec<u8>, random: &mut Random, hot: &[std::ops::Range<usize>]) {
     const NASTY: &[u32] = &[
         0,
@@ -97,7 +82,7 @@ fn mutate(bytes: &mut Vec<u8>, random: &mut Random, hot: &[std::ops::Range<usize
         let at = (range.start + random.below(range.len())).min(bytes.len().saturating_sub(1));
         match random.below(8) {
             0 => bytes[at] ^= 1 << random.below(8),
-            1 => bytes[at] = random.next() as u8,
+            1 => bytes[at] = random.next_u64() as u8,
             2 | 3 => {
                 let word = NASTY[random.below(NASTY.len())].to_le_bytes();
                 bytes.iter_mut().skip(at & !3).zip(word).for_each(|(to, from)| *to = from);
@@ -219,7 +204,7 @@ fn damage_gives_errors_not_panics() {
         for round in 0..rounds {
             let seed = 0x9e37_79b9_7f4a_7c15u64.wrapping_mul(1 + round + (i as u64) * 1_000_003);
             let mut mutant = bytes.clone();
-            mutate(&mut mutant, &mut Random(seed | 1), &hot);
+            mutate(&mut mutant, &mut Random::new(seed | 1), &hot);
             let (done, peak) = measured(|| std::panic::catch_unwind(|| exercise(&mutant, &target)));
             assert!(peak < MOST_MEMORY, "{} with seed {seed:#x}: {peak} bytes", path.display());
             most = most.max(peak);

@@ -14,6 +14,7 @@ mod small_library;
 
 /// One test at a time: both are about all that the process runs.
 static ONE: Mutex<()> = Mutex::new(());
+
 /// Ends the other threads of a test when one fails.
 struct Fails<'a>(&'a AtomicBool);
 

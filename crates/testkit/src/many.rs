@@ -2,8 +2,14 @@
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
+use crate::TempDir;
 use crate::cc::{Build, Cc};
+use crate::report::Report;
+use crate::run::run;
+use crate::trace::skep_bin;
 
 /// Functions in one source file; several files let the compiler's memory stay small.
 const PER_FILE: usize = 5000;
@@ -25,6 +31,29 @@ pub fn build(functions: usize, build: Build, dir: &Path) -> PathBuf {
     sources.push(path);
     let sources: Vec<&Path> = sources.iter().map(PathBuf::as_path).collect();
     Cc::c().build(build).arg("-w").compile(&sources, &dir.join("many"))
+}
+
+/// Builds the program and traces it by a shell script that gets skep, where the report goes, and the
+/// program; checks what the program prints.
+pub fn traced(functions: usize, build: Build, script: &str) -> Report {
+    let dir = TempDir::new();
+    let program = self::build(functions, build, dir.path());
+    let out = dir.join("report.json");
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", script, "sh"])
+        .arg(skep_bin())
+        .arg(&out)
+        .arg(&program)
+        .env("SKEP_DIR", dir.join("skep"));
+    let ended = run(&mut command, b"", Duration::from_secs(120));
+    assert_eq!(
+        String::from_utf8_lossy(&ended.stdout).trim(),
+        expected(functions).to_string(),
+        "{}",
+        ended.transcript()
+    );
+    Report::parse(&std::fs::read_to_string(&out).expect("there is a report")).expect("it is whole")
 }
 
 /// What the program prints for one walk, computed here.

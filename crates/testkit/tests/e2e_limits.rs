@@ -77,24 +77,8 @@ fn report_follows_the_output() {
 /// Ten thousand functions at once, each called once.
 #[test]
 fn ten_thousand_functions() {
-    let dir = TempDir::new();
-    let program = many::build(10_000, Build::O2, dir.path());
-    let out = dir.join("report.json");
-    let mut command = Command::new(skep_bin());
-    command
-        .args(["trace", "many:many_*", "--json", "-o"])
-        .arg(&out)
-        .arg("--")
-        .arg(&program)
-        .env("SKEP_DIR", dir.join("skep"));
-    let ended = run::run(&mut command, b"", LIMIT);
-    assert_eq!(
-        String::from_utf8_lossy(&ended.stdout).trim(),
-        many::expected(10_000).to_string(),
-        "{}",
-        ended.transcript()
-    );
-    let report = Report::parse(&std::fs::read_to_string(&out).unwrap()).unwrap();
+    let script = r#""$1" trace 'many:many_*' --json -o "$2" -- "$3""#;
+    let report = many::traced(10_000, Build::O2, script);
     assert_eq!(
         (report.matched, report.attached, report.missed),
         (10_000, 10_000, 0),

@@ -10,34 +10,13 @@ use skep_testkit::{TempDir, many, run};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Traces ten thousand functions by a shell script that gets skep, where the report goes, and the
-/// program.
-fn ten_thousand(script: &str) -> Report {
-    let dir = TempDir::new();
-    let program = many::build(10_000, Build::O0, dir.path());
-    let out = dir.join("report.json");
-    let mut command = Command::new("sh");
-    command
-        .args(["-c", script, "sh"])
-        .arg(skep_bin())
-        .arg(&out)
-        .arg(&program)
-        .env("SKEP_DIR", dir.join("skep"));
-    let ended = run::run(&mut command, b"", LIMIT);
-    assert_eq!(
-        String::from_utf8_lossy(&ended.stdout).trim(),
-        many::expected(10_000).to_string(),
-        "{}",
-        ended.transcript()
-    );
-    Report::parse(&std::fs::read_to_string(&out).expect("there is a report")).expect("it is whole")
-}
-
 /// All of a program's 10,000 functions take less than 256 MiB of its address space; the shell that
 /// starts it is traced too.
 #[test]
 fn ten_thousand_functions_fit_in_256_mib() {
-    let report = ten_thousand(
+    let report = many::traced(
+        10_000,
+        Build::O0,
         r#""$1" trace 'many:many_*' --json -o "$2" -- sh -c 'ulimit -v 262144; exec "$0"' "$3""#,
     );
     assert_eq!(
@@ -51,8 +30,11 @@ fn ten_thousand_functions_fit_in_256_mib() {
 /// Under a limit that holds for skep as well.
 #[test]
 fn tracing_works_under_ulimit() {
-    let report =
-        ten_thousand(r#"ulimit -v 1000000; "$1" trace 'many:many_*' --json -o "$2" -- "$3""#);
+    let report = many::traced(
+        10_000,
+        Build::O0,
+        r#"ulimit -v 1000000; "$1" trace 'many:many_*' --json -o "$2" -- "$3""#,
+    );
     assert_eq!(
         (report.attached, report.missed, report.functions.len()),
         (10_000, 0, 10_000),

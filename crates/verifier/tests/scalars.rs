@@ -9,6 +9,7 @@
 mod arith;
 
 use skep_isa::{Insn, op};
+use skep_testkit::random::Random;
 use skep_verifier::range::{Range32, Range64};
 use skep_verifier::scalar::{Cmp, Op, Scalar};
 use skep_verifier::tnum::Tnum;
@@ -328,31 +329,19 @@ fn all_patterns_of_bits_stay_inside() {
     }
 }
 
-/// xorshift64*: the seed is all there is to it.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    /// Numbers of all magnitudes, with a liking for powers of two and their neighbors.
-    fn number(&mut self) -> u64 {
-        let r = self.next();
-        let near = |n: u64| n.wrapping_add(r & 3).wrapping_sub(1);
-        match r >> 61 {
-            0 => near(0),
-            1 => near(1 << ((r >> 8) & 63)),
-            2 => near((1u64 << ((r >> 8) & 63)).wrapping_neg()),
-            3 => (r >> 8) & 0xff,
-            4 => self.next() >> ((r >> 8) & 63),
-            5 => ((self.next() as i64) >> ((r >> 8) & 63)) as u64,
-            6 => u64::from(self.next() as u32) | (r & 0xff) << 32,
-            _ => self.next(),
-        }
+/// Numbers of all magnitudes, with a liking for powers of two and their neighbors.
+fn number(r: &mut Random) -> u64 {
+    let word = r.next_u64();
+    let near = |n: u64| n.wrapping_add(word & 3).wrapping_sub(1);
+    match word >> 61 {
+        0 => near(0),
+        1 => near(1 << ((word >> 8) & 63)),
+        2 => near((1u64 << ((word >> 8) & 63)).wrapping_neg()),
+        3 => (word >> 8) & 0xff,
+        4 => r.next_u64() >> ((word >> 8) & 63),
+        5 => ((r.next_u64() as i64) >> ((word >> 8) & 63)) as u64,
+        6 => u64::from(r.next_u64() as u32) | (word & 0xff) << 32,
+        _ => r.next_u64(),
     }
 }
 
@@ -365,19 +354,19 @@ fn wide_operands_stay_inside() {
     let rounds = if std::env::var_os("SKEP_STRESS").is_some() { 2_000_000 } else { 15_000 };
     for seed in [0x5eed, fresh] {
         println!("seed {seed:#x}");
-        let mut r = Random(seed);
+        let mut r = Random::new(seed);
         for _ in 0..rounds {
             let set = |r: &mut Random| {
-                let n = r.next() % 4 + 1;
-                let base = r.number();
-                let mut m: Vec<u64> = (0..n).map(|_| r.number()).collect();
-                if r.next() & 1 == 0 {
+                let n = r.next_u64() % 4 + 1;
+                let base = number(r);
+                let mut m: Vec<u64> = (0..n).map(|_| number(r)).collect();
+                if r.next_u64() & 1 == 0 {
                     m = m.iter().map(|x| base.wrapping_add(x & 0xf)).collect();
                 }
                 (hull(&m), m)
             };
             let ((a, am), (b, bm)) = (set(&mut r), set(&mut r));
-            let (a, b) = if r.next() & 1 == 0 {
+            let (a, b) = if r.next_u64() & 1 == 0 {
                 (a, b)
             } else {
                 (a.normalize().unwrap_or(a), b.normalize().unwrap_or(b))
@@ -652,12 +641,12 @@ fn no_operation_forgets_more_than_it_must() {
             }
         }
     }
-    let mut r = Random(0x5eed);
+    let mut r = Random::new(0x5eed);
     for _ in 0..2_000 {
         let mut set = || {
-            let base = r.number();
-            let mut m: Vec<u64> = (0..r.next() % 4 + 1).map(|_| r.number()).collect();
-            if r.next() & 1 == 0 {
+            let base = number(&mut r);
+            let mut m: Vec<u64> = (0..r.next_u64() % 4 + 1).map(|_| number(&mut r)).collect();
+            if r.next_u64() & 1 == 0 {
                 m = m.iter().map(|x| base.wrapping_add(x & 0xf)).collect();
             }
             (hull(&m), m)
