@@ -26,12 +26,12 @@
 //! Calls take longer, and a function with exit hooks takes 384 bytes more stack while it runs, on
 //! the upper quarter of a thread's stack. In the second quarter, and on stacks that are not the
 //! thread's own (coroutines, signal stacks), it takes 64 bytes. To both come 8 bytes for each word
-//! of arguments that its caller has put on the stack, at most 512 words. Below that nothing, and
-//! its return is not seen. Hooks themselves run on a stack of the engine's there, with signals
-//! blocked (see [`Missed`]). The first event of a thread makes a handful of system
-//! calls (`gettid`, `open`, `ioctl`, `close`, sometimes `mmap` and `prlimit`), which a strict
-//! seccomp filter may not like. Attaching while other threads run stops them with a
-//! real-time signal and uses `SIGTRAP` ([`signals`]).
+//! of arguments that its caller has put on the stack, at most 512 words. In the lower half it takes
+//! nothing, and its return is not seen. Hooks themselves run on a stack of the engine's there, with
+//! signals blocked (see [`Missed`]). The first event of a thread makes a handful of system calls
+//! (`gettid`, `open`, `ioctl`, `close`, sometimes `mmap` and `prlimit`), which a strict seccomp
+//! filter may not like. Attaching while other threads run stops them with a real-time signal and
+//! uses `SIGTRAP` ([`signals`]).
 //!
 //! # What it does not do
 //!
@@ -39,8 +39,8 @@
 //! Unwind tables go through trampolines, but not through islands nor compiled programs, which have
 //! none: a signal handler that interrupts one of these gets a backtrace that ends there.
 //!
-//! Number descriptors as without it at all times: a new thread's first event opens a file and
-//! closes it again, and what another thread opens meanwhile gets the next number.
+//! Keep all descriptor numbers as they were: a new thread's first event opens a file and closes it
+//! again, and a file that another thread opens meanwhile gets the next number.
 //!
 //! Hook the dynamic loader or the vDSO; move threads that block all signals and never sleep;
 //! survive a library that another thread unloads while it is being hooked.

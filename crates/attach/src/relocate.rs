@@ -1,7 +1,7 @@
 //! Relocating the first instructions of a function: the same effect at another address.
 //!
-//! Instructions keep their bytes but for distances, which are from the instruction's end. There is
-//! no encoder: it would be a tenth of the agent, for what are four bytes here.
+//! Instructions keep their bytes but for distances, which are from the instruction's end. iced's
+//! encoder is not used: it would be a tenth of the agent, to change four bytes.
 
 use crate::flow::{Flow, flow};
 use crate::jump::{PATCH, jump};

@@ -1,11 +1,11 @@
 //! Where a thread's own stack is.
 //!
-//! The first thread's is what the kernel calls `[stack]`, as far down as its limit allows. Of
-//! others the C library knows: glibc keeps the block that it was given or made for a thread, with
-//! its size and that of the guard in it, in its own record of the thread (`stackblock`,
-//! nptl/descr.h), which begins at the thread pointer and lies at the end of that very block. Where
-//! they are in it differs from version to version; that they end just behind the record tells them
-//! from anything else.
+//! The first thread's is what the kernel calls `[stack]`, as far down as its limit allows. For
+//! other threads the C library knows: glibc keeps the block that it was given or made for a thread,
+//! with its size and that of the guard in it, in its own record of the thread (`stackblock`,
+//! nptl/descr.h), which begins at the thread pointer and lies at the end of that very block. Their
+//! place in it differs from version to version; the block is recognized by its end, which is just
+//! behind the record.
 //!
 //! The mapping around a stack says nothing: neighboring stacks, part of a heap and our own memory
 //! may be in it, and a guard below it may be somebody else's. Where the record says nothing either,

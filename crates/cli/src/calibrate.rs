@@ -23,7 +23,7 @@ const ENV_CALIBRATE: &str = "SKEP_CALIBRATE";
 const NOTHING: &str = "libc.so.6:gnu_dev_minor";
 /// Seven blocks of the program in which all calls are timed; of these the last one counts.
 const CALLS: u64 = 7 * 512 + 100;
-/// How often it is tried: a process that was interrupted has measured too much.
+/// How often it is tried: an interrupted process measures too much.
 const TRIES: usize = 3;
 /// Less than this is believed at once, in ticks; what is more than the second is not believed at
 /// all.

@@ -88,7 +88,8 @@ fn bar(command: &[OsString]) -> Option<Bar> {
     Some(Bar { untraced: Untraced { path: path.display().to_string(), reason }, breaks })
 }
 
-/// Tells whether the user has put the library in front that insists on it.
+/// Tells whether the user has put the sanitizer's library, which must be the first, into
+/// `LD_PRELOAD`.
 fn preloaded(obstacle: &Obstacle) -> bool {
     let Obstacle::First { library } = obstacle else { return false };
     std::env::var("LD_PRELOAD").is_ok_and(|v| v.contains(library))

@@ -53,7 +53,8 @@ impl Objects {
         Ok(Self { all, target })
     }
 
-    /// Describes what a command will be made of, with the types that the user named.
+    /// Returns where the types of a command's functions come from: what the user named, else the
+    /// command's own debug information.
     pub fn catalog(&self, command: &std::ffi::OsStr, args: &ObjectArgs) -> Catalog {
         let given = match (&args.btf, &args.btf_from, &self.target) {
             (Some(_), _, Some(target)) => Some(Given::Btf(target.btf().clone())),

@@ -13,8 +13,8 @@ use skep_vm::{Code, CompileError, Env, MapRef, interp};
 use crate::prepare::{map_ref, open_inner_maps};
 use crate::tail::TailCalls;
 
-/// Compiles a program for the maps it was verified with, with helpers from a table. Who runs it has called
-/// [`expect_bad_loads`](crate::prepare::expect_bad_loads) before.
+/// Compiles a program for the maps it was verified with, with helpers from a table. The caller has
+/// called [`expect_bad_loads`](crate::prepare::expect_bad_loads) before it runs the code.
 ///
 /// # Errors
 /// When it uses an instruction or helper this process cannot provide.

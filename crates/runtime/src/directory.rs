@@ -1,10 +1,10 @@
 //! The directory whose programs this process runs: threads claim their slots in one.
 //!
-//! Links and test runs say which directory they use before they run anything ([`use_for_link`],
-//! [`use_for_run`]), and that they do no more when what they got is dropped. Asking and installing
-//! the table of slots is one step under one lock. A link stays, so another directory is refused
-//! meanwhile; a test run ends, so another directory waits for it. Whoever waits keeps the lock:
-//! all that come later wait behind, and nobody waits for ever.
+//! Before they run anything, links and test runs say which directory they use ([`use_for_link`],
+//! [`use_for_run`]); they use it until they drop what they got. Asking and installing the table of
+//! slots is one step under one lock. A link stays, so another directory is refused meanwhile; a
+//! test run ends, so another directory waits for it. Whoever waits keeps the lock, so all that come
+//! later wait behind it, and nobody waits for ever.
 //!
 //! A child of `fork` has its parent's links, but none of its other threads' runs, and perhaps the
 //! lock in the state of a thread that it does not have. So the lock and the number of runs bear the
@@ -56,7 +56,7 @@ struct Known {
 static CURRENT: AtomicPtr<Known> = AtomicPtr::new(std::ptr::null_mut());
 /// All that were installed, the newest first.
 static ALL: AtomicPtr<Known> = AtomicPtr::new(std::ptr::null_mut());
-/// The process of the thread that has the lock; 0 without.
+/// The process of the thread that has the lock; 0 if nobody has it.
 static LOCK: AtomicU32 = AtomicU32::new(0);
 /// Links of the current directory.
 static LINKS: AtomicUsize = AtomicUsize::new(0);

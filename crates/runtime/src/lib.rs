@@ -9,8 +9,8 @@
 //! * [`tail`]: the programs that tail calls lead to;
 //! * [`memory`]: files that are cut off or full while they are mapped.
 //!
-//! Everything here runs inside other people's processes. Loading and verifying is not here: a
-//! target opens files that a loader wrote ([`skep_store`]). Internal to skep.
+//! All of it runs inside other people's processes. Nothing is loaded from objects or verified here:
+//! a target opens files that a loader wrote ([`skep_store`]). Internal to skep.
 
 pub mod agent;
 mod blocked;

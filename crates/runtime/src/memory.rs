@@ -6,13 +6,13 @@
 //! table. What is counted there is lost to readers; that it happened is in the link's control map
 //! ([`control::LOST_PAGES`]).
 //!
-//! A thread that blocks `SIGBUS` is killed by the kernel before any handler. So a program's wish to
-//! block it is kept by the engine, and the kernel lets it through (`signals::Mask`, in
-//! `skep_attach`); a new thread, which begins with all signals blocked, as well. Where the C
-//! library blocks it by itself, the first event lets it through (`blocked`). A thread that blocks
-//! it in another way, by a system call of its own, and is the first to find that memory is gone,
-//! dies. So the first page without memory stands for all values of per-CPU maps: what has none
-//! there is replaced at once (`sweep`).
+//! A thread that blocks `SIGBUS` is killed by the kernel before any handler. So when a program
+//! blocks it, only the engine takes note, and the kernel still delivers it (`signals::Mask`, in
+//! `skep_attach`); the same holds for a new thread, which begins with all signals blocked. Where
+//! the C library blocks it by itself, the first event lets it through (`blocked`). A thread that
+//! blocks it in another way, by a system call of its own, and is the first to find that memory is
+//! gone, dies. So the first page without memory stands for all values of per-CPU maps: what has
+//! none there is replaced at once (`sweep`).
 
 use std::mem::MaybeUninit;
 use std::sync::Arc;
@@ -25,13 +25,13 @@ use skep_sys::syscall::{GETPID, MINCORE, MMAP, PROCESS_VM_READV, call6};
 
 const PAGE: u64 = 4096;
 
-/// Where to count; of the last link. Null: nowhere.
+/// The word of the last link that pages are counted in; null: they are not counted.
 static LOST: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 /// Handlers that may be about to count.
 static REPAIRS: AtomicU64 = AtomicU64::new(0);
 
-/// Guards the memory of all objects that this process has open, or opens later, in a target or a
-/// reader (who touches holes too).
+/// Guards the memory of all objects that this process has open, or opens later: in a target, or in
+/// a reader, which touches holes too.
 pub fn guard() {
     // Refused: the missing page ends the program as it would without this.
     // SAFETY: `repair` makes system calls and reads lists that are never freed, as a signal handler
@@ -67,7 +67,7 @@ impl Counting {
 impl Drop for Counting {
     fn drop(&mut self) {
         let _ = LOST.compare_exchange(self.word(), std::ptr::null_mut(), SeqCst, Relaxed);
-        // A handler that is at it may have found the word; one that comes later does not.
+        // A handler that runs now may have found the word; one that begins later does not.
         if REPAIRS.load(SeqCst) != 0 {
             std::mem::forget(Arc::clone(&self.control_map));
         }
@@ -114,8 +114,8 @@ unsafe fn replace(start: u64, len: u64) -> bool {
 
 /// Replaces all pages of a mapping that have no memory, once for each mapping; returns how many.
 ///
-/// A page that gets memory from the file system between the question and the answer loses what was
-/// counted in it meanwhile, as all later ones do.
+/// If a page gets memory from the file system after the kernel was asked about it, what is counted
+/// there in between is lost.
 ///
 /// # Safety
 /// The mapping is a thread's part of a per-CPU map. (Other maps have pages that depend on each

@@ -1,5 +1,5 @@
 //! What every program needs before it runs here, by whatever engine: where its maps are, and a
-//! handler for loads that may find nothing.
+//! handler for loads from addresses without memory.
 
 use std::sync::Arc;
 

@@ -22,7 +22,7 @@ use crate::vectors::keep_vectors;
 pub(crate) struct Compiled {
     code: Code,
     wants_args: u8,
-    /// Who takes elements out of its maps waits for its runs.
+    /// Whoever takes elements out of its maps waits for its runs.
     waited_for: bool,
     /// The code has the addresses of these in it.
     _calls: Option<Box<TailCalls>>,
@@ -41,7 +41,7 @@ impl Compiled {
         expect_bad_loads(program)?;
         let calls = TailCalls::of(verified, Form::Code, helpers::implementation);
         let code = compile(verified, calls.as_deref(), helpers::implementation)?;
-        // What tail calls lead to may read more.
+        // The programs that tail calls lead to may read more.
         let read = if calls.is_some() { u32::MAX } else { program.ctx_read() };
         let wants_args =
             u8::try_from(read.div_ceil(8)).unwrap_or(u8::MAX).min(frame::MAX_ARGS as u8);
@@ -167,8 +167,7 @@ impl Running {
     /// Runs the program on a context, or returns `otherwise` when its link is off or the thread
     /// cannot have a slot.
     ///
-    /// All calls are the last thing that is done, so that the usual way needs no frame and saves no
-    /// register.
+    /// All calls are tail calls, so that the usual path needs no frame and saves no register.
     ///
     /// # Safety
     /// `ctx` is the kind of context the program was verified for.

@@ -43,7 +43,7 @@ pub unsafe fn start(prepare: impl FnOnce()) {
     let dir =
         || Dir::open(&std::env::var_os(ENV_DIR).map_or_else(Dir::default_path, PathBuf::from));
     if let Some(reason) = seccomp::inherited::obstacle() {
-        // What notes it may be punished as well.
+        // The system calls that note it may be punished too.
         seccomp::inherited::lives(|| drop(dir().map(|dir| stay_out(&dir, &ids, reason))));
         return;
     }
@@ -139,7 +139,7 @@ fn watch_forks() {
 fn stay_out(dir: &Dir, ids: &[u32], reason: &str) {
     for id in ids {
         if let Ok(file) = LinkFile::open(dir, *id) {
-            // Nobody can be told otherwise.
+            // There is no other way to tell anybody.
             drop(file.not_traced(&Untraced { path: executable(), reason: reason.to_owned() }));
         }
     }

@@ -38,7 +38,7 @@ pub enum Form {
     Interp,
 }
 
-/// All that one program may come by through tail calls.
+/// All programs that one program may reach by tail calls.
 #[derive(Debug)]
 pub struct TailCalls {
     root: PathBuf,
@@ -56,7 +56,7 @@ struct State {
     #[allow(clippy::vec_box, reason = "the helper and generated code have their addresses")]
     arrays: Vec<Box<Array>>,
     targets: Vec<Arc<tail::Target>>,
-    /// Programs that cannot be had, so that not every tail call tries again.
+    /// Programs that cannot be opened or compiled, so that not every tail call tries again.
     refused: Vec<u32>,
     files: Vec<ProgramFile>,
 }

@@ -64,7 +64,7 @@ pub struct Link {
     control: Map,
 }
 
-/// Reads the functions a section names: patterns, parted by commas.
+/// Reads the functions a section names: patterns, separated by commas.
 fn targets(program: &LoadedProgram) -> Result<Vec<String>, AttachError> {
     let p = program.program();
     let list = listed(program.target());

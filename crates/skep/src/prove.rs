@@ -138,8 +138,8 @@ fn programs_in<'m>(object: &Object, maps: impl Iterator<Item = &'m MapSpec>) -> 
         .collect()
 }
 
-/// Says of each map whether it must be made: nobody misses one that no program here uses and that
-/// cannot be made anyway.
+/// Tells for each map whether it must be made. One that cannot be made is left out if no program
+/// here uses it.
 pub(crate) fn needed(object: &Object, verified: &[Proved<'_>]) -> Vec<bool> {
     let used: Vec<usize> =
         verified.iter().flat_map(|(_, _, linked, _)| linked.maps.iter().map(|m| m.index)).collect();

@@ -61,7 +61,7 @@ impl Session {
     /// As for [`Session::open`].
     pub fn open_in(path: impl AsRef<Path>) -> Result<Self> {
         let dir = Dir::create(path.as_ref())?;
-        // What nobody uses any more; who cannot remove it may work all the same.
+        // Removes what nobody uses any more. A failure does not matter here.
         drop(dir.collect());
         Ok(Self { place: Place { dir, scratch: None } })
     }

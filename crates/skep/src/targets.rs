@@ -2,7 +2,7 @@
 
 use skep_store::link::Pattern;
 
-/// Parts what a section says after its slash.
+/// Splits what a section says after its slash.
 pub(crate) fn listed(target: Option<&str>) -> Vec<String> {
     Pattern::list(target.unwrap_or_default())
 }

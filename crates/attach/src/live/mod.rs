@@ -14,13 +14,13 @@
 //! 4. All bytes but the first are written; cores notice; then the first; cores notice. The stopped
 //!    threads go on.
 //!
-//! A thread that runs, and cannot be stopped in time, because it blocks the signal, makes the
-//! changes impossible. So does one that waits for a child in its own memory (`vfork`,
-//! `posix_spawn`): nobody sees the child, which may have no handler for breakpoints. A thread that
-//! sleeps with `SIGTRAP` blocked is given some time to let it through; one that does not, as a
-//! thread that sleeps in `sigwait`, would have to wake up into one of the sites within these
-//! microseconds to be killed by the kernel. So that they are microseconds, few sites are changed at
-//! once ([`AT_ONCE`]). Taking hooks out needs none of this ([`crate::patch`]).
+//! A running thread that blocks the signal, and so cannot be stopped in time, makes the changes
+//! impossible. So does one that waits for a child in its own memory (`vfork`, `posix_spawn`):
+//! nobody sees the child, which may have no handler for breakpoints. A thread that sleeps with
+//! `SIGTRAP` blocked is given some time to unblock it. One that does not, such as a thread in
+//! `sigwait`, is killed by the kernel only if it wakes up into one of the sites while they have
+//! breakpoints. That takes microseconds, because few sites are changed at once ([`AT_ONCE`]).
+//! Taking hooks out needs none of this ([`crate::patch`]).
 
 use crate::jump::PATCH;
 use crate::patch::change::{Change, current};

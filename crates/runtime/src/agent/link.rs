@@ -159,7 +159,7 @@ impl ActiveLink {
         self.attached
     }
 
-    /// Says in the link's file what became of it in this process, whose work on it began then.
+    /// Writes into the link's file what became of it in this process; `began` is when it began to.
     pub(super) fn report(&self, began: Instant, error: Option<String>) {
         // Nobody can be told otherwise.
         drop(self.file.report(&AgentRecord {

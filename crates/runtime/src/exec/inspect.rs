@@ -183,7 +183,7 @@ impl Program {
         }
     }
 
-    /// The absolute name of an open file, where it can be told.
+    /// The absolute path of an open file, if the kernel knows one.
     fn set_to_name(&mut self, file: &File) {
         let mut name = [0; PATH];
         let mut link = [0; 32];

@@ -34,7 +34,7 @@ use inspect::{Kind, Program};
 use libc::Libc;
 use skep_sys::syscall::{FACCESSAT, FSTATAT, call4};
 
-/// How an untraced program came to be so, as a predicate: "`/bin/busybox` is statically linked".
+/// Why a program is not traced, as a predicate: "`/bin/busybox` is statically linked".
 const NO_AGENT: &str = "was started without the agent in `LD_PRELOAD`";
 const NO_LIBRARY: &str = "cannot open the agent's library from where it is";
 const CUT_OFF: &str = "was executed when the agent's library had been cut off";
@@ -159,7 +159,7 @@ unsafe fn consider(fd: i32, path: u64, envp: u64) -> u64 {
         // The agent that the program gets finds out by itself.
         return envp;
     }
-    // What is no string or no environment the call itself answers with EFAULT.
+    // If it is no string or no environment, the call itself fails with EFAULT.
     if !is_executable(fd, path) || !readable::is_environment(envp) {
         return envp;
     }
@@ -254,8 +254,8 @@ impl Watch {
     }
 }
 
-/// Tells whether this process is valgrind's: its own code and ours take each other for what they
-/// are not.
+/// Tells whether this process runs under Valgrind, which translates code and so does not see that
+/// ours changes it.
 pub(crate) fn is_under_valgrind() -> bool {
     std::env::var_os("LD_PRELOAD").is_some_and(|value| {
         environment::entries(value.as_bytes()).any(|e| contains(e, b"vgpreload"))

@@ -10,8 +10,7 @@ use skep_sys::syscall::{CLOSE, FLOCK, OPENAT, SCHED_YIELD, WRITE, call4};
 
 /// Longest record.
 const ROOM: usize = 2048;
-/// Looks for the lock: whoever has it may be the thread that this process was forked from, then it
-/// is in vain.
+/// How often the lock is tried: in vain, if the thread that this process was forked from holds it.
 const TRIES: u32 = 200;
 
 /// A link file by name, ready for system calls.

@@ -1,5 +1,5 @@
-//! What a program hands to `execve` may be no memory at all: the call then fails with `EFAULT`, and
-//! so it must with a hook on it.
+//! Addresses that a program hands to `execve` may be bad: the call then fails with `EFAULT`, and
+//! must still do so when it is hooked.
 
 use skep_sys::syscall::{RT_SIGPROCMASK, call4};
 

@@ -11,8 +11,8 @@
 //! | set a filter that punishes what a thread's first event does, or our other work | the thread gets all it will need, then system calls are over ([`sandbox::close`]): new threads and children run without hooks |
 //! | set another filter | nothing: what fails with an error number is coped with |
 //!
-//! In all but the last case the links name the process, with the reason. A filter is asked what it
-//! would do, with [`filter::run`].
+//! In all but the last case the links name the process, with the reason. What a filter would do is
+//! found out with [`filter::run`].
 //!
 //! What the kernel refuses changes nothing. It is asked before, with the program's own arguments
 //! and a filter at an address where there is none: it looks at rights and flags first. What is a

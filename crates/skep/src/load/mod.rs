@@ -67,9 +67,9 @@ impl<'a> Loader<'a> {
         self
     }
 
-    /// Makes a per-CPU array without memory, which it gets where something is stored first: for one
-    /// that has a row for whatever there may be, of which most is never touched. A store for
-    /// which there is none then is lost, and counted in the link.
+    /// Makes a per-CPU array sparse: a page of it gets memory when something is first stored there.
+    /// This is for arrays with a row for everything that may come, of which most stays untouched.
+    /// If there is no memory then, the store is lost, and counted in the link.
     #[must_use]
     pub fn sparse(mut self, map: &str) -> Self {
         self.sparse.push(map.to_owned());
@@ -83,8 +83,8 @@ impl<'a> Loader<'a> {
         self
     }
 
-    /// Looks types up of the functions that programs are going to be attached to. Without, only the
-    /// words of registers are there for programs that read arguments from their context.
+    /// Looks up the types of the functions that programs are going to be attached to. Without them,
+    /// programs that read arguments from their context see only the words of registers.
     #[must_use]
     pub fn functions(mut self, catalog: &'a Catalog) -> Self {
         self.catalog = Some(catalog);
