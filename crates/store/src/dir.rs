@@ -1,7 +1,7 @@
 //! The skep directory: where objects live as files, who may touch it, and what is left over.
 //!
 //! `$SKEP_DIR`, else `$XDG_RUNTIME_DIR/skep`, else `/dev/shm/skep-UID`, mode 0700. An object is a
-//! file `KIND/ID`; whoever uses it holds a shared lock on it, which falls with the process. A file
+//! file `KIND/ID`; whoever uses it holds a shared lock on it, which ends with the process. A file
 //! that nobody has locked and nobody pinned is garbage and is removed by the next loader.
 
 use std::ffi::OsString;
@@ -19,8 +19,8 @@ pub const ENV_DIR: &str = "SKEP_DIR";
 /// Names the links a target attaches at start, by id, separated by commas; [`OWN_DIR`] may be among
 /// them.
 pub const ENV_LINKS: &str = "SKEP_LINKS";
-/// Among the links: [`ENV_DIR`] was in the user's environment before, and stays where the rest is
-/// taken out.
+/// Stands in [`ENV_LINKS`] where the user had set [`ENV_DIR`] before: a program that is executed
+/// without the agent then keeps that variable.
 pub const OWN_DIR: &str = "dir";
 
 /// Tells why the skep directory cannot be used.
@@ -233,12 +233,13 @@ impl Dir {
 /// run outside of any target have their maps there, so that nobody else's slots and ids get mixed
 /// in.
 ///
-/// It lies in `scratch/` of the skep directory and is removed on drop; what killed processes left,
-/// the next one removes.
+/// It lies in `scratch/` of the skep directory and is removed on drop; the next one removes what
+/// killed processes left.
 #[derive(Debug)]
 pub struct Scratch {
     dir: Dir,
-    /// Who made it: what a forked child drops stays for its parent.
+    /// The process that made it: a forked child that drops its copy leaves the directory to its
+    /// parent.
     process: u32,
     _lock: File,
 }
@@ -275,8 +276,8 @@ impl Scratch {
                 drop(std::fs::remove_dir_all(&path));
             }
         }
-        // A name comes once in a process: who remembers the path of one that is gone must not find
-        // another there.
+        // A process uses a name only once, so whoever remembers the path of a removed directory
+        // does not find another one there.
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let process = std::process::id();
         let path = (0..u32::MAX)
@@ -301,8 +302,8 @@ impl Drop for Scratch {
         if self.process != std::process::id() {
             return;
         }
-        // Without it, who makes another would open the lock again in the middle, and take the name
-        // for a left-over.
+        // Without this lock, somebody who makes another directory could open the lock file of this
+        // one in the middle, and take it for a left-over.
         let _guard = self.dir.path.parent().map(lock_all);
         drop(std::fs::remove_dir_all(&self.dir.path));
     }
@@ -314,7 +315,7 @@ impl Drop for Scratch {
 pub(crate) struct Locked(pub File);
 
 impl Locked {
-    /// Locks a file, and waits for whoever has.
+    /// Locks a file; waits for whoever has it locked.
     pub(crate) fn exclusively(file: File) -> Result<Self, Errno> {
         flock(&file, FlockOperation::LockExclusive)?;
         Ok(Self(file))

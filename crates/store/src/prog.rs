@@ -24,8 +24,8 @@ const TAG_GENERATIONS: u32 = 3;
 
 /// A verified program as it stands in its file.
 ///
-/// There are two ways to one: a loader, which verifies it, and
-/// [`ProgramFile::open`]. It shows what it is made of, and nothing of that can be changed:
+/// It comes from a loader, which verifies it, or from [`ProgramFile::open`]. It shows what it is
+/// made of, and nothing of that can be changed:
 ///
 /// ```
 /// fn first(program: &skep_store::prog::Program) -> Option<&skep_isa::Insn> {
@@ -39,7 +39,7 @@ const TAG_GENERATIONS: u32 = 3;
 /// }
 /// ```
 ///
-/// Nor can one be made of parts, or of another one's parts:
+/// Nor can one be put together by hand, or from another one:
 ///
 /// ```compile_fail,E0451
 /// fn other(program: skep_store::prog::Program) -> skep_store::prog::Program {

@@ -7,9 +7,8 @@
 //! ```
 //!
 //! A writer that dies in the middle leaves an incomplete last record: readers stop before it, the
-//! next writer cuts it off. Writers hold an exclusive `flock` on the directory of the file, which
-//! falls with the process, so that the shared lock on the file itself, which marks the object as
-//! used, is not disturbed.
+//! next writer cuts it off. Writers hold an exclusive `flock` on the directory of the file, not on
+//! the file, whose shared lock marks the object as used. It ends with the process.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -96,12 +95,12 @@ pub type Record = (u32, Vec<u8>);
 
 /// Bytes before a record's payload.
 const RECORD_HEAD: usize = HEAD_LEN;
-/// The same for who writes a record by hand: length, check, tag.
+/// The words before a record's payload, for code that writes one by itself: length, check, tag.
 pub const HEAD_LEN: usize = 12;
 
-/// Checks contents against damage (not against malice: the directory's permissions do that). Takes
-/// eight bytes a step; steps lose nothing, so that a change within eight bytes is still there at
-/// the end.
+/// Checks contents against damage (not against malice: the directory's permissions do that). It
+/// takes eight bytes at a time, and each step is reversible, so a change within eight bytes always
+/// changes the result.
 pub fn check(tag: u32, payload: &[u8]) -> u32 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     let step = |h: u64, word: u64| (h.rotate_left(23) ^ word).wrapping_mul(FACTOR);
@@ -221,8 +220,8 @@ impl RecordFile {
         done
     }
 
-    /// Opens a file for reading and appending. It is a file of this user, whom nobody else could
-    /// have helped to write it: what programs do is in such files (`docs/trust.md`).
+    /// Opens a file for reading and appending. The file must belong to this user and be writable
+    /// for nobody else, as it says what programs do (`docs/trust.md`).
     ///
     /// # Errors
     /// When it cannot be opened, belongs to another user, can be written by others, or is no record
@@ -290,7 +289,7 @@ impl RecordFile {
         let mut bytes = vec![0; len.saturating_sub(start) as usize];
         let mut done = 0;
         while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
-            // At a place of its own: a forked child shares the position in the file.
+            // Not from the file's position, which a forked child shares.
             match file.read_at(rest, start + done as u64) {
                 Ok(0) => break,
                 Ok(n) => done += n,
@@ -353,8 +352,7 @@ impl RecordFile {
         self.write(&file, end, batch)
     }
 
-    /// Lets `make` see all records and appends what it adds, while no other writer can come
-    /// between.
+    /// Lets `make` see all records and appends what it adds; no other writer can write in between.
     ///
     /// # Errors
     /// When the file cannot be locked, read or written, or `make` fails.

@@ -30,7 +30,7 @@ impl FunctionAttachType {
     }
 }
 
-/// The attach type of a tracing program that hangs on functions.
+/// The attach type of a tracing program that attaches to functions.
 pub fn on_functions_of(prog_type: ProgramType, attach: Option<AttachType>) -> Option<AttachType> {
     attach.filter(|a| {
         prog_type == ProgramType::Tracing
@@ -39,7 +39,7 @@ pub fn on_functions_of(prog_type: ProgramType, attach: Option<AttachType>) -> Op
 }
 
 /// Tells when a program runs and what it gets, by its type and section; `None` for one that does
-/// not hang on functions of a process.
+/// not attach to functions of a process.
 pub fn of(program: &Program) -> Option<(FunctionAttachType, Context)> {
     match program.prog_type() {
         ProgramType::Tracing => tracing(program).map(|t| (t, Context::Tracing)),

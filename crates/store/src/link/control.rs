@@ -7,7 +7,7 @@ use skep_maps::Map;
 
 /// [`ON`] or [`OFF`].
 pub const STATE: u32 = 0;
-/// Nanoseconds a tick of the time-stamp counter, times 2^32; 0: use the system call.
+/// Nanoseconds per tick of the time-stamp counter, times 2^32; 0: use the system call.
 pub const RATE: u32 = 2;
 /// Id of the ring buffer that `bpf_trace_printk` writes to; 0: nowhere.
 pub const LOG: u32 = 3;

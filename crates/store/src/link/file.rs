@@ -1,8 +1,8 @@
 //! Link files: what to attach where, and what came of it in every process that tried.
 //!
 //! The loader writes the [`LinkSpec`]; each target appends the functions it found. A function's
-//! place in the file is its index, the same in all processes: a target that maps a module another
-//! one registered takes over its indexes.
+//! place in the file is its index, the same in all processes: a target that maps a module which
+//! another target has registered uses the same indexes.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -412,8 +412,8 @@ impl Indexes {
     }
 }
 
-/// Mixes the numbers that functions go by. They come from files of the user's own; one who makes
-/// them collide waits for it.
+/// Mixes the numbers that functions go by. They come from the user's own files: whoever makes them
+/// collide only slows their own traces down.
 #[derive(Default)]
 struct Mixer(u64);
 

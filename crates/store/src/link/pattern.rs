@@ -110,7 +110,7 @@ impl FromStr for Pattern {
     type Err = PatternError;
 
     /// Reads `function` or `module:function`. C++ names have `::` in them: only a single colon
-    /// parts module from function.
+    /// separates module and function.
     fn from_str(text: &str) -> Result<Self, PatternError> {
         let err = |why| PatternError { text: text.to_owned(), why };
         if text.is_empty() {
@@ -143,9 +143,9 @@ impl fmt::Display for Pattern {
 }
 
 impl Pattern {
-    /// Takes a list apart at its commas, but not at those inside of C++ names (`f(int, char)`,
-    /// `pair<int, int>`). What names no module is of the module named before it:
-    /// `libc:malloc,free` are both of libc.
+    /// Splits a list at its commas, but not at those inside C++ names such as `f(int, char)`. A
+    /// pattern without a module gets that of the pattern before it: `libc:malloc,free` are both of
+    /// libc.
     ///
     /// ```
     /// use skep_store::link::Pattern;

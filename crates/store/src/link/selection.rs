@@ -50,8 +50,8 @@ impl Selection {
     }
 
     /// Picks the patterns for a module; `None` when no function of it can match. `main`: it is the
-    /// program itself; `own`: it is the library with the agent, which is not worth a word
-    /// unless it is asked for by name.
+    /// program itself; `own`: it is the library with the agent, which patterns match only if they
+    /// name its module.
     #[must_use]
     pub fn module(&self, path: &str, main: bool, own: bool) -> Option<InModule<'_>> {
         let concerns = |p: &&Pattern| {

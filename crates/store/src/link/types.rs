@@ -29,7 +29,7 @@ pub struct Layout {
 pub enum Known {
     /// Its words: an index into [`Types::layouts`].
     Layout(u32),
-    /// The program does not fit it: an index into [`Types::reasons`].
+    /// The program does not fit the function: an index into [`Types::reasons`].
     Misfit(u32),
 }
 
@@ -47,8 +47,8 @@ pub struct ModuleTypes {
 /// What is known of the functions of a link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Types {
-    /// Why functions that are not here are not attached to; `None`: they are, and show the words
-    /// of the registers.
+    /// Why functions that are not listed here are not attached to; `None`: they are, and programs
+    /// see the words of the argument registers.
     pub unknown: Option<String>,
     /// Layouts that functions have.
     pub layouts: Vec<Layout>,
