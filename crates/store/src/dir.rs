@@ -372,6 +372,21 @@ mod tests {
         Ok(())
     }
 
+    /// What an earlier version made lacks a kind of objects that came later.
+    #[test]
+    fn a_kind_that_is_not_there_has_no_objects() -> Result<(), Box<dyn std::error::Error>> {
+        let path = temp("kinds");
+        let dir = Dir::create(&path)?;
+        std::fs::remove_dir(dir.kind(Kind::Btf))?;
+        assert!(dir.ids(Kind::Btf)?.is_empty());
+        std::fs::write(dir.kind(Kind::Btf), b"")?;
+        let error = dir.ids(Kind::Btf).map_err(|e| e.to_string());
+        let what = format!("cannot list `{}`: ", dir.kind(Kind::Btf).display());
+        assert!(error.as_ref().is_err_and(|e| e.starts_with(&what)), "{error:?}");
+        std::fs::remove_dir_all(&path)?;
+        Ok(())
+    }
+
     #[test]
     fn scratch_directories_come_and_go_beside_each_other() -> Result<(), Box<dyn std::error::Error>>
     {
@@ -392,6 +407,36 @@ mod tests {
         Dir::create(&path)?;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))?;
         assert!(matches!(Dir::open(&path), Err(DirError::Mode { mode: 0o755, .. })));
+        std::fs::remove_dir_all(&path)?;
+        Ok(())
+    }
+
+    #[test]
+    fn a_directory_of_another_user_is_refused() -> Result<(), Box<dyn std::error::Error>> {
+        if !skep_testkit::skip::is_root() {
+            skep_testkit::skip("root, to give a directory to another user");
+            return Ok(());
+        }
+        let path = temp("owner");
+        Dir::create(&path)?;
+        std::os::unix::fs::chown(&path, Some(65_534), None)?;
+        assert!(matches!(Dir::open(&path), Err(DirError::Owner { owner: 65_534, .. })));
+        std::fs::remove_dir_all(&path)?;
+        Ok(())
+    }
+
+    /// Maps name types by id, and nothing counts how many do.
+    #[test]
+    fn types_stay_as_long_as_there_is_a_map() -> Result<(), Box<dyn std::error::Error>> {
+        let path = temp("types");
+        let dir = Dir::create(&path)?;
+        std::fs::write(dir.object(Kind::Btf, 1), b"x")?;
+        std::fs::write(dir.object(Kind::Map, 1), b"x")?;
+        let used = File::open(dir.object(Kind::Map, 1))?;
+        flock(&used, FlockOperation::LockShared)?;
+        assert_eq!((dir.collect()?, dir.ids(Kind::Btf)?), (0, vec![1]));
+        drop(used);
+        assert_eq!((dir.collect()?, dir.ids(Kind::Btf)?), (2, vec![]));
         std::fs::remove_dir_all(&path)?;
         Ok(())
     }

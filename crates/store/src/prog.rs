@@ -409,4 +409,90 @@ mod tests {
         assert_eq!(Source::decode(&source.encode())?, source);
         Ok(())
     }
+
+    #[test]
+    fn a_program_comes_back_from_its_file() -> Result<(), Box<dyn std::error::Error>> {
+        let path = std::env::temp_dir().join(format!("skep-prog-{}-file", std::process::id()));
+        drop(std::fs::remove_dir_all(&path));
+        let dir = Dir::create(&path)?;
+        let program = Program {
+            name: "count".to_owned(),
+            section: "xdp".to_owned(),
+            prog_type: ProgramType::Xdp,
+            attach_type: None,
+            maps: vec![3],
+            generations: vec![1 << 40],
+            ctx_read: 24,
+            insns: vec![Insn::mov64_imm(0, 2), Insn::exit()],
+            source: Source { functions: vec![(0, "count".to_owned())], ..Source::default() },
+        };
+        let stored = program.clone().store(&dir)?;
+        assert_eq!((stored.id(), stored.program()), (1, &program));
+        assert_eq!(ProgramFile::open(&dir, 1)?.program(), &program);
+        std::fs::remove_dir_all(&path)?;
+        Ok(())
+    }
+    #[test]
+    fn the_first_map_that_is_another_is_named() -> Result<(), Box<dyn std::error::Error>> {
+        let path = std::env::temp_dir().join(format!("skep-prog-{}", std::process::id()));
+        drop(std::fs::remove_dir_all(&path));
+        std::fs::create_dir(&path)?;
+        let def = skep_maps::MapDef::new(skep_isa::MapType::Array, 4, 8, 1);
+        let make = |id| Map::create(&path, id, &def).map(Arc::new);
+        let maps = [make(1)?, make(2)?, make(3)?];
+        let program = Program {
+            name: String::new(),
+            section: String::new(),
+            prog_type: ProgramType::Xdp,
+            attach_type: None,
+            maps: maps.iter().map(|map| map.id()).collect(),
+            generations: maps.iter().map(|map| map.generation()).collect(),
+            ctx_read: 0,
+            insns: vec![Insn::mov64_imm(0, 0), Insn::exit()],
+            source: Source::default(),
+        };
+        let [one, two, three] = maps;
+        assert!(program.with_maps(&[one.clone(), two.clone(), three.clone()]).is_ok());
+        let index = |maps: &[Arc<Map>]| program.with_maps(maps).err().map(|other| other.index);
+        assert_eq!(index(&[one.clone(), two.clone(), two.clone()]), Some(2));
+        assert_eq!(index(&[two.clone(), one.clone(), three.clone()]), Some(0));
+        assert_eq!(index(&[one.clone(), two.clone()]), Some(2));
+        assert_eq!(index(&[one, two, three.clone(), three]), Some(3));
+        std::fs::remove_dir_all(&path)?;
+        Ok(())
+    }
+
+    /// When a probe runs follows from its section; that it has a session's word, from its proof.
+    /// Where the two differ, it is no program on functions.
+    #[test]
+    fn a_probe_is_a_session_by_section_and_by_proof() {
+        use crate::link::attach_type::of;
+        use crate::link::{Context, FunctionAttachType};
+        let runs = |section: &str, attach_type| {
+            of(&Program {
+                name: String::new(),
+                section: section.to_owned(),
+                prog_type: ProgramType::Kprobe,
+                attach_type,
+                maps: Vec::new(),
+                generations: Vec::new(),
+                ctx_read: 0,
+                insns: vec![Insn::mov64_imm(0, 0), Insn::exit()],
+                source: Source::default(),
+            })
+        };
+        let session = Some(AttachType::TraceUprobeSession);
+        for (section, attach_type, when) in [
+            ("uprobe/libc:malloc", None, Some(FunctionAttachType::Entry)),
+            ("uprobe.multi.s/libc:*", None, Some(FunctionAttachType::Entry)),
+            ("uretprobe/libc:malloc", None, Some(FunctionAttachType::Exit)),
+            ("uprobe.session/libc:*", session, Some(FunctionAttachType::Session)),
+            ("uprobe.session/libc:*", None, None),
+            ("uprobe/libc:malloc", session, None),
+            ("kprobe/vfs_read", None, None),
+        ] {
+            let when = when.map(|when| (when, Context::PtRegs));
+            assert_eq!(runs(section, attach_type), when, "{section} {attach_type:?}");
+        }
+    }
 }

@@ -379,6 +379,8 @@ impl RecordFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use skep_testkit::skip;
+    use skep_testkit::skip::is_root;
 
     const KIND: FileKind = FileKind { number: 77, name: "test" };
 
@@ -472,7 +474,14 @@ mod tests {
         let len = std::fs::metadata(&path)?.len();
         RecordFile::open(&path, KIND)?.append(&one(4, b"half"))?;
         File::options().write(true).open(&path)?.set_len(len + 13)?;
+        let long = std::fs::metadata(&path)?.len();
+        file.append(&Batch::default())?;
+        assert_eq!(std::fs::metadata(&path)?.len(), long, "who adds nothing writes nothing");
         file.append(&one(5, b""))?;
+        assert_eq!(file.known.load(Relaxed), std::fs::metadata(&path)?.len());
+        let reader = RecordFile::open(&path, KIND)?;
+        reader.read()?;
+        assert_eq!(reader.known.load(Relaxed), std::fs::metadata(&path)?.len());
         let want = [
             (1, b"first".to_vec()),
             (2, b"second".to_vec()),
@@ -481,6 +490,55 @@ mod tests {
         ];
         assert_eq!(all(&file)?, want);
         std::fs::remove_file(&path)?;
+        Ok(())
+    }
+
+    #[test]
+    fn who_has_it_open_holds_a_shared_lock() -> Result<(), Box<dyn std::error::Error>> {
+        let path = temp("lock");
+        let is_used = || {
+            let file = File::open(&path)?;
+            Ok::<_, io::Error>(flock(&file, FlockOperation::NonBlockingLockExclusive).is_err())
+        };
+        let made = RecordFile::create(&path, KIND, &[])?;
+        let beside = path.with_extension(format!("new-{}", std::process::id()));
+        assert!(!beside.exists(), "it is made under another name");
+        assert!(is_used()?);
+        let opened = RecordFile::open(&path, KIND)?;
+        drop(made);
+        assert!(is_used()?);
+        drop(opened);
+        assert!(!is_used()?);
+        std::fs::remove_file(&path)?;
+        Ok(())
+    }
+
+    #[test]
+    fn what_others_may_write_is_refused() -> Result<(), Box<dyn std::error::Error>> {
+        use std::os::unix::fs::{PermissionsExt, chown};
+        let path = temp("others");
+        drop(RecordFile::create(&path, KIND, &[])?);
+        for (mode, good) in [(0o600, true), (0o644, true), (0o620, false), (0o602, false)] {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))?;
+            match RecordFile::open(&path, KIND) {
+                Err(RecordError::Mode { mode: is, .. }) => assert_eq!(is & 0o777, mode),
+                other => assert!(good && other.is_ok(), "{mode:o}: {other:?}"),
+            }
+        }
+        if is_root() {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+            chown(&path, Some(65_534), None)?;
+            let opened = RecordFile::open(&path, KIND);
+            assert!(matches!(opened, Err(RecordError::Owner { owner: 65_534, .. })), "{opened:?}");
+        } else {
+            skip("root, to give a file to another user");
+        }
+        std::fs::remove_file(&path)?;
+        let directory = path.with_extension("directory");
+        std::fs::create_dir(&directory)?;
+        std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o700))?;
+        assert!(RecordFile::open(&directory, KIND).is_err());
+        std::fs::remove_dir(&directory)?;
         Ok(())
     }
 

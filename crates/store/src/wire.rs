@@ -165,5 +165,10 @@ mod tests {
         let mut w = Writer::default();
         w.u32(u32::MAX).u64(0);
         assert!(Reader::new(&w.finish()).count(4, "items").is_err());
+        for (n, fits) in [(2, true), (3, false)] {
+            let mut w = Writer::default();
+            w.u32(n).u64(0);
+            assert_eq!(Reader::new(&w.finish()).count(4, "items").is_ok(), fits, "{n} in 8 bytes");
+        }
     }
 }

@@ -80,3 +80,23 @@ pub fn is_session(program: &Program) -> bool {
         Some(TraceFsession | TraceFsessionMulti | TraceKprobeSession | TraceUprobeSession)
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tracing programs that run at other places than functions have attach types too.
+    #[test]
+    fn only_programs_on_functions_have_an_attach_type_on_functions() {
+        use AttachType::{TraceFentry, TraceIter, TraceRawTp, Xdp};
+        for (prog_type, attach, want) in [
+            (ProgramType::Tracing, Some(TraceFentry), Some(TraceFentry)),
+            (ProgramType::Tracing, Some(TraceRawTp), None),
+            (ProgramType::Tracing, Some(TraceIter), None),
+            (ProgramType::Tracing, None, None),
+            (ProgramType::Xdp, Some(Xdp), None),
+        ] {
+            assert_eq!(on_functions_of(prog_type, attach), want, "{prog_type:?} {attach:?}");
+        }
+    }
+}

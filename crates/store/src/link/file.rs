@@ -667,4 +667,50 @@ mod tests {
         std::fs::remove_dir_all(&path)?;
         Ok(())
     }
+
+    fn dir(name: &str) -> Result<Dir, crate::dir::DirError> {
+        let path = std::env::temp_dir().join(format!("skep-link-{}-{name}", std::process::id()));
+        drop(std::fs::remove_dir_all(&path));
+        Dir::create(&path)
+    }
+
+    #[test]
+    fn a_module_that_comes_again_keeps_its_index() -> Result<(), Box<dyn std::error::Error>> {
+        let dir = dir("again")?;
+        let link = LinkFile::create(&dir, &spec())?;
+        let both = [("/a", 16), ("/b", 16), ("/a", 32), ("/b", 16)];
+        assert_eq!(link.register(&both.map(|(m, vaddr)| found(m, vaddr, None)))?, [0, 1, 2, 1]);
+        let state = link.read()?;
+        assert_eq!(state.modules, ["/a", "/b"]);
+        assert_eq!(state.functions.iter().map(|f| f.module).collect::<Vec<_>>(), [0, 1, 0]);
+        std::fs::remove_dir_all(dir.path())?;
+        Ok(())
+    }
+
+    #[test]
+    fn a_program_without_the_agent_is_named_once() -> Result<(), Box<dyn std::error::Error>> {
+        let dir = dir("untraced")?;
+        let link = LinkFile::create(&dir, &spec())?;
+        let untraced = |path: &str| Untraced { path: path.to_owned(), reason: "is static".into() };
+        for path in ["/bin/busybox", "/bin/go", "/bin/busybox"] {
+            link.not_traced(&untraced(path))?;
+        }
+        assert_eq!(link.read()?.untraced, ["/bin/busybox", "/bin/go"].map(untraced));
+        std::fs::remove_dir_all(dir.path())?;
+        Ok(())
+    }
+
+    /// Whole by its sum, but nothing that this version knows.
+    #[test]
+    fn an_unknown_record_is_damage() -> Result<(), Box<dyn std::error::Error>> {
+        let dir = dir("unknown")?;
+        let link = LinkFile::create(&dir, &spec())?;
+        let mut batch = Batch::default();
+        batch.push(0x7777, |w| w.raw(b"?"));
+        link.file.append(&batch)?;
+        let error = link.read().expect_err("it has an unknown record").to_string();
+        assert!(error.ends_with("damaged at byte 0: a known record"), "{error}");
+        std::fs::remove_dir_all(dir.path())?;
+        Ok(())
+    }
 }

@@ -165,7 +165,10 @@ mod tests {
     fn types() -> Types {
         Types {
             unknown: Some("no types".to_owned()),
-            layouts: vec![Layout { words: vec![0, 1, 6, NOWHERE], ret: vec![0], direct: false }],
+            layouts: vec![
+                Layout { words: vec![0, 1, 6, NOWHERE], ret: vec![0, 1], direct: false },
+                Layout { words: vec![0; FRAME_WORDS], ret: vec![NOWHERE], direct: true },
+            ],
             reasons: vec!["it returns nothing".to_owned()],
             modules: vec![
                 ModuleTypes {
@@ -198,6 +201,23 @@ mod tests {
             Types { layouts: vec![Layout { words, ret, direct: true }], ..Types::default() }
                 .encode(&mut w);
             assert!(Types::decode(&mut Reader::new(&w.finish())).is_err());
+        }
+    }
+
+    #[test]
+    fn layouts_and_reasons_that_are_not_there_are_damage() {
+        for (known, good) in [
+            (Known::Layout(1), true),
+            (Known::Layout(2), false),
+            (Known::Misfit(0), true),
+            (Known::Misfit(1), false),
+        ] {
+            let mut w = Writer::default();
+            let mut types = types();
+            types.modules[0].functions = vec![(16, known)];
+            types.encode(&mut w);
+            let decoded = Types::decode(&mut Reader::new(&w.finish()));
+            assert_eq!(decoded.is_ok(), good, "{known:?}");
         }
     }
 
