@@ -152,8 +152,8 @@ pub enum Error {
     },
     /// The dynamic linker cannot load the agent from where it is.
     #[error(
-        "`{}` cannot be preloaded: the dynamic linker splits paths at spaces and colons; copy the \
-         agent elsewhere and name the file in `SKEP_PRELOAD`",
+        "`{}` cannot be preloaded: the dynamic linker splits paths at spaces and colons, and \
+         expands `$`; copy the agent elsewhere and name the file in `SKEP_PRELOAD`",
         path.display()
     )]
     AgentPath {

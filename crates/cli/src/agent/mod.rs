@@ -65,7 +65,8 @@ impl Library {
         };
         if !can_be_preloaded(&path) {
             return Err(Failure::environment(format!(
-                "`{}` cannot be preloaded: the dynamic linker splits paths at spaces and colons",
+                "`{}` cannot be preloaded: the dynamic linker splits paths at spaces and \
+                 colons, and expands `$`",
                 path.display()
             ))
             .hint(format!("put a copy elsewhere and name it in {ENV_PRELOAD}")));

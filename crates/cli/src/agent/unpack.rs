@@ -45,7 +45,7 @@ enum Refusal {
     NoExec,
     #[error("its file system has {0} bytes left")]
     Room(u64),
-    #[error("the dynamic linker splits paths at spaces and colons")]
+    #[error("the dynamic linker splits paths at spaces and colons, and expands `$`")]
     Name,
 }
 
