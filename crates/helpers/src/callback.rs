@@ -1,6 +1,8 @@
 //! Helpers that call a function of the program again and again: `bpf_loop`,
 //! `bpf_for_each_map_elem`, `bpf_user_ringbuf_drain`.
 
+use std::mem::MaybeUninit;
+
 use skep_isa::KeyShape;
 use skep_isa::map::DynptrUser;
 use skep_maps::ProgWalk;
@@ -63,14 +65,15 @@ pub(super) unsafe extern "C" fn for_each_map_elem(
     if flags != 0 {
         return fail(errno::EINVAL);
     }
-    let mut walk = ProgWalk::default();
+    let mut walk = MaybeUninit::uninit();
+    let walk = ProgWalk::begin(&mut walk);
     let mut count = 0;
     // SAFETY: the verifier proved argument 1 a map and argument 2 a function of the program that
     // takes these arguments. Keys that are byte strings come as descriptions.
     unsafe {
         let (map, callback) = (map(handle), function(callback));
         let bytes = matches!(map.key_shape(), KeyShape::Bytes { .. });
-        while let Some((key, value)) = map.prog_next(&mut walk) {
+        while let Some((key, value)) = map.prog_next(walk) {
             count += 1;
             let mut dynptr;
             let key = if bytes {

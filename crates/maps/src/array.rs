@@ -26,7 +26,7 @@ use crate::error::{E2BIG, EEXIST, EINVAL, ENOMEM, MapError};
 use crate::index::{index, next_index};
 use crate::layout::{Areas, Layout, PercpuLayout};
 use crate::map_file::MapFile;
-use crate::ops::{Element, ElementKey, MapOps, ProgOps, UserOps, WalkOps};
+use crate::ops::{Element, ElementKey, LastKey, MapOps, ProgOps, UserOps, WalkOps};
 use crate::percpu::{PercpuAreas, Registered};
 use crate::shm::columns;
 use crate::shm::value::Format;
@@ -387,7 +387,7 @@ impl ProgOps for Array {
         0
     }
 
-    unsafe fn prog_next(&self, at: &mut Position) -> Option<Element> {
+    unsafe fn prog_next(&self, at: &mut Position, _last: &mut LastKey) -> Option<Element> {
         let i = u32::try_from(at.major).ok().filter(|i| *i < self.entries)?;
         at.major = at.major.wrapping_add(1);
         Some(Element { key: ElementKey::Index(i), value: self.value(self.own_slot(), i)? })

@@ -5,6 +5,7 @@
 //! map's [`KeyShape`](skep_isa::KeyShape) allows. Where a method writes a key, it fills a
 //! [cell](skep_isa::KeyShape::write_cell), which for fixed keys is the key.
 
+use std::mem::MaybeUninit;
 use std::ops::Bound;
 
 use skep_isa::{MapShape, ShapeKind};
@@ -12,6 +13,7 @@ use skep_isa::{MapShape, ShapeKind};
 use crate::dump::output::Output;
 use crate::dump::position::{Position, Strict};
 use crate::error::{EINVAL, EOPNOTSUPP, MapError};
+use crate::shm::copy;
 use crate::shm::lock::Held;
 
 /// Most keys that [`UserOps::prefetch`] is given at once: about as many cache lines as a processor
@@ -217,6 +219,60 @@ pub(crate) trait ExactTake {
     fn end(&self, count: usize, held: Held);
 }
 
+/// The key that a program's walk met last. An element's place may be another's when the walk goes
+/// on; its key is not.
+#[derive(Debug)]
+pub(crate) struct LastKey {
+    /// Not filled with zeros for each walk.
+    bytes: MaybeUninit<[u8; Self::MOST]>,
+    /// Of the whole key; 0 for none.
+    len: usize,
+}
+
+impl LastKey {
+    /// Bytes of it that are kept: more would be too many for a thread's stack.
+    pub(crate) const MOST: usize = 256;
+
+    /// Makes one that is none, where it is to stay.
+    ///
+    /// # Safety
+    /// `place` is writable.
+    #[inline(always)]
+    pub(crate) unsafe fn begin(place: *mut Self) {
+        // SAFETY: the caller's promise; the bytes may be anything.
+        unsafe { (&raw mut (*place).len).write(0) };
+    }
+
+    /// Returns the length of the whole key, 0 when there is none.
+    #[inline(always)]
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns the first bytes: where they are and how many.
+    #[inline(always)]
+    pub(crate) fn kept(&self) -> (*const u8, usize) {
+        (self.bytes.as_ptr().cast(), self.len.min(Self::MOST))
+    }
+
+    /// Keeps a key.
+    ///
+    /// # Safety
+    /// `at..at+len` is readable.
+    #[inline(always)]
+    pub(crate) unsafe fn keep(&mut self, at: *const u8, len: usize) {
+        self.len = len;
+        // SAFETY: so many bytes are there on both sides.
+        unsafe { copy::store_bytes(self.bytes.as_mut_ptr().cast(), at, len.min(Self::MOST)) };
+    }
+
+    /// Forgets the key.
+    #[inline(always)]
+    pub(crate) fn forget(&mut self) {
+        self.len = 0;
+    }
+}
+
 /// An element as a program walks over it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Element {
@@ -320,12 +376,13 @@ pub(crate) trait ProgOps {
         -i64::from(EOPNOTSUPP)
     }
 
-    /// Finds the element at or after a position, and moves the position behind it.
+    /// Finds the element at or after a position, and moves the position behind it. Types with an
+    /// order of keys keep the element's key, and go on behind that.
     ///
     /// # Safety
     /// The thread has a slot, for per-CPU types.
-    unsafe fn prog_next(&self, at: &mut Position) -> Option<Element> {
-        let _ = at;
+    unsafe fn prog_next(&self, at: &mut Position, last: &mut LastKey) -> Option<Element> {
+        let _ = (at, last);
         None
     }
 }

@@ -207,6 +207,36 @@ fn callbacks_see_each_key_and_change_none() {
     });
 }
 
+/// A new value takes a place of its own, and what becomes of the old one is another key's at once:
+/// one that begins as the others do, and comes before them or behind.
+#[test]
+fn callbacks_that_replace_values_are_shown_each_element_once() {
+    for engine in [Engine::Jit, Engine::Interp] {
+        let session = session();
+        let object = session.load(data("replace")).unwrap_or_else(|e| panic!("{e:#}"));
+        let (elements, others) = (object.map("elements"), object.map("others"));
+        let (elements, others) = (elements.expect("defined"), others.expect("defined"));
+        let key = |n: u64| format!("beginning/of/all/{n:03}").into_bytes();
+        let value = |n: u64, shown: u64| [n, shown, 0].map(u64::to_ne_bytes).concat();
+        for n in 0..300 {
+            elements.update(&key(n), &value(n, 0), 0).expect("there is room");
+        }
+        for (n, end) in [(0_u32, "!"), (1, "~"), (2, "--"), (3, "1~")] {
+            // As long as the others, which takes as much memory.
+            let other = format!("beginning/of/all/{end:-<47}").into_bytes();
+            others.update(&n.to_ne_bytes(), &other, 0).expect("there is room");
+        }
+        let runner = object.program("replace_each").expect("defined").runner(engine);
+        let ended = runner.expect("accepted").test_run(&Input::ctx(&[])).expect("it runs");
+        assert_eq!(ended.retval, 0);
+        for n in 0..300 {
+            assert_eq!(elements.lookup(&key(n)).ok(), Some(value(n, 1)), "{n}");
+        }
+        let results = object.map(".bss").expect("defined").lookup(&[0; 4]).expect("one");
+        assert_eq!(results[8..16], [0; 8], "an update was refused");
+    }
+}
+
 #[test]
 fn keys_of_one_size_are_passed_as_memory() {
     Loaded::each(|l| {

@@ -9,7 +9,7 @@ use crate::dump::output::Output;
 use crate::dump::position::Position;
 use crate::error::{EINVAL, MapError};
 use crate::map_file::MapFile;
-use crate::ops::{Element, ElementKey, ExactTake, ProgOps, UserOps, WalkOps};
+use crate::ops::{Element, ElementKey, ExactTake, LastKey, ProgOps, UserOps, WalkOps};
 use crate::shm::lock::Held;
 use crate::shm::table::Geometry;
 
@@ -239,7 +239,7 @@ impl<K: Kind> ProgOps for Hash<K> {
         unsafe { self.table.delete(key, |_| {}) }
     }
 
-    unsafe fn prog_next(&self, at: &mut Position) -> Option<Element> {
+    unsafe fn prog_next(&self, at: &mut Position, _last: &mut LastKey) -> Option<Element> {
         let mut key = std::ptr::null();
         let mut found = 0;
         let more = self.table.step(at, |e, r| {

@@ -13,7 +13,7 @@ use skep_isa::{KeyShape, MapType};
 use super::Map;
 use crate::dump::position::{Position, Strict};
 use crate::dump::{Cursor, Take, Verdict, batch, command};
-use crate::ops::{Element, ElementKey, KeyWalk, ProgOps, UserOps, WalkOps};
+use crate::ops::{Element, ElementKey, KeyWalk, LastKey, ProgOps, UserOps, WalkOps};
 use crate::{MapDef, MapError, ProgWalk};
 
 const KEYS: KeyShape = KeyShape::Bytes { max: 6 };
@@ -121,7 +121,7 @@ impl ProgOps for Strings {
         map.get_mut(key).map_or(std::ptr::null_mut(), |value| value.as_mut_ptr())
     }
 
-    unsafe fn prog_next(&self, at: &mut Position) -> Option<Element> {
+    unsafe fn prog_next(&self, at: &mut Position, _last: &mut LastKey) -> Option<Element> {
         let mut map = self.0.lock().expect("no panic");
         let (key, value) = map.iter_mut().nth(at.major as usize)?;
         at.major += 1;

@@ -1,21 +1,50 @@
 //! What programs do with a map, by raw addresses: the targets of helpers.
 
+use std::mem::MaybeUninit;
+
 use skep_isa::map::DynptrUser;
 
 use super::{Map, Special};
 use crate::dump::position::Position;
 use crate::error::{E2BIG, EAGAIN, EINVAL, ENOENT, EPERM};
-use crate::ops::ElementKey;
+use crate::ops::{ElementKey, LastKey};
 use crate::shm::ring;
 use crate::user_ringbuf::Drain;
 
 /// A program's walk through a map. The keys of arrays lie in it, and the descriptions of keys of
 /// variable length.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ProgWalk {
     at: Position,
+    last: LastKey,
     index: u32,
     bytes: DynptrUser,
+}
+
+impl ProgWalk {
+    /// Begins a walk in its place: it is too large to be moved on the event path, where that would
+    /// be a call of the C library.
+    #[inline(always)]
+    pub fn begin(place: &mut MaybeUninit<Self>) -> &mut Self {
+        let walk = place.as_mut_ptr();
+        // SAFETY: each field is written, or may hold anything.
+        unsafe {
+            (&raw mut (*walk).at).write(Position::default());
+            LastKey::begin(&raw mut (*walk).last);
+            (&raw mut (*walk).index).write(0);
+            (&raw mut (*walk).bytes).write(DynptrUser::default());
+            place.assume_init_mut()
+        }
+    }
+}
+
+impl Default for ProgWalk {
+    fn default() -> Self {
+        let mut place = MaybeUninit::uninit();
+        Self::begin(&mut place);
+        // SAFETY: it was just begun.
+        unsafe { place.assume_init() }
+    }
 }
 
 impl Map {
@@ -108,7 +137,7 @@ impl Map {
     #[doc(alias = "bpf_for_each_map_elem")]
     pub unsafe fn prog_next(&self, walk: &mut ProgWalk) -> Option<(*const u8, *mut u8)> {
         // SAFETY: the caller's duty.
-        let e = unsafe { self.ops.prog_next(&mut walk.at) }?;
+        let e = unsafe { self.ops.prog_next(&mut walk.at, &mut walk.last) }?;
         let key = match e.key {
             ElementKey::Fixed(key) => key,
             ElementKey::Index(index) => {

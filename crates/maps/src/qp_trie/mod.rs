@@ -34,6 +34,7 @@ mod change;
 mod heap;
 mod key;
 mod node;
+mod program_walk;
 mod search;
 mod spans;
 mod walk;
@@ -53,8 +54,8 @@ use crate::error::{E2BIG, EEXIST, EINVAL, ENOENT, ENOMEM, ENOSPC, MapError};
 use crate::layout::{Areas, Layout};
 use crate::map_file::MapFile;
 use crate::ops::{
-    Element, ElementKey, ExactTake, KeyWalk, MapOps, OrderedWalk, PREFETCH_KEYS, ProgOps, Span,
-    UserOps, WalkOps,
+    Element, ElementKey, ExactTake, KeyWalk, LastKey, MapOps, OrderedWalk, PREFETCH_KEYS, ProgOps,
+    Span, UserOps, WalkOps,
 };
 use crate::shm::copy;
 use crate::shm::epoch::InsertionEpochs;
@@ -401,8 +402,8 @@ impl ProgOps for QpTrie {
         self.remove(&unsafe { self.prog_key(key) })
     }
 
-    unsafe fn prog_next(&self, at: &mut Position) -> Option<Element> {
-        let value = self.prog_step(at)?;
+    unsafe fn prog_next(&self, at: &mut Position, last: &mut LastKey) -> Option<Element> {
+        let value = self.step_of_walk(at, last)?;
         let key = self.key_of(value);
         let key = match self.keys {
             KeyShape::Fixed(_) => ElementKey::Fixed(key.at),

@@ -78,9 +78,18 @@ pub fn prog_delete(map: &Map, key: &[u8]) -> i32 {
 
 /// All keys and values as `bpf_for_each_map_elem` gives them. Nobody may change the map meanwhile.
 pub fn prog_walk(map: &Map) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let (mut walk, mut all) = (ProgWalk::default(), vec![]);
+    let mut all = vec![];
+    prog_for_each(map, |key, value| all.push((key.to_vec(), value.to_vec())));
+    all
+}
+
+/// Calls `f` for each element, as `bpf_for_each_map_elem` its callback. It gets what was there when
+/// the element was met, and may change the map by [`Callback`].
+pub fn prog_for_each(map: &Map, mut f: impl FnMut(&[u8], &[u8])) {
+    let mut walk = ProgWalk::default();
     as_program(|| {
-        // SAFETY: in a run; keys and values are the map's, which nobody changes.
+        // SAFETY: in a run; keys and values are the map's, which nobody changes before they are
+        // copied.
         while let Some((key, value)) = unsafe { map.prog_next(&mut walk) } {
             let (key, len) = match map.key_shape() {
                 KeyShape::Fixed(n) => (key, n as usize),
@@ -92,10 +101,29 @@ pub fn prog_walk(map: &Map) -> Vec<(Vec<u8>, Vec<u8>)> {
             };
             // SAFETY: as above.
             let bytes = |at, len| unsafe { std::slice::from_raw_parts(at, len) }.to_vec();
-            all.push((bytes(key, len), bytes(value, map.user_value_size())));
+            let (key, value) = (bytes(key, len), bytes(value, map.user_value_size()));
+            f(&key, &value);
         }
     });
-    all
+}
+
+/// What a callback does with the map, in the run that called it.
+pub struct Callback<'m>(pub &'m Map);
+
+impl Callback<'_> {
+    /// Stores: 0, or the error number.
+    pub fn update(&self, key: &[u8], value: &[u8], flags: u64) -> i32 {
+        assert_eq!(value.len(), self.0.user_value_size());
+        let (map, value) = (self.0, value.as_ptr());
+        // SAFETY: key and value are as the map's programs pass them.
+        with_key(map, key, |key| -unsafe { map.prog_update(key, value, flags) } as i32)
+    }
+
+    /// Removes: 0, or the error number.
+    pub fn delete(&self, key: &[u8]) -> i32 {
+        // SAFETY: the key is as the map's programs pass it.
+        with_key(self.0, key, |key| -unsafe { self.0.prog_delete(key) } as i32)
+    }
 }
 
 /// All keys by `next_key`, one after the other.
