@@ -18,6 +18,7 @@ use std::sync::atomic::{
 use super::QpTrie;
 use crate::shm::lock::{self, Held, NotHeld};
 use crate::shm::qp::{BLOCK_CLASSES, HEAPS, LEAF, LIMBO, LOG, Log, STRIPES};
+use crate::shm::sys;
 
 /// Most blocks that one change puts into limbo.
 const RETIRED: u64 = 4;
@@ -177,6 +178,10 @@ impl QpTrie {
             looks = looks.wrapping_add(1);
             if looks > LOOKS || lock::is_mine(word) {
                 return false;
+            }
+            if looks & 0x3f == 0 {
+                // He may only lack a processor.
+                sys::sched_yield();
             }
             std::hint::spin_loop();
         }
