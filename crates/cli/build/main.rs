@@ -41,10 +41,23 @@ fn main() -> Result<()> {
     let stripped = strip::strip(&bytes, is_for_debuggers)?;
     let file = out.join("agent.deflate");
     std::fs::write(&file, deflate(&stripped)?)?;
+    leave_out_unwind_tables()?;
     println!("cargo::rustc-cfg=carries_agent");
     println!("cargo::rustc-env=SKEP_AGENT_FILE={}", file.display());
     println!("cargo::rustc-env=SKEP_AGENT_HASH={}", hash::hash(&stripped));
     keep_symbols(&out, &whole)
+}
+
+/// Has the linker leave unwind tables out of the command, unless somebody wants them for a debugger.
+fn leave_out_unwind_tables() -> Result<()> {
+    println!("cargo::rerun-if-env-changed=SKEP_UNWIND_TABLES");
+    if std::env::var_os("SKEP_UNWIND_TABLES").is_some() {
+        return Ok(());
+    }
+    let script = Path::new(&variable("CARGO_MANIFEST_DIR")?).join("build/without_unwind_tables.ld");
+    println!("cargo::rustc-link-arg-bins=-T");
+    println!("cargo::rustc-link-arg-bins={}", script.display());
+    Ok(())
 }
 
 /// Symbols of the agent that its users need: gdb looks for its list of programs, and backtraces
