@@ -159,7 +159,7 @@ impl Array {
     #[inline(always)]
     unsafe fn prog_value(&self, slot: u32, key: *const u8) -> *mut u8 {
         // SAFETY: the caller's key has four bytes.
-        let i = unsafe { copy::load_tail(key, 4) } as u32;
+        let i = unsafe { copy::load4(key) };
         if i >= self.entries {
             return std::ptr::null_mut();
         }
@@ -376,7 +376,7 @@ impl ProgOps for Array {
 
     unsafe fn prog_update(&self, key: *const u8, value: *const u8, flags: u64) -> i64 {
         // SAFETY: the caller's key has four bytes.
-        let i = unsafe { copy::load_tail(key, 4) } as u32;
+        let i = unsafe { copy::load4(key) };
         let refused = self.refuse_update(i, flags);
         if refused != 0 {
             return refused;

@@ -237,7 +237,7 @@ impl<R: Rows> ProgOps for IdTable<R> {
 
     unsafe fn prog_lookup(&self, key: *const u8) -> *mut u8 {
         // SAFETY: the caller's key has four bytes.
-        let i = unsafe { copy::load_tail(key, 4) } as u32;
+        let i = unsafe { copy::load4(key) };
         match self.table.word(i) {
             // SAFETY: the word is a row.
             Some(word) if word.load(Acquire) != 0 => unsafe {

@@ -357,6 +357,6 @@ impl ProgOps for HashOfMaps {
             return value;
         }
         // SAFETY: a value's four bytes.
-        self.maps.handle(unsafe { copy::load_tail(value, 4) } as u32)
+        self.maps.handle(unsafe { copy::load4(value) })
     }
 }

@@ -13,7 +13,7 @@ impl LpmTrie {
     #[inline(always)]
     pub(super) unsafe fn key(&self, key: *const u8) -> Key {
         // SAFETY: a key has four bytes and an address.
-        unsafe { Key::new(copy::load_tail(key, 4) as u32, key.add(4), self.memory.geometry.data) }
+        unsafe { Key::new(copy::load4(key), key.add(4), self.memory.geometry.data) }
     }
 
     /// Runs `f` until nothing that it may have read was used anew meanwhile, at last under the

@@ -33,7 +33,7 @@ impl Key {
     #[inline(always)]
     pub(super) fn byte(&self, i: usize) -> Option<u8> {
         // SAFETY: inside the key.
-        (i < self.len).then(|| unsafe { copy::load_tail(self.at.add(i), 1) } as u8)
+        (i < self.len).then(|| unsafe { copy::load1(self.at.add(i)) })
     }
 
     /// # Safety

@@ -162,10 +162,31 @@ impl QpTrie {
             match self.keys {
                 KeyShape::Fixed(n) => Key::new(key, n as usize),
                 KeyShape::Bytes { .. } => {
-                    let size = copy::load_tail(key.add(8), 4);
+                    let size = copy::load4(key.add(8));
                     Key::new(copy::load8(key) as *const u8, size as usize)
                 }
             }
+        }
+    }
+
+    /// Copies the value of a key out; tells whether there is one.
+    #[inline(always)]
+    fn look(&self, key: &Key, out: &mut [u8]) -> bool {
+        let leaf = self.find(key);
+        if leaf.is_null() {
+            return false;
+        }
+        self.memory.read_value(leaf, out);
+        true
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn look_again(&self, key: &Key, out: &mut [u8]) -> Result<(), MapError> {
+        match self.read_again(|| self.look(key, out)) {
+            Some(true) => Ok(()),
+            Some(false) => Err(MapError::NoElement),
+            None => Err(BUSY),
         }
     }
 
@@ -216,15 +237,16 @@ impl UserOps for QpTrie {
 
     fn lookup(&self, key: &[u8], out: &mut [u8], _flags: u64) -> Result<(), MapError> {
         let key = Self::user_key(key);
-        let found = self.read(|| {
-            let leaf = self.find(&key);
-            if leaf.is_null() {
-                return false;
-            }
-            self.memory.read_value(leaf, out);
-            true
-        });
-        if found.ok_or(BUSY)? { Ok(()) } else { Err(MapError::NoElement) }
+        let before = self.memory.version().load(Acquire);
+        let found = self.look(&key, out);
+        fence(Acquire);
+        if self.memory.version().load(Relaxed) != before {
+            self.look_again(&key, out)
+        } else if found {
+            Ok(())
+        } else {
+            Err(MapError::NoElement)
+        }
     }
 
     fn lookup_group(

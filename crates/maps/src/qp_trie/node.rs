@@ -73,8 +73,8 @@ impl Node {
     pub(super) fn n(&self) -> u32 {
         if self.is_wide() {
             // SAFETY: inside the head.
-            let rank = unsafe { copy::load_tail(self.at.add(7), 1) } as u32;
-            rank.wrapping_add(self.bits(3).count_ones())
+            let rank = unsafe { copy::load1(self.at.add(7)) };
+            u32::from(rank).wrapping_add(self.bits(3).count_ones())
         } else {
             (self.head & N).min(NARROW)
         }
@@ -135,9 +135,9 @@ impl Node {
                 return None;
             }
             // SAFETY: inside the head.
-            let rank = unsafe { copy::load_tail(self.at.add(4usize.wrapping_add(quarter)), 1) };
+            let rank = unsafe { copy::load1(self.at.add(4usize.wrapping_add(quarter))) };
             let below = (bits & bit.wrapping_sub(1)).count_ones();
-            return Some((rank as u32).wrapping_add(below).wrapping_add(end));
+            return Some(u32::from(rank).wrapping_add(below).wrapping_add(end));
         }
         let n = self.head & N;
         let want = u64::from(byte).wrapping_mul(ONES);
@@ -173,9 +173,9 @@ impl Node {
         if self.is_wide() {
             let (quarter, bit) = (usize::from(byte >> 6), 1u64 << (byte & 63));
             // SAFETY: inside the head.
-            let rank = unsafe { copy::load_tail(self.at.add(4usize.wrapping_add(quarter)), 1) };
+            let rank = unsafe { copy::load1(self.at.add(4usize.wrapping_add(quarter))) };
             let below = (self.bits(quarter) & bit.wrapping_sub(1)).count_ones();
-            return (rank as u32).wrapping_add(below).wrapping_add(end);
+            return u32::from(rank).wrapping_add(below).wrapping_add(end);
         }
         let n = (self.head & N).min(NARROW);
         let mut i = 0u32;
@@ -189,7 +189,7 @@ impl Node {
     #[inline(always)]
     fn byte(&self, i: u32) -> u8 {
         // SAFETY: inside a whole node.
-        unsafe { copy::load_tail(self.at.add(4usize.wrapping_add(i as usize)), 1) as u8 }
+        unsafe { copy::load1(self.at.add(4usize.wrapping_add(i as usize))) }
     }
 
     /// Bytes of the node.

@@ -22,37 +22,54 @@ pub(crate) unsafe fn load8(p: *const u8) -> u64 {
     w
 }
 
+/// Loads four bytes from any address.
+///
+/// # Safety
+/// `p..p+4` is readable.
+#[inline(always)]
+pub(crate) unsafe fn load4(p: *const u8) -> u32 {
+    let w: u32;
+    // SAFETY: as for `load8`.
+    unsafe {
+        asm!("mov {w:e}, dword ptr [{p}]", p = in(reg) p, w = lateout(reg) w, options(nostack, readonly, preserves_flags))
+    };
+    w
+}
+
+/// Loads a byte.
+///
+/// # Safety
+/// It is readable.
+#[inline(always)]
+pub(crate) unsafe fn load1(p: *const u8) -> u8 {
+    let w: u32;
+    // SAFETY: as for `load8`.
+    unsafe {
+        asm!("movzx {w:e}, byte ptr [{p}]", p = in(reg) p, w = lateout(reg) w, options(nostack, readonly, preserves_flags))
+    };
+    w as u8
+}
+
 /// Loads `n` (below eight) bytes from any address into the low bytes of a word.
 ///
 /// # Safety
 /// `p..p+n` is readable.
 #[inline(always)]
-pub(crate) unsafe fn load_tail(mut p: *const u8, n: usize) -> u64 {
-    let mut w = 0u64;
-    let mut shift = 0u32;
-    // SAFETY: the three parts are disjoint pieces of `p..p+n`, sizes 4, 2 and 1 by the bits of `n`.
+pub(crate) unsafe fn load_tail(p: *const u8, n: usize) -> u64 {
+    // SAFETY: each load is inside `p..p+n`: of four to seven bytes the first four and the last four,
+    // of one to three the first, the middle and the last, which may be the same.
     unsafe {
         if n & 4 != 0 {
-            let v: u32;
-            asm!("mov {v:e}, dword ptr [{p}]", p = in(reg) p, v = lateout(reg) v, options(nostack, readonly, preserves_flags));
-            w = u64::from(v);
-            p = p.add(4);
-            shift = 32;
+            let behind = n.wrapping_sub(4) & 3;
+            let (low, high) = (load4(p), load4(p.add(behind)));
+            return u64::from(low) | u64::from(high) << (behind << 3);
         }
-        if n & 2 != 0 {
-            let v: u32;
-            asm!("movzx {v:e}, word ptr [{p}]", p = in(reg) p, v = lateout(reg) v, options(nostack, readonly, preserves_flags));
-            w |= u64::from(v) << (shift & 63);
-            p = p.add(2);
-            shift = shift.wrapping_add(16);
+        if n == 0 {
+            return 0;
         }
-        if n & 1 != 0 {
-            let v: u32;
-            asm!("movzx {v:e}, byte ptr [{p}]", p = in(reg) p, v = lateout(reg) v, options(nostack, readonly, preserves_flags));
-            w |= u64::from(v) << (shift & 63);
-        }
+        let byte = |i: usize| u64::from(load1(p.add(i))) << (i << 3);
+        byte(0) | byte(n >> 1 & 1) | byte(n.wrapping_sub(1) & 3)
     }
-    w
 }
 
 /// Copies `len` bytes into shared memory.

@@ -21,6 +21,8 @@ pub(crate) struct Geometry {
     pub(crate) value_size: usize,
     /// From the beginning of a leaf to the length of its key, and to the key.
     pub(crate) length_at: usize,
+    /// Of the four bytes there, those that are the length.
+    pub(crate) length_mask: u32,
     pub(crate) key_at: usize,
     /// A reference counts units of two to the power of this.
     pub(crate) unit_shift: u32,
@@ -112,6 +114,7 @@ impl Geometry {
             max_key,
             value_size: value_size as usize,
             length_at,
+            length_mask: if key_at - length_at == 2 { 0xffff } else { u32::MAX },
             key_at,
             unit_shift,
             heaps_at,

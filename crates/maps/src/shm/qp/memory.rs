@@ -307,7 +307,8 @@ impl QpMemory {
     pub(crate) fn block(&self, reference: u32) -> Option<*mut u8> {
         let at = u64::from(reference >> 1) << (self.geometry.unit_shift & 63);
         // SAFETY: inside the arena, behind which there is slack for a whole block.
-        (at >= PAGE && at < self.arena_len).then(|| unsafe { self.arena.add(at as usize) })
+        (at.wrapping_sub(PAGE) < self.arena_len.wrapping_sub(PAGE))
+            .then(|| unsafe { self.arena.add(at as usize) })
     }
 
     /// Returns where the block of a reference lies in the arena.
@@ -334,13 +335,8 @@ impl QpMemory {
         let g = &self.geometry;
         // SAFETY: a block is readable as far as the longest leaf goes.
         unsafe {
-            let at = leaf.add(g.length_at);
-            let len = if g.key_at.wrapping_sub(g.length_at) == 2 {
-                copy::load_tail(at, 2)
-            } else {
-                copy::load_tail(at, 4)
-            };
-            (leaf.add(g.key_at), len.min(g.max_key) as usize)
+            let len = copy::load4(leaf.add(g.length_at)) & g.length_mask;
+            (leaf.add(g.key_at), u64::from(len).min(g.max_key) as usize)
         }
     }
 
@@ -373,11 +369,11 @@ impl QpMemory {
         unsafe {
             if size <= 4 {
                 let word = if size == 4 {
-                    copy::load_tail(value, 4)
+                    copy::load4(value)
                 } else {
-                    copy::load_tail(value, size & 3)
+                    copy::load_tail(value, size & 3) as u32
                 };
-                AtomicU32::from_ptr(leaf.cast()).store(word as u32, Relaxed);
+                AtomicU32::from_ptr(leaf.cast()).store(word, Relaxed);
             } else {
                 copy::store(leaf, value, size);
             }
@@ -391,6 +387,11 @@ impl QpMemory {
         if size <= 4 {
             // SAFETY: a block is readable as far as the longest leaf goes, and aligned to four.
             let word = unsafe { AtomicU32::from_ptr(leaf.cast()) }.load(Relaxed).to_ne_bytes();
+            // One store, as its reader may load all four at once.
+            if let Ok(out) = <&mut [u8; 4]>::try_from(&mut *out) {
+                *out = word;
+                return;
+            }
             for (to, from) in out.iter_mut().zip(word) {
                 *to = from;
             }
