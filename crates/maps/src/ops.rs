@@ -227,11 +227,17 @@ pub(crate) struct LastKey {
     bytes: MaybeUninit<[u8; Self::MOST]>,
     /// Of the whole key; 0 for none.
     len: usize,
+    /// The nodes on the way to it, and which child of each was taken: a word each.
+    way: MaybeUninit<[u64; Self::DEEPEST]>,
+    /// How many of those there are; 0 for a way that is not known.
+    depth: usize,
 }
 
 impl LastKey {
     /// Bytes of it that are kept: more would be too many for a thread's stack.
     pub(crate) const MOST: usize = 256;
+    /// Nodes of a way that is kept.
+    const DEEPEST: usize = 16;
 
     /// Makes one that is none, where it is to stay.
     ///
@@ -239,8 +245,11 @@ impl LastKey {
     /// `place` is writable.
     #[inline(always)]
     pub(crate) unsafe fn begin(place: *mut Self) {
-        // SAFETY: the caller's promise; the bytes may be anything.
-        unsafe { (&raw mut (*place).len).write(0) };
+        // SAFETY: the caller's promise; the bytes and words may be anything.
+        unsafe {
+            (&raw mut (*place).len).write(0);
+            (&raw mut (*place).depth).write(0);
+        }
     }
 
     /// Returns the length of the whole key, 0 when there is none.
@@ -270,6 +279,43 @@ impl LastKey {
     #[inline(always)]
     pub(crate) fn forget(&mut self) {
         self.len = 0;
+        self.depth = 0;
+    }
+
+    /// Nodes of the way to the key, 0 when it is not known.
+    #[inline(always)]
+    pub(crate) fn depth(&self) -> usize {
+        self.depth
+    }
+
+    /// Keeps the first nodes of the way only.
+    #[inline(always)]
+    pub(crate) fn cut(&mut self, depth: usize) {
+        self.depth = self.depth.min(depth);
+    }
+
+    /// Returns a node of the way, and the number of the child that was taken.
+    #[inline(always)]
+    pub(crate) fn step(&self, i: usize) -> Option<(u32, u32)> {
+        // SAFETY: a word that was written. Volatile, because for several words at once the compiler
+        // would use vector registers, which programs in the middle of an event must keep.
+        let word = (i < self.depth)
+            .then(|| unsafe { self.way.as_ptr().cast::<u64>().add(i).read_volatile() })?;
+        Some((word as u32, (word >> 32) as u32))
+    }
+
+    /// Adds a node to the way. `None` where there is no room, and the way is not known any more.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, node: u32, child: u32) -> Option<()> {
+        if self.depth >= Self::DEEPEST {
+            self.depth = 0;
+            return None;
+        }
+        let word = u64::from(node) | u64::from(child) << 32;
+        // SAFETY: inside the array; see `step`.
+        unsafe { self.way.as_mut_ptr().cast::<u64>().add(self.depth).write_volatile(word) };
+        self.depth = self.depth.wrapping_add(1);
+        Some(())
     }
 }
 

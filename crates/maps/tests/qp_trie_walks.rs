@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use skep_isa::KeyShape;
 use skep_isa::map::update::ANY;
@@ -98,5 +98,52 @@ fn a_callback_may_delete_each_element() {
             callback.delete(&others[n % others.len()]);
         });
         assert_eq!(met, keys.into_iter().collect::<Vec<_>>());
+    }
+}
+
+/// Changes are rare, so most steps go by the way that is remembered. What is changed before it is met
+/// is met as it is then.
+#[test]
+fn a_walk_that_remembers_its_way_meets_what_is_there() {
+    let dir = Dir::new();
+    let _table = table(&dir, 2);
+    for (n, size) in [(0, 4), (1, LARGE), (2, 4), (3, LARGE)] {
+        let map = dir.make(&strings(60, size, 4000));
+        let (mut keys, mut others) = two_sets(map.key_shape(), 700 + n);
+        // Each of these is a node deeper than the one before: more than what is remembered.
+        let deep = |first: u8| (1..50).map(move |len| vec![first; len]);
+        keys.extend(deep(b'd'));
+        others.extend(deep(b'e'));
+        others.retain(|key| !keys.contains(key));
+        for every in [1, 2, 3, 7, 40, 1 << 20] {
+            let value = |n: u8| vec![n; size as usize];
+            for key in keys.iter().chain(others.iter().take(others.len() / 2)) {
+                assert_eq!(errno(map.update(key, &value(1), ANY)), 0);
+            }
+            let (callback, mut random) = (Callback(&map), Random(n ^ every));
+            let order: Vec<_> = keys.iter().cloned().collect();
+            let mut now: BTreeMap<_, _> = order.iter().map(|key| (key.clone(), 1)).collect();
+            let (mut met, mut steps) = (vec![], 0);
+            prog_for_each(&map, |key, found| {
+                if let Some(want) = now.get(key) {
+                    met.push(key.to_vec());
+                    assert_eq!(found, value(*want), "{key:?}: not the value that it has");
+                }
+                steps += 1;
+                if steps % every != 0 {
+                    return;
+                }
+                let key = &order[random.below(order.len() as u64) as usize];
+                assert_eq!(callback.update(key, &value(steps as u8), ANY), 0);
+                now.insert(key.clone(), steps as u8);
+                let other = &others[random.below(others.len() as u64) as usize];
+                if random.below(2) == 0 {
+                    callback.delete(other);
+                } else {
+                    assert_eq!(callback.update(other, &value(3), ANY), 0);
+                }
+            });
+            assert_eq!(met, order, "changes after every {every} steps");
+        }
     }
 }

@@ -4,13 +4,28 @@
 //! the leaf has that key, though it may be deleted. Then it may be another's, also because of what
 //! the callback itself did: a value of more than eight bytes is replaced with its leaf. So the walk
 //! goes on behind the key.
+//!
+//! While the version stays the same, nodes are nodes, and the walk also remembers its way to the
+//! leaf. Where that is still the way, the next leaf is a step away; where somebody replaced a node on
+//! it, it is looked for from the root.
 
 use std::sync::atomic::{Ordering::Acquire, fence};
 
 use super::QpTrie;
 use super::key::Key;
+use super::node::Node;
 use crate::dump::position::Position;
 use crate::ops::LastKey;
+use crate::shm::qp::LEAF;
+
+/// What a remembered way leads to.
+enum Way {
+    Next(*mut u8),
+    /// The last element was the last one.
+    End,
+    /// It is not known, or not the way any more.
+    Lost,
+}
 
 /// The part of the version that is in a position.
 const VERSION: u64 = 0xffff_ffff;
@@ -19,10 +34,20 @@ impl QpTrie {
     /// Finds the element behind a place. Safe on the event path.
     pub(super) fn step_of_walk(&self, at: &mut Position, last: &mut LastKey) -> Option<*mut u8> {
         let version = self.memory.version().load(Acquire) & VERSION;
-        let value = if last.len() == 0 || at.major >> 32 == version {
-            self.prog_step(at)?
+        let value = if last.len() != 0 && at.major >> 32 == version {
+            match self.step_on_way(at, last, version) {
+                Way::Next(value) => value,
+                Way::End => return None,
+                Way::Lost => {
+                    last.cut(0);
+                    let value = self.prog_step(at)?;
+                    self.remember_way(last, &self.key_of(value));
+                    value
+                }
+            }
         } else {
-            self.step_behind(at, last)?
+            last.cut(0);
+            if last.len() == 0 { self.prog_step(at)? } else { self.step_behind(at, last)? }
         };
         let key = self.key_of(value);
         // SAFETY: the key lies in the map's memory.
@@ -35,11 +60,91 @@ impl QpTrie {
         Some(value)
     }
 
+    /// Finds the element behind a place by the way to that.
+    fn step_on_way(&self, at: &mut Position, last: &mut LastKey, version: u64) -> Way {
+        // What is not new in it any more would lead past what was put in meanwhile.
+        let mut reference = self.memory.root().load(Acquire);
+        let mut i = 0usize;
+        while let Some((node, child)) = last.step(i) {
+            let Some(block) = self.memory.block(node).filter(|_| node == reference) else {
+                return Way::Lost;
+            };
+            reference = Node::at(block).child(child).load(Acquire);
+            i = i.wrapping_add(1);
+        }
+        if i == 0 {
+            return Way::Lost;
+        }
+        let Some(leaf) = self.next_on_way(last) else { return Way::Lost };
+        fence(Acquire);
+        if self.memory.version().load(Acquire) & VERSION != version {
+            return Way::Lost;
+        }
+        match self.memory.block(leaf) {
+            Some(block) if !self.too_many_steps(at) => {
+                at.go(u64::from(leaf) | version << 32, self.key_of(block).head());
+                Way::Next(block)
+            }
+            _ => Way::End,
+        }
+    }
+
+    /// Goes on to the next leaf: 0 for none, `None` where the way is too long to be remembered.
+    fn next_on_way(&self, last: &mut LastKey) -> Option<u32> {
+        loop {
+            let depth = last.depth().wrapping_sub(1);
+            let Some((reference, child)) = last.step(depth) else { return Some(0) };
+            last.cut(depth);
+            let node = Node::at(self.memory.block(reference)?);
+            let Some((next, found)) = node.live_from(child.wrapping_add(1)) else { continue };
+            last.push(reference, next)?;
+            // Where the leaf after it is, if it is one.
+            if next.wrapping_add(1) < node.children() {
+                let after = node.child(next.wrapping_add(1));
+                self.memory.prefetch_block(after.load(Acquire));
+            }
+            let (mut reference, mut least) = (found, node.offset().wrapping_add(1));
+            while reference & LEAF == 0 {
+                let node = Node::at(self.memory.block(reference)?);
+                // Offsets grow on the way; only damage makes it longer.
+                if node.offset() < least {
+                    return None;
+                }
+                least = node.offset().wrapping_add(1);
+                let (first, child) = node.live_from(0)?;
+                last.push(reference, first)?;
+                reference = child;
+            }
+            return Some(reference);
+        }
+    }
+
+    /// Remembers the way to a key, if it is not too long.
+    fn remember_way(&self, last: &mut LastKey, key: &Key) {
+        let mut reference = self.memory.root().load(Acquire);
+        let mut least = 0usize;
+        while reference & LEAF == 0 {
+            let Some(block) = self.memory.block(reference) else { return last.cut(0) };
+            let node = Node::at(block);
+            let found = node.find(key.byte(node.offset()));
+            let Some(child) = found.filter(|_| node.offset() >= least) else { return last.cut(0) };
+            if last.push(reference, child).is_none() {
+                return;
+            }
+            least = node.offset().wrapping_add(1);
+            reference = node.child(child).load(Acquire);
+        }
+    }
+
+    /// Counts a step. Only a map that changes all the time has more of them than elements.
+    pub(super) fn too_many_steps(&self, at: &mut Position) -> bool {
+        at.strict.newer = at.strict.newer.wrapping_add(1);
+        at.strict.newer > self.memory.geometry.max_entries.wrapping_mul(2).wrapping_add(2)
+    }
+
     /// Finds the element behind the last key.
     fn step_behind(&self, at: &mut Position, last: &LastKey) -> Option<*mut u8> {
-        // As in `prog_step`: only a map that changes all the time has more steps than elements.
-        at.strict.newer = at.strict.newer.wrapping_add(1);
-        if at.strict.newer > self.memory.geometry.max_entries.wrapping_mul(2).wrapping_add(2) {
+        if self.too_many_steps(at) {
             return None;
         }
         let mut version = self.memory.version().load(Acquire);

@@ -233,9 +233,7 @@ impl QpTrie {
         // `major` has the last leaf, and the version's lower half; `minor` the first bytes of its
         // key. As long as the version is the same the leaf has its key, though it may be deleted.
         let last = at.major as u32;
-        // Only a map that changes all the time could have more steps than elements.
-        at.strict.newer = at.strict.newer.wrapping_add(1);
-        if at.strict.newer > self.memory.geometry.max_entries.wrapping_mul(2).wrapping_add(2) {
+        if self.too_many_steps(at) {
             return None;
         }
         let version = self.memory.version().load(Acquire);
