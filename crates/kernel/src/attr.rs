@@ -29,9 +29,11 @@ commands! {
     MapDeleteElem = 3 "BPF_MAP_DELETE_ELEM",
     MapGetNextKey = 4 "BPF_MAP_GET_NEXT_KEY",
     ProgLoad = 5 "BPF_PROG_LOAD",
+    ObjPin = 6 "BPF_OBJ_PIN",
     ObjGet = 7 "BPF_OBJ_GET",
     ProgTestRun = 10 "BPF_PROG_TEST_RUN",
     MapGetNextId = 12 "BPF_MAP_GET_NEXT_ID",
+    ProgGetFdById = 13 "BPF_PROG_GET_FD_BY_ID",
     MapGetFdById = 14 "BPF_MAP_GET_FD_BY_ID",
     ObjGetInfoByFd = 15 "BPF_OBJ_GET_INFO_BY_FD",
     BtfLoad = 18 "BPF_BTF_LOAD",
@@ -43,6 +45,9 @@ commands! {
     MapUpdateBatch = 26 "BPF_MAP_UPDATE_BATCH",
     MapDeleteBatch = 27 "BPF_MAP_DELETE_BATCH",
     LinkCreate = 28 "BPF_LINK_CREATE",
+    LinkUpdate = 29 "BPF_LINK_UPDATE",
+    LinkDetach = 34 "BPF_LINK_DETACH",
+    ProgBindMap = 35 "BPF_PROG_BIND_MAP",
 }
 
 impl fmt::Display for Command {
@@ -116,9 +121,12 @@ pub(crate) struct ProgLoad {
     pub func_info: u64,
     pub func_info_cnt: u32,
     pub line_info_rec_size: u32,
+    pub line_info: u64,
+    pub line_info_cnt: u32,
+    pub attach_btf_id: u32,
 }
 
-/// `BPF_OBJ_GET`.
+/// `BPF_OBJ_GET`, `BPF_OBJ_PIN`.
 #[repr(C, align(8))]
 #[derive(Default)]
 pub(crate) struct ObjGet {
@@ -156,6 +164,25 @@ pub(crate) struct LinkCreate {
     pub prog_fd: u32,
     pub target_ifindex: u32,
     pub attach_type: u32,
+    pub flags: u32,
+}
+
+/// `BPF_LINK_UPDATE`; `BPF_LINK_DETACH` reads the first field alone.
+#[repr(C, align(8))]
+#[derive(Default)]
+pub(crate) struct LinkUpdate {
+    pub link_fd: u32,
+    pub new_prog_fd: u32,
+    pub flags: u32,
+    pub old_prog_fd: u32,
+}
+
+/// `BPF_PROG_BIND_MAP`.
+#[repr(C)]
+#[derive(Default)]
+pub(crate) struct ProgBindMap {
+    pub prog_fd: u32,
+    pub map_fd: u32,
     pub flags: u32,
 }
 
@@ -211,6 +238,36 @@ pub(crate) struct MapInfo {
     pub map_extra: u64,
 }
 
+/// `struct bpf_link_info`, up to what this crate reads of links of XDP programs.
+#[repr(C, align(8))]
+#[derive(Default)]
+pub(crate) struct LinkInfo {
+    pub link_type: u32,
+    pub id: u32,
+    pub prog_id: u32,
+    pub pad: u32,
+    pub ifindex: u32,
+    pub rest: [u32; 3],
+}
+
+/// `struct bpf_prog_info`, up to what this crate reads.
+#[repr(C, align(8))]
+#[derive(Default)]
+pub(crate) struct ProgInfo {
+    pub prog_type: u32,
+    pub id: u32,
+    pub tag: [u8; 8],
+    pub jited_prog_len: u32,
+    pub xlated_prog_len: u32,
+    pub jited_prog_insns: u64,
+    pub xlated_prog_insns: u64,
+    pub load_time: u64,
+    pub created_by_uid: u32,
+    pub nr_map_ids: u32,
+    pub map_ids: u64,
+    pub name: [u8; 16],
+}
+
 /// `struct bpf_btf_info`.
 #[repr(C, align(8))]
 #[derive(Default)]
@@ -234,10 +291,12 @@ mod tests {
     fn structures_are_laid_out_as_the_kernels() {
         assert_eq!((offset_of!(MapCreate, map_extra), size_of::<MapCreate>()), (64, 72));
         assert_eq!((offset_of!(MapBatch, elem_flags), size_of::<MapBatch>()), (40, 56));
-        assert_eq!((offset_of!(ProgLoad, func_info), size_of::<ProgLoad>()), (80, 96));
+        assert_eq!((offset_of!(ProgLoad, line_info), size_of::<ProgLoad>()), (96, 112));
         assert_eq!((offset_of!(ProgTestRun, batch_size), size_of::<ProgTestRun>()), (72, 80));
         assert_eq!((offset_of!(BtfLoad, btf_log_level), size_of::<BtfLoad>()), (24, 32));
         assert_eq!((offset_of!(MapInfo, btf_id), offset_of!(MapInfo, map_extra)), (64, 80));
+        assert_eq!((offset_of!(LinkInfo, ifindex), size_of::<LinkInfo>()), (16, 32));
+        assert_eq!((offset_of!(ProgInfo, map_ids), size_of::<ProgInfo>()), (56, 80));
         assert_eq!(size_of::<BtfInfo>(), 32);
     }
 }

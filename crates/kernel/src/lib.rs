@@ -41,7 +41,7 @@ pub use btf::Btf;
 pub use cpu::possible_cpus;
 pub use error::{Error, Result};
 pub use info::{MapInfo, map_ids};
-pub use link::{Link, XdpMode};
+pub use link::{Link, LinkInfo, XdpMode};
 pub use map::{Batch, Map, MapSpec};
 pub use perf::PerfReader;
 pub use prog::{LoadError, Program, ProgramSpec, TestRun, TestRunResult, probe, with_maps};

@@ -1,6 +1,7 @@
 //! Programs attached by links: XDP programs to interfaces.
 
-use std::os::fd::OwnedFd;
+use std::ffi::CStr;
+use std::os::fd::{AsFd, OwnedFd};
 
 use skep_isa::AttachType;
 
@@ -19,12 +20,31 @@ pub enum XdpMode {
     Generic,
     /// In the driver (`XDP_FLAGS_DRV_MODE`).
     Native,
+    /// In the device (`XDP_FLAGS_HW_MODE`).
+    Offload,
 }
 
-/// A program that is attached as long as this lives.
+/// `BPF_LINK_TYPE_XDP`.
+const XDP: u32 = 6;
+/// `BPF_F_REPLACE`, for updates of links.
+const REPLACE: u32 = 1 << 2;
+
+/// A program that is attached as long as this or a pin of it lives.
 #[derive(Debug)]
 pub struct Link {
-    _fd: OwnedFd,
+    fd: OwnedFd,
+}
+
+/// What the kernel tells of a link of an XDP program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct LinkInfo {
+    /// The link's id.
+    pub id: u32,
+    /// The program's id.
+    pub program: u32,
+    /// The interface; 0 when it is gone, or the link was detached.
+    pub ifindex: u32,
 }
 
 impl Link {
@@ -37,6 +57,7 @@ impl Link {
             XdpMode::Any => 0,
             XdpMode::Generic => 1 << 1,
             XdpMode::Native => 1 << 2,
+            XdpMode::Offload => 1 << 3,
         };
         let attr = attr::LinkCreate {
             prog_fd: program.fd() as u32,
@@ -44,6 +65,58 @@ impl Link {
             attach_type: AttachType::Xdp as u32,
             flags,
         };
-        sys::create_link(attr).map(|fd| Self { _fd: fd })
+        sys::create_link(attr).map(|fd| Self { fd })
+    }
+
+    /// Opens a link that is pinned under a path; `None` when something else is.
+    ///
+    /// # Errors
+    /// `ENOENT` when there is nothing, else the kernel's errno.
+    pub fn pinned(path: &CStr) -> Result<Option<Self>> {
+        let fd = sys::open_pin(path, 0)?;
+        Ok(sys::is_kind(fd.as_fd(), "bpf_link")?.then_some(Self { fd }))
+    }
+
+    /// Pins the link under a path in a bpf file system: the program stays attached without this
+    /// process.
+    ///
+    /// # Errors
+    /// `EEXIST` when there is something, else the kernel's errno.
+    pub fn pin(&self, path: &CStr) -> Result {
+        sys::pin(self.fd.as_fd(), path)
+    }
+
+    /// Puts another program in place of the one that is attached, if that is `old`. A packet sees
+    /// one or the other.
+    ///
+    /// # Errors
+    /// `EPERM` when another program than `old` is attached, `ENOLINK` when the link was detached or
+    /// the interface is gone, else the kernel's errno.
+    pub fn update(&self, program: &Program, old: Option<&Program>) -> Result {
+        use std::os::fd::AsRawFd;
+        sys::update_link(attr::LinkUpdate {
+            link_fd: self.fd.as_raw_fd() as u32,
+            new_prog_fd: program.fd() as u32,
+            flags: if old.is_some() { REPLACE } else { 0 },
+            old_prog_fd: old.map_or(0, |old| old.fd() as u32),
+        })
+    }
+
+    /// Detaches the program, also while pins remain. A second time is no error.
+    ///
+    /// # Errors
+    /// The kernel's errno.
+    pub fn detach(&self) -> Result {
+        sys::detach_link(self.fd.as_fd())
+    }
+
+    /// Asks what the kernel knows of the link; `None` when it is not of an XDP program.
+    ///
+    /// # Errors
+    /// The kernel's errno.
+    pub fn info(&self) -> Result<Option<LinkInfo>> {
+        let info = sys::link_info(self.fd.as_fd())?;
+        let told = LinkInfo { id: info.id, program: info.prog_id, ifindex: info.ifindex };
+        Ok((info.link_type == XDP).then_some(told))
     }
 }

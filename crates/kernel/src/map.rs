@@ -134,7 +134,24 @@ impl Map {
     /// # Errors
     /// `ENOENT` when there is nothing, else the kernel's errno: `EACCES` in other file systems.
     pub fn pinned(path: &CStr) -> Result<Option<Self>> {
-        Ok(RawMap::pinned(path)?.map(|raw| Self { raw }))
+        Ok(RawMap::pinned(path, RDONLY)?.map(|raw| Self { raw }))
+    }
+
+    /// Opens what is pinned under a path, for reading and writing; `None` when that is something
+    /// else than a map.
+    ///
+    /// # Errors
+    /// As [`Map::pinned`].
+    pub fn pinned_for_writing(path: &CStr) -> Result<Option<Self>> {
+        Ok(RawMap::pinned(path, 0)?.map(|raw| Self { raw }))
+    }
+
+    /// Pins the map under a path in a bpf file system.
+    ///
+    /// # Errors
+    /// `EEXIST` when there is something, else the kernel's errno.
+    pub fn pin(&self, path: &CStr) -> Result {
+        sys::pin(self.as_fd(), path)
     }
 
     /// Asks what the kernel knows of the map.

@@ -29,6 +29,11 @@ pub struct ProgramSpec<'a> {
     /// The program's own types, and first instruction and type of each function; instead of
     /// `functions`.
     pub types: Option<(&'a Btf, &'a [[u32; 2]])>,
+    /// Source lines: instruction, offsets of file name and text in the strings of `types`, and
+    /// line and column (`struct bpf_line_info`). None without `types`.
+    pub lines: &'a [[u32; 4]],
+    /// Its name, of which the kernel keeps 15 bytes.
+    pub name: &'a str,
     /// A program that is refused is loaded once more for the whole log; else there is none.
     pub log: bool,
 }
@@ -50,6 +55,8 @@ impl<'a> ProgramSpec<'a> {
             flags: 0,
             functions: &[],
             types: None,
+            lines: &[],
+            name: "",
             log: false,
         }
     }
@@ -155,16 +162,44 @@ impl Program {
             .types
             .map(|(types, functions)| (types.raw(), functions))
             .or(made.as_ref().map(|types| (types.raw(), &*made_functions)));
-        let attr = attr::ProgLoad {
+        let mut attr = attr::ProgLoad {
             prog_type: spec.prog_type as u32,
             expected_attach_type: spec.attach_type.map_or(0, |a| a as u32),
             prog_flags: spec.flags,
             log_level,
             ..Default::default()
         };
+        let kept = attr.prog_name.len() - 1;
+        for (to, from) in attr.prog_name[..kept].iter_mut().zip(spec.name.bytes()) {
+            *to = from;
+        }
         let license = if spec.gpl { c"GPL" } else { c"Proprietary" };
-        let program = ProgramBytes { insns: spec.insns, license, functions };
+        let program = ProgramBytes { insns: spec.insns, license, functions, lines: spec.lines };
         sys::load_program(attr, &program, log).map(|fd| Self { fd })
+    }
+
+    /// Opens a program by its id.
+    ///
+    /// # Errors
+    /// `ENOENT` when there is none, else the kernel's errno.
+    pub fn open(id: u32) -> Result<Self> {
+        sys::program_by_id(id).map(|fd| Self { fd })
+    }
+
+    /// Returns its id, and the ids of its maps.
+    ///
+    /// # Errors
+    /// The kernel's errno.
+    pub fn id_and_maps(&self) -> Result<(u32, Vec<u32>)> {
+        sys::program_info(self.fd.as_fd())
+    }
+
+    /// Makes a map live as long as the program, which need not refer to it.
+    ///
+    /// # Errors
+    /// The kernel's errno.
+    pub fn bind_map(&self, map: &Map) -> Result {
+        sys::bind_map(self.fd.as_fd(), map.as_fd())
     }
 
     /// Returns the descriptor's number: what goes into a program array.

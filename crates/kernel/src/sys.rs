@@ -110,21 +110,12 @@ impl RawMap {
         unsafe { bpf_fd(Command::MapGetFdById, &mut attr) }.and_then(Self::open)
     }
 
-    /// Opens what is pinned at `path` in a bpf file system, for reading; `None` when it is no map.
-    pub(crate) fn pinned(path: &CStr) -> Result<Option<Self>> {
-        let mut attr = attr::ObjGet {
-            pathname: path.as_ptr() as u64,
-            file_flags: RDONLY,
-            ..Default::default()
-        };
-        // SAFETY:
-        // * The path is borrowed for the call, and ends with the zero at which the kernel stops.
-        // * The command returns a descriptor.
-        let fd = unsafe { bpf_fd(Command::ObjGet, &mut attr) }?;
+    /// Opens what is pinned at `path` in a bpf file system, with flags for the descriptor; `None`
+    /// when it is no map.
+    pub(crate) fn pinned(path: &CStr, file_flags: u32) -> Result<Option<Self>> {
+        let fd = open_pin(path, file_flags)?;
         // Programs and links are pinned as well.
-        let kind = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))
-            .map_err(|e| Error::new("readlink", e))?;
-        if kind.as_os_str() != "anon_inode:bpf-map" {
+        if !is_kind(fd.as_fd(), "bpf-map")? {
             return Ok(None);
         }
         Self::open(fd).map(Some)
@@ -312,12 +303,94 @@ impl RawBtf {
     }
 }
 
+/// Opens what is pinned at `path` in a bpf file system, whatever it is.
+pub(crate) fn open_pin(path: &CStr, file_flags: u32) -> Result<OwnedFd> {
+    let mut attr =
+        attr::ObjGet { pathname: path.as_ptr() as u64, file_flags, ..Default::default() };
+    // SAFETY:
+    // * The path is borrowed for the call, and ends with the zero at which the kernel stops.
+    // * The command returns a descriptor.
+    unsafe { bpf_fd(Command::ObjGet, &mut attr) }
+}
+
+/// Pins an object at `path` in a bpf file system.
+pub(crate) fn pin(object: BorrowedFd<'_>, path: &CStr) -> Result {
+    let mut attr = attr::ObjGet {
+        pathname: path.as_ptr() as u64,
+        bpf_fd: number(&object),
+        ..Default::default()
+    };
+    // SAFETY: the path is borrowed for the call, and ends with the zero at which the kernel stops.
+    unsafe { bpf(Command::ObjPin, &mut attr) }.map(drop)
+}
+
+/// Tells whether a descriptor is of a kind of object: `bpf-map`, `bpf-prog`, `bpf_link`.
+pub(crate) fn is_kind(fd: BorrowedFd<'_>, kind: &str) -> Result<bool> {
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let link = std::fs::read_link(path).map_err(|e| Error::new("readlink", e))?;
+    Ok(link.to_str().and_then(|l| l.strip_prefix("anon_inode:")) == Some(kind))
+}
+
+/// Opens a program by its id.
+pub(crate) fn program_by_id(id: u32) -> Result<OwnedFd> {
+    let mut attr = attr::Id { id, ..Default::default() };
+    // SAFETY: the attribute has no addresses, and the command returns a descriptor.
+    unsafe { bpf_fd(Command::ProgGetFdById, &mut attr) }
+}
+
+/// Asks what the kernel knows of a program: its id, and the ids of its maps.
+pub(crate) fn program_info(program: BorrowedFd<'_>) -> Result<(u32, Vec<u32>)> {
+    let mut info = attr::ProgInfo::default();
+    // SAFETY: all addresses in the structure are null.
+    unsafe { fill_info(program, &mut info) }?;
+    let mut ids = vec![0u32; info.nr_map_ids as usize];
+    let count = info.nr_map_ids;
+    info = attr::ProgInfo { nr_map_ids: count, ..Default::default() };
+    info.map_ids = ids.as_mut_ptr() as u64;
+    // SAFETY: the descriptor is of a program, whose structure has one address that is not null
+    // here; `nr_map_ids` writable numbers lie there, and the kernel writes no more than that.
+    unsafe { fill_info(program, &mut info) }?;
+    ids.truncate(info.nr_map_ids as usize);
+    Ok((info.id, ids))
+}
+
+/// Makes a map live as long as a program.
+pub(crate) fn bind_map(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> Result {
+    let mut attr = attr::ProgBindMap { prog_fd: number(&program), map_fd: number(&map), flags: 0 };
+    // SAFETY: the attribute has no addresses.
+    unsafe { bpf(Command::ProgBindMap, &mut attr) }.map(drop)
+}
+
+/// Asks what the kernel knows of a link: its type, program and interface.
+pub(crate) fn link_info(link: BorrowedFd<'_>) -> Result<attr::LinkInfo> {
+    let mut info = attr::LinkInfo::default();
+    // SAFETY: the structure of a link that is given zeroes has no addresses.
+    unsafe { fill_info(link, &mut info) }?;
+    Ok(info)
+}
+
+/// Gives a link another program.
+pub(crate) fn update_link(mut attr: attr::LinkUpdate) -> Result {
+    // SAFETY: the attribute has no addresses.
+    unsafe { bpf(Command::LinkUpdate, &mut attr) }.map(drop)
+}
+
+/// Detaches a link.
+pub(crate) fn detach_link(link: BorrowedFd<'_>) -> Result {
+    // The kernel wants what lies behind the field that it reads to be zero.
+    let mut attr = attr::LinkUpdate { link_fd: number(&link), ..Default::default() };
+    // SAFETY: the attribute has no addresses.
+    unsafe { bpf(Command::LinkDetach, &mut attr) }.map(drop)
+}
+
 /// What goes with a program to the kernel.
 pub(crate) struct ProgramBytes<'a> {
     pub insns: &'a [u8],
     pub license: &'a CStr,
     /// Type information, and first instruction and type of each function.
     pub functions: Option<(&'a RawBtf, &'a [[u32; 2]])>,
+    /// Lines: instruction, file and text as offsets into the strings of the types, line and column.
+    pub lines: &'a [[u32; 4]],
 }
 
 /// Loads a program. The log is written where `log` is not empty, as far as there is room.
@@ -336,9 +409,14 @@ pub(crate) fn load_program(
         attr.func_info_rec_size = size_of::<[u32; 2]>() as u32;
         attr.func_info = input(bytes_of(functions));
         attr.func_info_cnt = functions.len() as u32;
+        if !program.lines.is_empty() {
+            attr.line_info_rec_size = size_of::<[u32; 4]>() as u32;
+            attr.line_info = input(bytes_of(program.lines));
+            attr.line_info_cnt = program.lines.len() as u32;
+        }
     }
     // SAFETY:
-    // * Instructions, function records and log are borrowed, and the counts beside them are those of
+    // * Instructions, records of functions and lines, and log are borrowed, and the counts beside them are those of
     //   the slices; the log is borrowed for writing.
     // * The license ends with a zero, at which the kernel stops reading.
     // * No other field of the structure is an address. The command returns a descriptor.
@@ -351,10 +429,10 @@ pub(crate) fn create_link(mut attr: attr::LinkCreate) -> Result<OwnedFd> {
     unsafe { bpf_fd(Command::LinkCreate, &mut attr) }
 }
 
-/// The memory of function records.
-fn bytes_of(functions: &[[u32; 2]]) -> &[u8] {
+/// The memory of records.
+fn bytes_of<const N: usize>(records: &[[u32; N]]) -> &[u8] {
     // SAFETY: integers have no padding, and bytes any value; length and lifetime are the slice's.
-    unsafe { std::slice::from_raw_parts(functions.as_ptr().cast(), size_of_val(functions)) }
+    unsafe { std::slice::from_raw_parts(records.as_ptr().cast(), size_of_val(records)) }
 }
 
 /// The buffers of a test run; empty ones are null to the kernel. A program of type `syscall` changes
