@@ -47,6 +47,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "skep-object",
             "skep-maps",
             "skep-vm",
+            "skep-kernel",
             "skep-verifier",
             "skep-attach",
             "skep-store",

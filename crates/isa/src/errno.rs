@@ -57,6 +57,7 @@ errnos! {
     38 ENOSYS "function not implemented";
     40 ELOOP "too many levels of symbolic links";
     61 ENODATA "no data available";
+    67 ENOLINK "link has been severed";
     75 EOVERFLOW "value too large for defined data type";
     90 EMSGSIZE "message too long";
     95 EOPNOTSUPP "operation not supported";

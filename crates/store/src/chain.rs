@@ -82,7 +82,9 @@ pub struct ChainSpec {
 }
 
 impl ChainSpec {
-    fn encode(&self) -> Vec<u8> {
+    /// Makes the record of a chain file.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
         w.u32(self.prog_type as u32).u64(self.revision).u32(self.next);
         w.u32(self.entry.unwrap_or(0)).u32(self.budget).u32(u32::from(self.aborts));
@@ -103,7 +105,11 @@ impl ChainSpec {
         w.finish()
     }
 
-    fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+    /// Reads what [`ChainSpec::encode`] made.
+    ///
+    /// # Errors
+    /// What the record should have had, and where.
+    pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         let mut r = Reader::new(bytes);
         let unknown = |what| WireError { at: 0, what };
         let some = |n: u32| (n != 0).then_some(n);

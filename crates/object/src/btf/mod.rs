@@ -8,6 +8,7 @@ mod build;
 mod decode;
 mod encode;
 mod ext;
+mod functions;
 mod kind;
 mod parse;
 mod subset;
@@ -18,6 +19,7 @@ mod value;
 pub(crate) use build::{Builder, MAX_VLEN};
 pub(crate) use encode::Bits;
 pub use ext::{BtfExt, CoreRelo, FuncInfo, LineInfo, SectionInfo};
+pub use functions::FunctionTypes;
 pub use kind::{
     Array, Composite, DataSec, DeclTag, Enum, EnumValue, Func, FuncProto, Int, Kind, Linkage,
     Member, Param, SecVar, Type, TypeId, Var,

@@ -31,6 +31,7 @@
 mod convert;
 pub(crate) mod error;
 mod explain;
+pub mod kernel;
 pub mod picture;
 mod run_config;
 mod runner;

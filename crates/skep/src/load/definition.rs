@@ -13,13 +13,13 @@ use skep_verifier::fields::FieldKind;
 use super::error::LoadError;
 
 /// Shortens a name to what a map can be called: 15 characters of `[A-Za-z0-9_.]`.
-fn short_name(name: &str) -> String {
+pub(crate) fn short_name(name: &str) -> String {
     name.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.')).take(15).collect()
 }
 
 /// Says how many entries a map gets, as libbpf does: rings are whole pages and a power of two, an
 /// array of perf events that names no size has one for each CPU.
-pub(super) fn entries(map_type: MapType, asked: u32) -> u32 {
+pub(crate) fn entries(map_type: MapType, asked: u32) -> u32 {
     match map_type {
         MapType::Ringbuf | MapType::UserRingbuf if asked > 0 => {
             asked.max(4096).checked_next_power_of_two().unwrap_or(asked)

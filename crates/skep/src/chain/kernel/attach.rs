@@ -1,0 +1,177 @@
+//! Chains on interfaces: attached, swapped, shown, detached.
+//!
+//! All that stays of an attached chain is a link, pinned in the bpf file system. It holds the
+//! program, which holds its maps: the counters, and the description that [`show`] reads. So there is
+//! one file, whose one step makes or ends it, and a process that is killed at any instruction leaves
+//! the chain that was there before or the new one:
+//!
+//! | killed while | leaves |
+//! |---|---|
+//! | loading | what was there: nothing is visible yet |
+//! | a first chain is attached, before its link is pinned | nothing: the link goes with the process |
+//! | swapping | the old chain, or from the one system call on the new one |
+//! | detaching | the chain, or from the removal of the pin on nothing |
+//!
+//! Pins of maps that a user asked for are made beside their places before a swap, and renamed after
+//! it. A process killed in between leaves them as `new-MAP`, which the next one removes.
+
+use std::path::Path;
+
+use skep_isa::errno;
+use skep_kernel::{Link, LinkInfo, Map, Program, XdpMode};
+use skep_net::chain::{Graph, Stats};
+use skep_net::port::interface::index_of;
+
+use super::error::KernelChainError as Error;
+use super::pins::{LinkPin, MapPins};
+use super::{COUNTS, DESCRIPTION, KernelChain, Result, described, stats};
+
+/// What attaching did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attached {
+    /// The program's id in the kernel.
+    pub program: u32,
+    /// It took the place of this chain's program.
+    pub replaced: Option<u32>,
+}
+
+/// How often a swap is tried when somebody else swaps too.
+const TRIES: usize = 5;
+
+fn index(interface: &str) -> Result<u32> {
+    index_of(interface).ok_or_else(|| Error::NoInterface { interface: interface.to_owned() })
+}
+
+fn kernel(what: &str) -> impl FnOnce(skep_kernel::Error) -> Error {
+    let what = what.to_owned();
+    |source| Error::Kernel { what, source }
+}
+
+/// Attaches a chain to an interface of the thread's network namespace, where it stays when the
+/// process ends. If skep attached a chain there before, it takes its place, in its mode: each packet
+/// sees the old chain or the new one.
+///
+/// # Errors
+/// When the interface has a program that is not skep's, is not there, or cannot have one in this
+/// mode; when the file system does not take the pins. What was attached stays then.
+pub fn attach(
+    chain: &KernelChain,
+    interface: &str,
+    mode: XdpMode,
+    bpf_fs: &Path,
+    pins: Option<&MapPins>,
+) -> Result<Attached> {
+    let ifindex = index(interface)?;
+    if chain.tail_programs() > 0 && pins.is_none() {
+        return Err(Error::File {
+            what: "the kernel empties arrays of programs that are not pinned; name a directory for the maps"
+                .to_owned(),
+        });
+    }
+    let pin = LinkPin::lock(bpf_fs, ifindex)?;
+    if let Some(pins) = pins {
+        pins.prepare(chain.maps())?;
+    }
+    let attached = put(chain, interface, ifindex, mode, &pin);
+    match (pins, &attached) {
+        (Some(pins), Ok(_)) => pins.finish(chain.maps())?,
+        (Some(pins), Err(_)) => pins.abandon(chain.maps()),
+        _ => {}
+    }
+    attached
+}
+
+fn put(
+    chain: &KernelChain,
+    interface: &str,
+    ifindex: u32,
+    mode: XdpMode,
+    pin: &LinkPin,
+) -> Result<Attached> {
+    let new = chain.program();
+    let (program, _) = new.id_and_maps().map_err(kernel("look at the chain's program"))?;
+    for _ in 0..TRIES {
+        let Some((link, info)) = current(pin, ifindex)? else {
+            let link = Link::xdp(new, ifindex, mode).map_err(|e| refused(interface, mode, e))?;
+            pin.pin(&link)?;
+            return Ok(Attached { program, replaced: None });
+        };
+        let old = Program::open(info.program).map_err(kernel("open the chain's program"))?;
+        match link.update(new, Some(&old)) {
+            Ok(()) => return Ok(Attached { program, replaced: Some(info.program) }),
+            // Another program came, or the interface went.
+            Err(e) if matches!(e.errno(), errno::EPERM | errno::ENOLINK) => {}
+            Err(e) => return Err(refused(interface, mode, e)),
+        }
+    }
+    Err(Error::Race { interface: interface.to_owned() })
+}
+
+/// Opens the link of an interface; removes the pin of one that is not attached any more.
+fn current(pin: &LinkPin, ifindex: u32) -> Result<Option<(Link, LinkInfo)>> {
+    let Some(link) = pin.link()? else { return Ok(None) };
+    let info = link.info().map_err(kernel("look at the chain's link"))?;
+    match info.filter(|i| i.ifindex == ifindex) {
+        Some(info) => Ok(Some((link, info))),
+        None => pin.remove().map(|()| None),
+    }
+}
+
+/// Says why an interface does not take a program.
+fn refused(interface: &str, mode: XdpMode, error: skep_kernel::Error) -> Error {
+    let interface = interface.to_owned();
+    match error.errno() {
+        errno::EBUSY | errno::EEXIST => {
+            let by = "it has an XDP program that skep did not attach, or in another mode";
+            Error::Busy { interface, by: by.to_owned() }
+        }
+        errno::ENODEV => Error::NoInterface { interface },
+        errno::EINVAL if index_of(&interface).is_none() => Error::NoInterface { interface },
+        errno::EOPNOTSUPP | errno::EINVAL if mode != XdpMode::Generic => Error::Kernel {
+            what: format!("attach to `{interface}` in this mode (`--mode generic` always works)"),
+            source: error,
+        },
+        _ => Error::Kernel { what: format!("attach to `{interface}`"), source: error },
+    }
+}
+
+/// Detaches the chain of an interface.
+///
+/// # Errors
+/// When there is none, or its pin cannot be removed.
+pub fn detach(interface: &str, bpf_fs: &Path) -> Result<()> {
+    let ifindex = index(interface)?;
+    let pin = LinkPin::lock(bpf_fs, ifindex)?;
+    let none = || Error::NotAttached { interface: interface.to_owned() };
+    let (link, _) = current(&pin, ifindex)?.ok_or_else(none)?;
+    pin.remove()?;
+    // Somebody else may have the link open, or have pinned it too.
+    link.detach().map_err(kernel("detach the chain"))
+}
+
+/// Reads the graph of the chain that is attached to an interface, and what it has counted since it
+/// was attached.
+///
+/// # Errors
+/// When there is no chain, or it cannot be read.
+pub fn show(interface: &str, bpf_fs: &Path) -> Result<(Graph, Stats)> {
+    let ifindex = index(interface)?;
+    let none = || Error::NotAttached { interface: interface.to_owned() };
+    let link = LinkPin::open(&LinkPin::path(bpf_fs, ifindex)?)?.ok_or_else(none)?;
+    let info = link.info().map_err(kernel("look at the chain's link"))?;
+    let info = info.filter(|i| i.ifindex == ifindex).ok_or_else(none)?;
+    let program = Program::open(info.program).map_err(kernel("open the chain's program"))?;
+    let (_, ids) = program.id_and_maps().map_err(kernel("look at the chain's program"))?;
+    let (mut graph, mut counters) = (None, None);
+    for id in ids {
+        let Ok(map) = Map::open(id) else { continue };
+        match map.info().map(|i| i.name).as_deref() {
+            Ok(DESCRIPTION) => graph = described(&map),
+            Ok(COUNTS) => counters = Some(map),
+            _ => {}
+        }
+    }
+    let graph = graph.ok_or_else(|| Error::Description { interface: interface.to_owned() })?;
+    let counted = counters.map(|map| stats(&graph, &map)).transpose()?;
+    Ok((graph, counted.unwrap_or_default()))
+}

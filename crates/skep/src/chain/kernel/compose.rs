@@ -1,0 +1,574 @@
+//! Programs of a chain become one program: pure code, which asks no kernel.
+//!
+//! ```text
+//! main:     save the context; find the counters; set budget and bounds
+//! node 1:   r1 = context; count bytes
+//!           the instructions of the program's main function; `exit` is a jump to:
+//! behind 1: count the verdict; compare it; jump to node 2, 3 … or exit
+//! node 2:   …
+//! f, g, …   the other functions of the programs, once for each program
+//! ```
+//!
+//! So a chain is one frame, and going from program to program takes a jump instead of a call and a
+//! return, which are dear where the kernel defends against speculation. What all programs need is
+//! on the stack, below the deepest frame of them. A program that makes tail calls is a function
+//! that main calls, because a tail call ends the function that makes it.
+
+use std::collections::BTreeMap;
+
+use skep_isa::helper::id as helper;
+use skep_isa::{Insn, op};
+use skep_object::{Line, Linked};
+use skep_vm::chain::counters::{BYTES, STEP, TICKS};
+use skep_vm::chain::plan::{ALL, OTHER};
+use skep_vm::chain::{Count, Edge, Exhausted, Plan, To};
+
+use super::assemble::{Assembler, Label, TooFar};
+use super::counters::Pages;
+use super::error::KernelChainError as Error;
+
+/// A program of a chain.
+#[derive(Clone, Copy)]
+pub struct Part<'a> {
+    /// What it is called in messages.
+    pub label: &'a str,
+    /// Steps with the same number have the same instructions and maps.
+    pub code: usize,
+    pub linked: &'a Linked,
+    /// Stack bytes of its main function, and of its longest chain of calls.
+    pub stack: (u32, u32),
+    /// Which map of the whole each of its maps is.
+    pub maps: &'a [usize],
+}
+
+/// One program, whose references to maps are indices.
+pub struct Composed {
+    pub insns: Vec<Insn>,
+    /// First instruction and name of each function, main first.
+    pub functions: Vec<(usize, String)>,
+    pub lines: Vec<Line>,
+    /// First instruction of each range, and the step that it belongs to; `None` is nobody's.
+    pub ranges: Vec<(usize, Option<usize>)>,
+}
+
+/// Index of the counters among the maps of a chain that counts.
+pub const COUNTERS: usize = 0;
+
+/// Most functions of a program, `BPF_MAX_SUBPROGS`.
+const MOST_FUNCTIONS: usize = 256;
+
+/// Puts the programs of a plan together; `parts` are those of the steps. `frags`: packets may have
+/// several buffers.
+pub fn compose(
+    plan: &Plan,
+    parts: &[Part<'_>],
+    count: Count,
+    frags: bool,
+) -> Result<Composed, Error> {
+    plan.check().map_err(Error::Plan)?;
+    let built = Composer::new(plan, parts, count, frags, false)?.run()?;
+    match built {
+        Ok(composed) => Ok(composed),
+        Err(TooFar) => {
+            let long = Composer::new(plan, parts, count, frags, true)?.run()?;
+            long.map_err(|TooFar| Error::TooLong)
+        }
+    }
+}
+
+/// A part's main function is the first one.
+fn main_len(linked: &Linked) -> usize {
+    linked.subprogs.get(1).map_or(linked.insns.len(), |s| s.start)
+}
+
+/// Tells whether a program makes tail calls.
+fn calls_tails(linked: &Linked) -> bool {
+    linked.insns.iter().any(|i| i.is_helper_call() && i.imm as u32 == helper::TAIL_CALL)
+}
+
+/// A call whose function has no place yet: where, the block, the instruction in its program.
+struct Call {
+    at: usize,
+    block: (usize, bool),
+    target: usize,
+}
+
+struct Composer<'a> {
+    plan: &'a Plan,
+    parts: &'a [Part<'a>],
+    count: Count,
+    frags: bool,
+    asm: Assembler,
+    pages: Pages,
+    /// Offsets from the frame pointer.
+    ctx: i32,
+    counters: i32,
+    left: i32,
+    clock: i32,
+    bounds: BTreeMap<(usize, usize), i32>,
+    steps: Vec<Label>,
+    calls: Vec<Call>,
+    lines: BTreeMap<usize, Line>,
+    ranges: Vec<(usize, Option<usize>)>,
+}
+
+/// Registers, as everybody numbers them.
+const R: [u8; 4] = [0, 1, 2, 3];
+
+impl<'a> Composer<'a> {
+    fn new(
+        plan: &'a Plan,
+        parts: &'a [Part<'a>],
+        count: Count,
+        frags: bool,
+        long: bool,
+    ) -> Result<Self, Error> {
+        if parts.len() != plan.steps.len() {
+            return Err(Error::Parts);
+        }
+        let inline = |p: &&Part<'_>| !calls_tails(p.linked);
+        let deepest = parts.iter().filter(inline).map(|p| p.stack.0).max().unwrap_or(0);
+        let mut bottom = -(deepest.next_multiple_of(8) as i32);
+        let mut slot = |wanted: bool| {
+            bottom -= if wanted { 8 } else { 0 };
+            bottom
+        };
+        let counts = count != Count::Off;
+        let ctx = slot(true);
+        let counters = slot(counts);
+        let clock = slot(count == Count::Timed);
+        let left = slot(plan.is_counted());
+        let mut bounds = BTreeMap::new();
+        for (step, s) in plan.steps.iter().enumerate() {
+            for (n, edge) in s.edges.iter().enumerate() {
+                if edge.bound.is_some() && matches!(edge.to, To::Step(_)) {
+                    bounds.insert((step, n), slot(true));
+                }
+            }
+        }
+        let frame = (-bottom as u32).next_multiple_of(16);
+        for part in parts {
+            let (own, whole) = part.stack;
+            let own = own.next_multiple_of(16);
+            let needs = if calls_tails(part.linked) {
+                frame + whole
+            } else {
+                frame + whole.saturating_sub(own)
+            };
+            if needs > op::STACK_SIZE as u32 {
+                return Err(Error::Stack { node: part.label.to_owned(), whole, needs });
+            }
+        }
+        let mut asm = Assembler::new(long);
+        let steps = plan.steps.iter().map(|_| asm.label()).collect();
+        let (lines, ranges) = (BTreeMap::new(), Vec::new());
+        let (pages, calls) = (Pages::of(plan), Vec::new());
+        Ok(Self {
+            plan,
+            parts,
+            count,
+            frags,
+            asm,
+            pages,
+            ctx,
+            counters,
+            left,
+            clock,
+            bounds,
+            steps,
+            calls,
+            lines,
+            ranges,
+        })
+    }
+
+    fn counts(&self) -> bool {
+        self.count != Count::Off
+    }
+
+    fn run(mut self) -> Result<Result<Composed, TooFar>, Error> {
+        self.begin();
+        for (step, part) in self.parts.iter().enumerate() {
+            let label = self.steps.get(step).copied();
+            if let Some(label) = label {
+                self.asm.drop_jump_to_next(label);
+                self.asm.place(label);
+            }
+            self.ranges.push((self.asm.insns.len(), Some(step)));
+            self.step(step, part);
+        }
+        let mut functions = vec![(0, "chain".to_owned())];
+        let calls = std::mem::take(&mut self.calls);
+        let blocks = self.blocks(&calls, &mut functions)?;
+        let mut insns = match self.asm.finish() {
+            Ok(insns) => insns,
+            Err(e) => return Ok(Err(e)),
+        };
+        for call in calls {
+            let start = blocks.get(&call.block).copied().unwrap_or(0);
+            if let Some(insn) = insns.get_mut(call.at) {
+                insn.imm = (start + call.target) as i32 - call.at as i32 - 1;
+            }
+        }
+        if insns.len() > op::MAX_INSNS {
+            return Err(Error::TooLong);
+        }
+        Ok(Ok(Composed {
+            insns,
+            functions,
+            lines: self.lines.into_values().collect(),
+            ranges: self.ranges,
+        }))
+    }
+
+    fn line(&mut self, file: &str, text: String) {
+        let insn = self.asm.insns.len();
+        let line = Line { insn, file: file.to_owned(), line: 1, column: 0, text };
+        self.lines.entry(insn).or_insert(line);
+    }
+
+    /// `*(fp + off) = reg`, or back.
+    fn save(&mut self, off: i32, reg: u8) {
+        self.asm.push(op::STX | op::MEM | op::DW, op::FP, reg, off, 0);
+    }
+
+    fn load(&mut self, reg: u8, off: i32) {
+        self.asm.push(op::LDX | op::MEM | op::DW, reg, op::FP, off, 0);
+    }
+
+    fn store_imm(&mut self, off: i32, imm: u32) {
+        self.asm.push(op::ST | op::MEM | op::DW, op::FP, 0, off, imm as i32);
+    }
+
+    fn alu(&mut self, operation: u8, dst: u8, imm: i32) {
+        self.asm.push(op::ALU64 | operation | op::K, dst, 0, 0, imm);
+    }
+
+    fn alu_reg(&mut self, operation: u8, dst: u8, src: u8) {
+        self.asm.push(op::ALU64 | operation | op::X, dst, src, 0, 0);
+    }
+
+    fn exit(&mut self) {
+        self.asm.insns.push(Insn::exit());
+    }
+
+    fn begin(&mut self) {
+        self.line("chain", "the chain begins".to_owned());
+        self.ranges.push((0, None));
+        self.save(self.ctx, R[1]);
+        if self.plan.is_counted() {
+            self.store_imm(self.left, (self.plan.budget - 1).min(i32::MAX as u32));
+        }
+        let edges = |(step, n): &(usize, usize)| self.plan.steps.get(*step)?.edges.get(*n)?.bound;
+        let bounds: Vec<_> =
+            self.bounds.iter().filter_map(|(at, off)| Some((*off, edges(at)?))).collect();
+        for (off, bound) in bounds {
+            self.store_imm(off, bound.min(i32::MAX as u32));
+        }
+        if self.counts() && self.pages.pages == 1 {
+            self.find_page(0);
+        }
+    }
+
+    /// Looks up a page of the counters and keeps its address. The key lies where the address will.
+    fn find_page(&mut self, page: usize) {
+        self.store_imm(self.counters, page as u32);
+        self.alu_reg(op::MOV, R[2], op::FP);
+        self.alu(op::ADD, R[2], self.counters);
+        self.asm.insns.extend(Insn::ld_imm64(R[1], op::PSEUDO_MAP_IDX, COUNTERS as u64));
+        self.asm.insns.push(Insn::call(helper::MAP_LOOKUP_ELEM));
+        // There always is one; 0 is `XDP_ABORTED`.
+        self.asm.push(op::JMP | op::JNE | op::K, R[0], 0, 1, 0);
+        self.exit();
+        self.save(self.counters, R[0]);
+    }
+
+    /// `*(r1 + offset) += r2`, by way of r3.
+    fn add_to(&mut self, word: usize) {
+        let off = word as i32 * 8;
+        self.asm.push(op::LDX | op::MEM | op::DW, R[3], R[1], off, 0);
+        self.alu_reg(op::ADD, R[3], R[2]);
+        self.asm.push(op::STX | op::MEM | op::DW, R[1], R[3], off, 0);
+    }
+
+    fn step(&mut self, step: usize, part: &Part<'_>) {
+        let behind = self.asm.label();
+        let linked = part.linked;
+        self.line(part.label, format!("node {} begins", part.label));
+        let (page, first) = self.pages.step(step);
+        if self.counts() {
+            if self.pages.pages > 1 {
+                self.find_page(page);
+            }
+            self.size(first);
+            if self.count == Count::Timed {
+                self.asm.insns.push(Insn::call(helper::KTIME_GET_NS));
+                self.save(self.clock, R[0]);
+            }
+        }
+        self.load(R[1], self.ctx);
+        if calls_tails(linked) {
+            let (at, block) = (self.asm.insns.len(), (part.code, true));
+            self.calls.push(Call { at, block, target: 0 });
+            self.asm.push(op::CALL, 0, op::PSEUDO_CALL, 0, 0);
+        } else {
+            self.body(part, behind);
+        }
+        self.line(part.label, format!("node {} ends", part.label));
+        self.asm.place(behind);
+        if self.count == Count::Timed {
+            // The verdict waits where the time was.
+            self.load(R[2], self.clock);
+            self.save(self.clock, R[0]);
+            self.load(R[1], self.counters);
+            self.take_time(first);
+        }
+        if self.counts() {
+            self.load(R[1], self.counters);
+            self.asm.push(op::ALU | op::MOV | op::X, R[2], R[0], 0, 0);
+            self.asm.push(op::ALU | op::ADD | op::K, R[2], 0, 0, 1);
+            self.asm.push(op::JMP32 | op::JLE | op::K, R[2], 0, 1, OTHER as i32);
+            self.asm.push(op::ALU | op::MOV | op::K, R[2], 0, 0, OTHER as i32);
+            self.alu(op::LSH, R[2], 3);
+            self.alu_reg(op::ADD, R[1], R[2]);
+            self.alu(op::MOV, R[2], 1);
+            self.add_to(first);
+        }
+        self.follow(step, first);
+    }
+
+    /// Adds the time since r2 to a step's.
+    fn take_time(&mut self, first: usize) {
+        // word -= begin; word += now
+        let off = (first + TICKS) as i32 * 8;
+        self.asm.push(op::LDX | op::MEM | op::DW, R[3], R[1], off, 0);
+        self.alu_reg(op::SUB, R[3], R[2]);
+        self.asm.push(op::STX | op::MEM | op::DW, R[1], R[3], off, 0);
+        self.asm.insns.push(Insn::call(helper::KTIME_GET_NS));
+        self.alu_reg(op::MOV, R[2], R[0]);
+        self.load(R[1], self.counters);
+        self.add_to(first + TICKS);
+        self.load(R[0], self.clock);
+    }
+
+    /// Adds the packet's size to a step's bytes.
+    fn size(&mut self, first: usize) {
+        self.load(R[1], self.ctx);
+        if self.frags {
+            self.asm.insns.push(Insn::call(helper::XDP_GET_BUFF_LEN));
+            self.alu_reg(op::MOV, R[2], R[0]);
+        } else {
+            // `data_end` and `data` of `struct xdp_md`.
+            self.asm.push(op::LDX | op::MEM | op::W, R[2], R[1], 4, 0);
+            self.asm.push(op::LDX | op::MEM | op::W, R[3], R[1], 0, 0);
+            self.alu_reg(op::SUB, R[2], R[3]);
+        }
+        self.load(R[1], self.counters);
+        self.add_to(first + BYTES);
+    }
+
+    /// Copies the main function of a program.
+    fn body(&mut self, part: &Part<'_>, behind: Label) {
+        let linked = part.linked;
+        let (base, len) = (self.asm.insns.len(), main_len(linked));
+        self.copy_lines(linked, 0..len, base);
+        let mut second = false;
+        for (n, insn) in linked.insns.iter().enumerate().take(len) {
+            let is_second = second;
+            second = !second && insn.is_ld_imm64();
+            if is_second {
+                self.asm.insns.push(*insn);
+            } else if insn.code == op::EXIT {
+                self.asm.jump(behind);
+            } else {
+                let refers = insn.is_ld_imm64() && insn.src() == op::PSEUDO_FUNC;
+                if refers || insn.is_local_call() {
+                    let target = (n as i64 + 1 + i64::from(insn.imm) - len as i64) as usize;
+                    let (at, block) = (self.asm.insns.len(), (part.code, false));
+                    self.calls.push(Call { at, block, target });
+                }
+                self.copy(insn, part);
+            }
+        }
+    }
+
+    /// Copies an instruction, with the maps of the whole.
+    fn copy(&mut self, insn: &Insn, part: &Part<'_>) {
+        let mut new = *insn;
+        if insn.is_ld_imm64() && matches!(insn.src(), op::PSEUDO_MAP_IDX | op::PSEUDO_MAP_IDX_VALUE)
+        {
+            let index = part.maps.get(insn.imm as usize).copied().unwrap_or(usize::MAX);
+            new.imm = i32::try_from(index).unwrap_or(-1);
+        }
+        self.asm.insns.push(new);
+    }
+
+    fn copy_lines(&mut self, linked: &Linked, range: std::ops::Range<usize>, to: usize) {
+        for line in linked.lines.iter().filter(|l| range.contains(&l.insn)) {
+            let insn = to + (line.insn - range.start);
+            self.lines.insert(insn, Line { insn, ..line.clone() });
+        }
+    }
+
+    /// Compares the verdict in r0 and goes where it leads.
+    fn follow(&mut self, step: usize, first: usize) {
+        let Some(edges) = self.plan.steps.get(step).map(|s| s.edges.as_slice()) else { return };
+        let rest = edges.iter().position(|e| e.on >> OTHER & 1 != 0);
+        let (keep, mut keeps) = (self.asm.label(), false);
+        let mut later = Vec::new();
+        for (n, edge) in edges.iter().enumerate().filter(|(n, _)| Some(*n) != rest) {
+            let to = match (edge.to, self.checks(edge)) {
+                (To::Step(to), false) => self.steps.get(to).copied(),
+                (To::Keep, _) => None,
+                _ => {
+                    let label = self.asm.label();
+                    later.push((n, label));
+                    Some(label)
+                }
+            };
+            keeps |= to.is_none();
+            self.compare(edge.on, to.unwrap_or(keep));
+        }
+        match rest.and_then(|n| Some((n, edges.get(n)?))) {
+            Some((n, edge)) => {
+                // What is in no edge stands.
+                let open = ALL & !edges.iter().fold(0, |all, e| all | e.on);
+                keeps |= open != 0;
+                self.compare(open, keep);
+                self.take(step, n, edge, first);
+            }
+            None => {
+                keeps = false;
+                self.asm.place(keep);
+                self.exit();
+            }
+        }
+        for (n, label) in later {
+            self.asm.place(label);
+            if let Some(edge) = edges.get(n) {
+                self.take(step, n, edge, first);
+            }
+        }
+        if keeps {
+            self.asm.place(keep);
+            self.exit();
+        }
+    }
+
+    /// Tells whether an edge must be checked when it is taken.
+    fn checks(&self, edge: &Edge) -> bool {
+        matches!(edge.to, To::Step(_)) && (edge.bound.is_some() || self.plan.is_counted())
+    }
+
+    /// Jumps if the verdict is of a set.
+    fn compare(&mut self, on: u64, to: Label) {
+        const EQUAL: u8 = op::JMP32 | op::JEQ;
+        if on & 1 != 0 {
+            self.asm.branch(EQUAL, R[0], -1, to);
+        }
+        let mut verdict = 0;
+        // Slot n + 1 is verdict n.
+        while verdict < OTHER as i32 - 1 {
+            let is_in = |v: i32| v < OTHER as i32 - 1 && on >> (v + 1) & 1 != 0;
+            if !is_in(verdict) {
+                verdict += 1;
+                continue;
+            }
+            let last = (verdict..).take_while(|v| is_in(*v)).last().unwrap_or(verdict);
+            if last == verdict {
+                self.asm.branch(EQUAL, R[0], verdict, to);
+            } else if verdict == 0 {
+                self.asm.branch(op::JMP32 | op::JLE, R[0], last, to);
+            } else {
+                let past = self.asm.label();
+                self.asm.branch(op::JMP32 | op::JLT, R[0], verdict, past);
+                self.asm.branch(op::JMP32 | op::JLE, R[0], last, to);
+                self.asm.place(past);
+            }
+            verdict = last + 1;
+        }
+    }
+
+    /// Takes an edge, unless its bound or the budget is used up.
+    fn take(&mut self, step: usize, n: usize, edge: &Edge, first: usize) {
+        let to = match edge.to {
+            To::Keep => return self.exit(),
+            To::End(verdict) => {
+                self.asm.push(op::ALU | op::MOV | op::K, R[0], 0, 0, verdict as i32);
+                return self.exit();
+            }
+            To::Step(to) => to,
+        };
+        let budget = self.plan.is_counted().then_some(self.left);
+        let bound = self.bounds.get(&(step, n)).copied();
+        let refused = self.asm.label();
+        let exhausted = self.asm.label();
+        for (off, out) in [(bound, refused), (budget, exhausted)] {
+            let Some(off) = off else { continue };
+            self.load(R[1], off);
+            self.asm.branch(op::JMP | op::JEQ, R[1], 0, out);
+            self.alu(op::ADD, R[1], -1);
+            self.save(off, R[1]);
+        }
+        if let Some(label) = self.steps.get(to).copied() {
+            self.asm.jump(label);
+        }
+        for (off, label, aborts) in
+            [(bound, refused, false), (budget, exhausted, self.plan.exhausted == Exhausted::Abort)]
+        {
+            if off.is_none() {
+                continue;
+            }
+            self.asm.place(label);
+            if self.counts() {
+                self.load(R[1], self.counters);
+                self.alu(op::MOV, R[2], 1);
+                self.add_to(first + STEP + n);
+            }
+            if aborts {
+                self.asm.push(op::ALU | op::MOV | op::K, R[0], 0, 0, 0);
+            }
+            self.exit();
+        }
+    }
+
+    /// Places the functions that are called behind main, once for each program.
+    fn blocks(
+        &mut self,
+        calls: &[Call],
+        functions: &mut Vec<(usize, String)>,
+    ) -> Result<BTreeMap<(usize, bool), usize>, Error> {
+        let mut placed = BTreeMap::new();
+        for key in calls.iter().map(|c| c.block) {
+            let (code, whole) = key;
+            let part = self.parts.iter().enumerate().find(|(_, p)| p.code == code);
+            let Some((step, part)) = part.filter(|_| !placed.contains_key(&key)) else { continue };
+            let from = if whole { 0 } else { main_len(part.linked) };
+            let start = self.asm.insns.len();
+            placed.insert(key, start);
+            self.ranges.push((start, Some(step)));
+            for f in part.linked.subprogs.iter().filter(|f| f.start >= from) {
+                let at = start + f.start - from;
+                functions.push((at, f.name.clone()));
+                let (file, text) = (part.label.to_owned(), format!("{} begins", f.name));
+                self.lines.insert(at, Line { insn: at, file, line: 1, column: 0, text });
+            }
+            self.copy_lines(part.linked, from..part.linked.insns.len(), start);
+            let mut second = false;
+            for insn in part.linked.insns.iter().skip(from) {
+                let is_second = second;
+                second = !second && insn.is_ld_imm64();
+                if is_second {
+                    self.asm.insns.push(*insn);
+                } else {
+                    // Distances inside a block stay as they are.
+                    self.copy(insn, part);
+                }
+            }
+        }
+        if functions.len() > MOST_FUNCTIONS {
+            return Err(Error::Functions { functions: functions.len(), most: MOST_FUNCTIONS });
+        }
+        Ok(placed)
+    }
+}
