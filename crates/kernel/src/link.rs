@@ -74,7 +74,7 @@ impl Link {
     /// `ENOENT` when there is nothing, else the kernel's errno.
     pub fn pinned(path: &CStr) -> Result<Option<Self>> {
         let fd = sys::open_pin(path, 0)?;
-        Ok(sys::is_kind(fd.as_fd(), "bpf_link")?.then_some(Self { fd }))
+        Ok(sys::is_kind(fd.as_fd(), "bpf-link")?.then_some(Self { fd }))
     }
 
     /// Pins the link under a path in a bpf file system: the program stays attached without this

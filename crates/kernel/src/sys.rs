@@ -324,11 +324,13 @@ pub(crate) fn pin(object: BorrowedFd<'_>, path: &CStr) -> Result {
     unsafe { bpf(Command::ObjPin, &mut attr) }.map(drop)
 }
 
-/// Tells whether a descriptor is of a kind of object: `bpf-map`, `bpf-prog`, `bpf_link`.
+/// Tells whether a descriptor is of a kind of object: `bpf-map`, `bpf-prog`, `bpf-link`.
 pub(crate) fn is_kind(fd: BorrowedFd<'_>, kind: &str) -> Result<bool> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let link = std::fs::read_link(path).map_err(|e| Error::new("readlink", e))?;
-    Ok(link.to_str().and_then(|l| l.strip_prefix("anon_inode:")) == Some(kind))
+    // Links are `bpf_link` or `[bpf_link]`, by the kernel's version.
+    let name = link.to_str().and_then(|l| l.strip_prefix("anon_inode:")).unwrap_or_default();
+    Ok(name.trim_matches(['[', ']']).replace('_', "-") == kind)
 }
 
 /// Opens a program by its id.

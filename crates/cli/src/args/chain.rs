@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{ArgGroup, Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 
 use super::output::JsonArgs;
 use super::prog::{EngineName, PacketArgs};
@@ -21,7 +21,8 @@ Examples:
   skep chain add fw count.bpf.o:count --after 1 --on pass,drop
   skep chain show fw
   skep chain explain fw --data-in packet.bin
-  skep chain run fw --in capture.pcap --out 'pass=ok.pcapng,drop=bad.pcap'";
+  skep chain run fw --in capture.pcap --out 'pass=ok.pcapng,drop=bad.pcap'
+  skep chain attach eth0 fw.toml --kernel";
 
 /// What to do with chains.
 #[derive(Subcommand, Debug)]
@@ -85,11 +86,18 @@ pub enum ChainCommand {
         #[arg(long, value_name = "N")]
         times: Option<u32>,
     },
-    /// Show a chain
+    /// Show a chain, or with --kernel that of an interface, with what was counted
     #[command(group(ArgGroup::new("picture")))]
     Show {
-        /// The chain
+        /// The chain; with --kernel the interface
+        #[arg(value_name = "CHAIN|INTERFACE")]
         chain: String,
+        /// Show what `attach` put on an interface (root)
+        #[arg(long)]
+        kernel: bool,
+        /// Where the bpf file system is
+        #[arg(long, value_name = "DIRECTORY", default_value = "/sys/fs/bpf", requires = "kernel")]
+        bpf_fs: PathBuf,
         /// Print one JSON document
         #[arg(long, group = "picture")]
         json: bool,
@@ -115,6 +123,20 @@ pub enum ChainCommand {
     /// Run a chain on the packets of a capture file, an interface or a generator; changes of the
     /// chain count from the next packets on
     Run(ChainRunArgs),
+    /// Put a chain on an interface of the running kernel, as one XDP program (root); it stays there
+    /// when skep ends, and takes the place of the chain that was there
+    Attach(AttachArgs),
+    /// Take the chain of an interface off (root)
+    Detach {
+        /// The interface
+        interface: String,
+        /// Needed: only the kernel has interfaces with chains
+        #[arg(long, required = true)]
+        kernel: bool,
+        /// Where the bpf file system is
+        #[arg(long, value_name = "DIRECTORY", default_value = "/sys/fs/bpf")]
+        bpf_fs: PathBuf,
+    },
     /// Show the way of packets through a chain, and what each program changes
     Explain(ExplainArgs),
     /// Measure what a chain takes for a packet, and each program of it
@@ -153,6 +175,48 @@ pub struct ChainRunArgs {
     /// How the result looks
     #[command(flatten)]
     pub format: JsonArgs,
+}
+
+/// What is put on an interface.
+#[derive(Args, Debug)]
+pub struct AttachArgs {
+    /// The interface
+    pub interface: String,
+    /// The file, or the directory of files, that describes the chain
+    #[arg(value_name = "FILE|DIRECTORY")]
+    pub from: PathBuf,
+    /// Needed: only the kernel has interfaces with chains
+    #[arg(long, required = true)]
+    pub kernel: bool,
+    /// Where on the way of a packet: `any` is the driver if it can, else behind it; a chain that
+    /// takes the place of another one keeps its mode
+    #[arg(long, value_enum, default_value = "any")]
+    pub mode: ModeName,
+    /// Pin the maps below this directory of the bpf file system, and use those that are there again
+    #[arg(long, value_name = "DIRECTORY")]
+    pub pin: Option<PathBuf>,
+    /// Take the time of each program, which takes longer than most programs
+    #[arg(long, conflicts_with = "no_count")]
+    pub time: bool,
+    /// Count nothing
+    #[arg(long)]
+    pub no_count: bool,
+    /// Where the bpf file system is
+    #[arg(long, value_name = "DIRECTORY", default_value = "/sys/fs/bpf")]
+    pub bpf_fs: PathBuf,
+}
+
+/// Where an XDP program runs.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ModeName {
+    /// In the driver if it can, else generic
+    Any,
+    /// Behind the driver
+    Generic,
+    /// In the driver
+    Native,
+    /// In the device
+    Offload,
 }
 
 /// Which packets are explained.

@@ -12,7 +12,9 @@ mod vma;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
-pub use chain::{BenchArgs, ChainCommand, ChainRunArgs, ExplainArgs, PlaceArgs};
+pub use chain::{
+    AttachArgs, BenchArgs, ChainCommand, ChainRunArgs, ExplainArgs, ModeName, PlaceArgs,
+};
 pub use map::{
     CopyArgs, CreateArgs, DeleteArgs, DumpArgs, KernelSide, LoadArgs, LookupArgs, MapArgs,
     MapCommand, MapsArgs, RangeArgs, TakeHow,

@@ -5,17 +5,21 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use skep::Session;
+use skep::chain::kernel::Sources;
 use skep::chain::priority::{self, AtEnd, Entry, RunConfig};
 use skep::chain::{
     Chain, Edge, Edit, Exhausted, Graph, NodeId, Place, ProgramRef, To, Verdicts, run_config,
     verdicts,
 };
 use skep::isa::ProgramType;
+use skep::object::Object;
 
 use super::failed;
 use super::load::Loads;
+use crate::args::ObjectArgs;
 use crate::directory;
 use crate::failure::{Failure, Result};
+use crate::objects::Objects;
 use crate::printer::Printer;
 
 /// What a file says.
@@ -102,15 +106,14 @@ impl Plan {
     /// Loads the programs into a session, and makes the chain of them.
     pub fn create(&self, session: &Session, name: &str) -> Result<(Chain, Vec<Loads>)> {
         let described = &self.described;
-        let named = described.prog_type.as_deref().unwrap_or("xdp");
-        if named != ProgramType::Xdp.name() {
-            return Err(self.wrong(&format!("chains of type `{named}` cannot be described")));
-        }
+        self.check_type()?;
         let (loads, programs) = self.load(session)?;
-        let graph = match described.order {
-            Some(Order::Priority) => self.by_priority(&loads, &programs)?,
-            _ => self.listed(&programs)?,
-        };
+        let of = |p: &Program| loads.iter().find(|l| l.is_of(&p.object));
+        let about = described.programs.iter().zip(&programs).map(|(described, program)| {
+            let load = of(described);
+            (load.map(|l| &l.object), load.map_or(0, |l| l.size(&program.name)))
+        });
+        let graph = self.graph(&programs, about.collect())?;
         let chain = Chain::create(session, name, ProgramType::Xdp).map_err(failed)?;
         let done = chain.transaction(0, &edits(&graph)).map_err(failed);
         if let Err(e) = done {
@@ -120,6 +123,61 @@ impl Plan {
         Ok((chain, loads))
     }
 
+    /// Reads the objects, and describes the chain of their programs for the kernel.
+    pub fn for_kernel(&self) -> Result<(Sources, Graph)> {
+        self.check_type()?;
+        let all = &self.described.programs;
+        let paths: Vec<PathBuf> = self.paths().into_iter().cloned().collect();
+        let objects = Objects::read(&paths, &ObjectArgs::default())?;
+        let mut sources = Sources::new(objects.target);
+        for (path, object) in paths.iter().zip(objects.all) {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            sources.add(name.split('.').next().unwrap_or_default(), object);
+        }
+        let mut programs = Vec::new();
+        let mut about = Vec::new();
+        for program in all {
+            let place = paths.iter().position(|p| *p == program.object);
+            let found = place.and_then(|n| Some((n, &sources.object(n)?.1)));
+            let (number, object) =
+                found.ok_or_else(|| self.wrong("a program without an object"))?;
+            let index = crate::prog::find(object, &program.object, &program.program)?;
+            let name = object.programs.get(index).map_or("", |p| p.name.as_str());
+            programs.push(sources.program(number, name)?);
+            about.push((Some(object), 0));
+        }
+        let graph = self.graph(&programs, about)?;
+        Ok((sources, graph))
+    }
+
+    fn check_type(&self) -> Result {
+        let named = self.described.prog_type.as_deref().unwrap_or("xdp");
+        if named == ProgramType::Xdp.name() {
+            return Ok(());
+        }
+        Err(self.wrong(&format!("chains of type `{named}` cannot be described")))
+    }
+
+    /// Makes the graph; `about` has each program's object, and how many instructions it has.
+    fn graph(&self, programs: &[ProgramRef], about: Vec<(Option<&Object>, u32)>) -> Result<Graph> {
+        match self.described.order {
+            Some(Order::Priority) => self.by_priority(&about, programs),
+            _ => self.listed(programs),
+        }
+    }
+
+    /// The object files, each once.
+    fn paths(&self) -> Vec<&PathBuf> {
+        let mut paths: Vec<&PathBuf> = Vec::new();
+        let all = self.described.programs.iter().map(|p| &p.object);
+        for path in all.filter(|p| !p.as_os_str().is_empty()) {
+            if !paths.contains(&path) {
+                paths.push(path);
+            }
+        }
+        paths
+    }
+
     fn wrong(&self, what: &str) -> Failure {
         Failure::environment(format!("`{}`: {what}", self.from))
     }
@@ -127,12 +185,7 @@ impl Plan {
     /// Loads each object once; its programs share its maps.
     fn load(&self, session: &Session) -> Result<(Vec<Loads>, Vec<ProgramRef>)> {
         let all = &self.described.programs;
-        let mut paths: Vec<&PathBuf> = Vec::new();
-        for program in all.iter().filter(|p| !p.object.as_os_str().is_empty()) {
-            if !paths.contains(&&program.object) {
-                paths.push(&program.object);
-            }
-        }
+        let paths = self.paths();
         let mut loads = Vec::new();
         for path in &paths {
             let names: Vec<&str> =
@@ -215,14 +268,18 @@ impl Plan {
     }
 
     /// Sorts as libxdp does, by what files and objects say.
-    fn by_priority(&self, loads: &[Loads], programs: &[ProgramRef]) -> Result<Graph> {
+    fn by_priority(
+        &self,
+        about: &[(Option<&Object>, u32)],
+        programs: &[ProgramRef],
+    ) -> Result<Graph> {
         let mut entries = Vec::new();
-        for (program, described) in programs.iter().zip(&self.described.programs) {
+        let described = self.described.programs.iter().zip(about);
+        for (program, (described, (object, size))) in programs.iter().zip(described) {
             if described.on.is_some() {
                 return Err(self.wrong("with `order = \"priority\"` there is `actions`, not `on`"));
             }
-            let load = loads.iter().find(|l| l.is_of(&described.object));
-            let types = load.and_then(|l| l.object.btf.as_deref());
+            let types = object.and_then(|o| o.btf.as_deref());
             let own = types.map_or_else(RunConfig::default, |b| run_config(b, &program.name));
             let actions = match &described.actions {
                 Some(text) => {
@@ -231,12 +288,11 @@ impl Plan {
                 }
                 None => own.actions,
             };
-            let size = load.map_or(0, |l| l.size(&program.name));
             entries.push(Entry {
                 program: program.clone(),
                 config: RunConfig { priority: described.priority.unwrap_or(own.priority), actions },
                 is_loaded: false,
-                size,
+                size: *size,
                 tag: [0; 8],
                 load_time: entries.len() as u64,
             });

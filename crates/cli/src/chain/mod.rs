@@ -1,5 +1,6 @@
 //! `skep chain`: packet programs in sequence, made, changed, shown and tried.
 
+mod attach;
 mod change;
 mod explain;
 mod file;
@@ -33,7 +34,12 @@ pub fn run(command: &ChainCommand, printer: Printer) -> Result<u8> {
         ChainCommand::Connect { chain, from, on, to, times } => {
             change::connect(chain, *from, on, (to, *times), printer)
         }
-        ChainCommand::Show { chain, json, dot, svg } => {
+        ChainCommand::Show { chain, kernel: true, bpf_fs, json, dot, svg } => {
+            attach::show(chain, bpf_fs, [*json, *dot, *svg], printer)
+        }
+        ChainCommand::Attach(args) => attach::attach(args, printer),
+        ChainCommand::Detach { interface, bpf_fs, .. } => attach::detach(interface, bpf_fs),
+        ChainCommand::Show { chain, json, dot, svg, .. } => {
             show::show(chain, [*json, *dot, *svg], printer)
         }
         ChainCommand::List(format) => show::list(format.json, printer),

@@ -79,7 +79,8 @@ impl LinkPin {
     /// Opens the link that is pinned there.
     pub fn open(path: &Path) -> Result<Option<Link>> {
         match Link::pinned(&c_path(path)?) {
-            Ok(link) => Ok(link),
+            Ok(Some(link)) => Ok(Some(link)),
+            Ok(None) => Err(file_error("use", path, &"it is not a link; remove it")),
             Err(e) if e.is_not_found() => Ok(None),
             Err(e) => Err(file_error("open", path, &e)),
         }

@@ -1,0 +1,109 @@
+//! Chains on interfaces of the running kernel: attached, shown, detached.
+
+use std::path::Path;
+
+use serde_json::json;
+use skep::chain::kernel::{self, KernelChain, KernelChainError as Error, MapPins, XdpMode};
+use skep::chain::{Count, Exhausted, picture};
+use skep::load::LoadError;
+
+use super::explain::{edges, nodes};
+use super::file::Plan;
+use crate::args::{AttachArgs, ModeName};
+use crate::failure::{ENVIRONMENT, FAILED, Failure, Result};
+use crate::printer::{Output, Printer};
+use crate::rejection;
+
+/// Puts a chain on an interface.
+pub fn attach(args: &AttachArgs, printer: Printer) -> Result<u8> {
+    if !args.from.exists() {
+        return Err(Failure::environment(format!("there is no file `{}`", args.from.display()))
+            .hint("chains in the kernel are made of files: docs/chains.md describes them"));
+    }
+    let (sources, graph) = Plan::read(&args.from)?.for_kernel()?;
+    let names: Vec<&str> =
+        (0..).map_while(|n| sources.object(n)).map(|(name, _)| name.as_str()).collect();
+    let pins = args.pin.as_deref().map(|dir| MapPins::new(dir, &names)).transpose();
+    let pins = pins.map_err(failed)?;
+    let count = match (args.time, args.no_count) {
+        (true, _) => Count::Timed,
+        (_, true) => Count::Off,
+        _ => Count::Runs,
+    };
+    let existing = pins.as_ref().map(|pins| move |object, spec: &_| pins.existing(object, spec));
+    let existing = existing.as_ref().map(|e| e as &kernel::Existing<'_>);
+    let chain = KernelChain::load(&sources, &graph, count, existing).map_err(failed)?;
+    let mode = match args.mode {
+        ModeName::Any => XdpMode::Any,
+        ModeName::Generic => XdpMode::Generic,
+        ModeName::Native => XdpMode::Native,
+        ModeName::Offload => XdpMode::Offload,
+    };
+    let done = kernel::attach(&chain, &args.interface, mode, &args.bpf_fs, pins.as_ref());
+    let done = done.map_err(failed)?;
+    let instead = done.replaced.map_or(String::new(), |old| format!(", in place of {old}"));
+    printer.note(&format!("program {} on {}{instead}", done.program, args.interface));
+    Ok(0)
+}
+
+/// Takes the chain of an interface off.
+pub fn detach(interface: &str, bpf_fs: &Path) -> Result<u8> {
+    kernel::detach(interface, bpf_fs).map_err(failed)?;
+    Ok(0)
+}
+
+/// Shows the chain of an interface; `picture` asks for JSON, DOT or SVG.
+pub fn show(
+    interface: &str,
+    bpf_fs: &Path,
+    [is_json, dot, svg]: [bool; 3],
+    printer: Printer,
+) -> Result<u8> {
+    let (graph, stats) = kernel::show(interface, bpf_fs).map_err(failed)?;
+    if is_json {
+        let described = json!({
+            "interface": interface, "type": "xdp", "budget": graph.budget(),
+            "exhausted": if graph.exhausted() == Exhausted::Abort { "abort" } else { "stop" },
+            "entry": graph.entry().map(|id| id.0),
+            "nodes": nodes(&graph, &stats), "edges": edges(&stats),
+        });
+        printer.json(Output::Stdout, &described)?;
+        return Ok(0);
+    }
+    let text = if dot {
+        picture::dot(&graph, Some(&stats))
+    } else if svg {
+        picture::svg(&graph, Some(&stats))
+    } else {
+        let then = if graph.exhausted() == Exhausted::Abort { ", then aborted" } else { "" };
+        let head = format!("{interface}  xdp  at most {} programs{then}\n", graph.budget());
+        head + &picture::text(&graph, Some(&stats))
+    };
+    printer.data(Output::Stdout, |out| out.write_all(text.as_bytes()))?;
+    Ok(0)
+}
+
+/// Says in words what was refused; status 1 where a program or the interface says no.
+fn failed(error: Error) -> Failure {
+    let (status, hint) = match error {
+        Error::Rejected(rejection) => {
+            return rejection::load_failure(LoadError::Rejected(rejection), "OBJECT");
+        }
+        Error::Link(e) => return rejection::load_failure(LoadError::Link(*e), "OBJECT"),
+        Error::Refused { ref log, .. } => {
+            let (details, failure) = (log.clone(), Failure::from(error));
+            return Failure { status: FAILED, details, ..failure };
+        }
+        Error::Busy { ref interface, .. } => {
+            (FAILED, Some(format!("`ip link show dev {interface}` shows the program")))
+        }
+        Error::NotAttached { .. } | Error::Race { .. } | Error::Graph(_) => (FAILED, None),
+        Error::Stack { .. } | Error::Unsupported { .. } | Error::Type { .. } => (FAILED, None),
+        Error::Map { .. } | Error::Functions { .. } | Error::TooLong => (FAILED, None),
+        Error::Kernel { ref source, .. } => {
+            (ENVIRONMENT, source.requirement().map(|needs| format!("it takes {needs}")))
+        }
+        _ => (ENVIRONMENT, None),
+    };
+    Failure { status, hint, ..Failure::from(error) }
+}
