@@ -1,6 +1,7 @@
 //! `cargo xtask bench NAME [--json] [--record]`: measurements with a rival, interleaved in one run.
 
 mod attach;
+mod chain;
 mod dump;
 mod jit;
 pub mod machine;
@@ -28,6 +29,11 @@ pub struct Bench {
 
 /// All benches.
 pub const BENCHES: &[Bench] = &[
+    Bench {
+        name: "chain",
+        what: "programs in sequence, on packets, on interfaces; rivals the kernel (root), C",
+        run: chain::run,
+    },
     Bench {
         name: "dump",
         what: "reading whole maps; rivals the kernel's commands and bpftool (root)",

@@ -22,13 +22,15 @@ pub struct Row {
 }
 
 impl Row {
-    /// What the numbers are: nanoseconds, or bytes where the case says so.
+    /// What the numbers are: nanoseconds, or what the case says behind its last comma.
     fn unit(&self) -> &'static str {
-        if self.case.ends_with(", bytes") { "bytes" } else { "ns" }
+        let of_case = self.case.rsplit_once(", ").map_or("", |(_, unit)| unit);
+        ["bytes", "per_mille"].into_iter().find(|unit| *unit == of_case).unwrap_or("ns")
     }
 
     fn ratio(&self) -> Option<f64> {
-        self.rival.as_ref().map(|(_, rival)| rival.median / self.ours.median)
+        let rival = self.rival.as_ref().filter(|_| self.ours.median != 0.0);
+        rival.map(|(_, rival)| rival.median / self.ours.median)
     }
 
     fn json(&self) -> Value {
@@ -63,8 +65,11 @@ pub fn table(rows: &[Row]) -> String {
         "case", "ours", "low..high", "rival", "rival", "ratio"
     );
     for row in rows {
-        let time =
-            |value: f64| if row.unit() == "ns" { time(value) } else { format!("{value:.1} B") };
+        let time = |value: f64| match row.unit() {
+            "ns" => time(value),
+            "bytes" => format!("{value:.1} B"),
+            unit => format!("{value:.1} {unit}"),
+        };
         let (name, rival) = match &row.rival {
             Some((name, rival)) => (name.as_str(), time(rival.median)),
             None => ("-", "-".to_owned()),
@@ -145,7 +150,16 @@ mod tests {
             (&memory.json()["ours_bytes"], &memory.json()["ours_ns"]),
             (&json!(24.0), &Value::Null)
         );
-        let text = table(&[row, alone, memory]);
+        let lost = Row {
+            case: "received, lost, per_mille".into(),
+            ours: sample(0.0),
+            rival: Some(("C".into(), sample(3.0))),
+        };
+        assert_eq!(
+            (&lost.json()["ours_per_mille"], &lost.json()["ratio"]),
+            (&json!(0.0), &Value::Null)
+        );
+        let text = table(&[row, alone, memory, lost]);
         assert!(text.contains("16.00") && text.contains("24.0 B"), "{text}");
     }
 }
