@@ -203,8 +203,10 @@ impl<K: Kind> ProgOps for Hash<K> {
             8 => lookup_sized::<K, 8>,
             12 => lookup_sized::<K, 12>,
             16 => lookup_sized::<K, 16>,
+            20 => lookup_sized::<K, 20>,
             24 => lookup_sized::<K, 24>,
             32 => lookup_sized::<K, 32>,
+            40 => lookup_sized::<K, 40>,
             _ => return MapShape { base: 0, stride: 0, entries: 0, kind: ShapeKind::Opaque },
         };
         // The map is behind a box, which programs keep.
