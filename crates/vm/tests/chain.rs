@@ -333,3 +333,24 @@ fn what_is_no_chain_is_refused() {
         assert!(error.contains(text) || text == "falls off", "{error}");
     }
 }
+
+#[test]
+fn a_chain_of_one_that_counts_nothing_is_the_program_itself() {
+    let env = Env::empty();
+    let insns = plain(&mut Rng(7));
+    let plan = |edges| Plan { steps: vec![Step { edges }], budget: 1, exhausted: Exhausted::Stop };
+    // SAFETY: only compiled.
+    let chain = |plan: &Plan, options: &Options| unsafe {
+        let unit = Unit::compile(plan, &[Part { insns: &insns, env: &env }], options);
+        unit.expect("it compiles").machine_code().to_vec()
+    };
+    // SAFETY: only compiled.
+    let alone = unsafe { skep_vm::Code::compile(&insns, &env) }.expect("it compiles");
+    let keep = vec![Edge { on: ALL, to: To::Keep, bound: None }];
+    let end = vec![Edge { on: ALL, to: To::End(3), bound: None }];
+    let counted = Options { count: Count::Runs, bytes: None };
+    assert_eq!(chain(&plan(Vec::new()), &Options::default()), alone.machine_code());
+    assert_eq!(chain(&plan(keep), &Options::default()), alone.machine_code());
+    assert_ne!(chain(&plan(end), &Options::default()), alone.machine_code());
+    assert_ne!(chain(&plan(Vec::new()), &counted), alone.machine_code());
+}

@@ -21,6 +21,8 @@
 //! ([`crate::chain::plan`]). The programs lie in the order of the plan, so that the most common way
 //! through a chain has few jumps. What is seldom (an edge that is refused) lies behind all.
 //!
+//! A chain of one program that counts nothing is that program as it is alone.
+//!
 //! A program that makes tail calls leaves its frame and its code, so it stays a C function of its
 //! own, which the chain calls. So does one that calls its own main function.
 
@@ -63,6 +65,13 @@ pub(crate) fn compile(
         .map(|p| Flow::of(p.insns, p.env))
         .collect::<Result<Vec<_>, _>>()
         .map_err(CompileError::Malformed)?;
+    if let ([step], [part], [flow]) = (&*plan.steps, parts, &*flows)
+        && options.count == Count::Off
+        && step.edges.iter().all(|edge| edge.to == To::Keep)
+    {
+        // Nothing is done besides: the program itself is the chain.
+        return Ok(super::compile(part.insns, part.env, flow, cpu)?.exec);
+    }
     let facts: Vec<Facts> =
         parts.iter().zip(&flows).map(|(p, flow)| Facts::of(p.insns, p.env, flow)).collect();
     let watched = parts.iter().zip(&flows).any(|(p, flow)| has_probes(p.insns, flow));
