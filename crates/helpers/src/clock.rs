@@ -6,7 +6,7 @@
 //! source is another), the rate is 0 and time comes from the system call.
 
 use std::arch::x86_64::_rdtsc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use rustix::time::ClockId;
@@ -80,6 +80,16 @@ pub fn rate(span: Duration) -> u64 {
         0
     } else {
         u64::try_from((u128::from(nanos) << 32) / u128::from(ticks)).unwrap_or(0)
+    }
+}
+
+/// Starts the clock of a process that runs programs by itself, with a rate measured over `span`;
+/// does nothing where it runs already. What threads read meanwhile comes from the system call.
+pub fn start_once(span: Duration) {
+    // Not a `Once`: a child forked in the middle would wait for ever, and so it uses the system call.
+    static BEGUN: AtomicBool = AtomicBool::new(false);
+    if is_a_system_call() && !BEGUN.swap(true, Relaxed) {
+        start(rate(span));
     }
 }
 

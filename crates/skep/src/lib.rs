@@ -96,13 +96,27 @@ pub use typed::{
 };
 pub use zerocopy;
 
+use std::time::Duration;
+
+use skep_helpers::clock;
+use skep_isa::helper::id;
 use skep_isa::{HelperId, ProgramType};
 use skep_vm::HelperImpl;
 
+/// How long the rate of the time-stamp counter is measured, for a clock that is right within ten
+/// parts in a million.
+pub(crate) const CLOCK_SPAN: Duration = Duration::from_millis(4);
+
 /// Finds what the code generator needs to call a helper from a program that runs in this process,
-/// packet programs among them; `None` when it cannot be called here.
+/// packet programs among them; `None` when it cannot be called here. The first program that asks for
+/// the time starts the clock, without which that takes a system call.
 #[must_use]
 pub(crate) fn helper(prog: ProgramType, id: HelperId) -> Option<HelperImpl> {
+    if [id::KTIME_GET_NS, id::BPF_GET_CPU_TIME_COUNTER, id::BPF_CPU_TIME_COUNTER_TO_NS]
+        .contains(&id)
+    {
+        clock::start_once(CLOCK_SPAN);
+    }
     skep_net::implementation(prog, id).or_else(|| skep_runtime::helpers::implementation(prog, id))
 }
 

@@ -1,7 +1,6 @@
 //! Making links: from a program and its section to a link file and its control map.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 
 use skep_isa::{MapType, ProgramType};
 use skep_maps::{Access, Map};
@@ -18,9 +17,6 @@ pub use skep_store::link::{
 use crate::load::definition::own_map;
 use crate::load::{LoadError, LoadedProgram};
 use crate::targets::listed;
-
-/// How long the loader measures the time-stamp counter.
-const CLOCK_SPAN: Duration = Duration::from_millis(4);
 
 /// Tells why a program cannot be linked to functions.
 #[derive(Debug, thiserror::Error)]
@@ -153,7 +149,7 @@ impl Link {
     pub fn create(dir: &Dir, spec: LinkSpec, log: Option<&Map>) -> Result<Self, LoadError> {
         let control = own_map(dir, "skep.link", MapType::Array, control::WORDS, 8)?;
         control::word(&control, control::RATE)
-            .store(skep_helpers::clock::rate(CLOCK_SPAN), Relaxed);
+            .store(skep_helpers::clock::rate(crate::CLOCK_SPAN), Relaxed);
         control::word(&control, control::LOG).store(log.map_or(0, |m| u64::from(m.id())), Relaxed);
         control::word(&control, control::STATE).store(control::ON, Relaxed);
         let file = LinkFile::create(dir, &LinkSpec { control: control.id(), ..spec })?;
