@@ -175,7 +175,7 @@ fn known(table: &Arc<SlotTable>) -> Option<&'static Known> {
 /// Waits until no test run of this process is in progress. The caller holds the lock, so none
 /// begins.
 fn wait_for_runs() {
-    let process = std::process::id();
+    let process = process();
     let mut pause = Pause::default();
     loop {
         let runs = RUNS.load(Acquire);
@@ -190,8 +190,17 @@ struct Locked {
     process: u32,
 }
 
+/// Returns the id of this process, by a system call only where the thread's token has none: at its
+/// first use, after a fork, in another PID namespace.
+fn process() -> u32 {
+    match (skep_maps::slots::pid_tgid() >> 32) as u32 {
+        0 => std::process::id(),
+        process => process,
+    }
+}
+
 fn lock() -> Locked {
-    let process = std::process::id();
+    let process = process();
     let mut pause = Pause::default();
     loop {
         match LOCK.compare_exchange(0, process, Acquire, Relaxed) {

@@ -216,6 +216,13 @@ impl Batch {
         (0..self.len()).filter_map(|index| self.frame(index))
     }
 
+    /// Counts the bytes of all frames.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.slots.iter().map(|slot| u64::from(slot.bounds.len)).sum()
+    }
+
     /// Returns what is known of a frame besides its bytes.
     #[inline]
     #[must_use]
@@ -275,6 +282,7 @@ mod tests {
             n += 1;
         }
         assert_eq!((n, batch.len()), (MAX_FRAMES, MAX_FRAMES));
+        assert_eq!(batch.bytes(), 64 * MAX_FRAMES as u64);
         assert_eq!(batch.frame(7).map(|f| f.bytes.to_vec()), Some(vec![7; 64]));
         assert!(batch.frame(MAX_FRAMES).is_none());
         batch.clear();

@@ -153,6 +153,12 @@ impl Outputs {
     /// # Errors
     /// When a sink takes no more; those before it have got their frames.
     pub fn send(&mut self, batch: &Batch, verdicts: &Verdicts) -> Result<(), PortError> {
+        if self.sinks.is_empty() {
+            let redirected = |verdict: &&Verdict| matches!(verdict, Verdict::Redirect(_));
+            let frames = verdicts.all().iter().filter(redirected).count();
+            self.unsent.no_target += (frames + verdicts.copies().len()) as u64;
+            return Ok(());
+        }
         for (index, verdict) in verdicts.all().iter().enumerate() {
             let other = || self.by_verdict.get(verdict.kind()).copied().flatten();
             let sink = match verdict {

@@ -121,7 +121,7 @@ fn move_frames(
             Received::End => return Ok(()),
         }
         stats.packets += batch.len() as u64;
-        stats.bytes += batch.frames().map(|f| f.bytes.len() as u64).sum::<u64>();
+        stats.bytes += batch.bytes();
         verdicts.reset(batch.len());
         let after = run(&mut batch, &mut verdicts);
         for verdict in verdicts.all() {

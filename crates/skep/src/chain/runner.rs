@@ -318,6 +318,8 @@ impl ChainRunner {
             slots::exit(slot);
             return Err(ChainError::TestRun(Errno::EBUSY));
         }
+        // Of the revision at this address; finding out looks at its nodes.
+        let mut fragments = (std::ptr::null(), false);
         for index in 0..batch.len() {
             self.update();
             let (compiled, counters) = (&self.counted, &self.counters);
@@ -326,7 +328,10 @@ impl ChainRunner {
                 Some(ready) => unsafe { ready.run(ctx, counters) }.ok(),
                 None => Some(compiled.graph.empty_verdict()),
             };
-            let may_fragment = compiled.graph.takes_fragments();
+            if fragments.0 != Arc::as_ptr(compiled) {
+                fragments = (Arc::as_ptr(compiled), compiled.graph.takes_fragments());
+            }
+            let may_fragment = fragments.1;
             // SAFETY: that runs on this thread, and the compiled chain has the programs' maps.
             unsafe { self.frames.one(batch, verdicts, index, may_fragment, run) };
         }
