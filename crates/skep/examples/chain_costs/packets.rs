@@ -62,14 +62,14 @@ fn chain(session: &Session, object: &Object, programs: usize, count: Count) -> R
 }
 
 /// Frames that stay where they are.
-fn in_place(chain: &mut ChainRunner) -> Result<f64> {
+fn in_place(mut run: impl FnMut(&mut Batch, &mut Verdicts) -> Result<()>) -> Result<f64> {
     let (mut batch, mut verdicts) = (Batch::new(), Verdicts::default());
     while batch.push(Meta { port: 1, ..Meta::default() }, &[0; FRAME]) {}
     let rounds = PACKETS / batch.len() as u64;
     let (took, ()) = timed(|| {
         for _ in 0..rounds {
             verdicts.reset(batch.len());
-            chain.run(&mut batch, &mut verdicts)?;
+            run(&mut batch, &mut verdicts)?;
         }
         Ok(())
     })?;
@@ -130,8 +130,12 @@ pub fn run() -> Result<()> {
         (3, Count::Runs, "3-counted"),
     ] {
         let mut runner = chain(&session, &object, programs, count)?;
-        cases.push((format!("in-place-{name}"), Box::new(move || in_place(&mut runner))));
+        let run = move || in_place(|batch, verdicts| Ok(runner.run(batch, verdicts)?));
+        cases.push((format!("in-place-{name}"), Box::new(run)));
     }
+    let mut runner = object.program("last")?.packets(Engine::Jit)?;
+    let run = move || in_place(|batch, verdicts| Ok(runner.run(batch, verdicts)?));
+    cases.push(("in-place-alone".to_owned(), Box::new(run)));
     let mut runner = chain(&session, &object, 2, Count::Off)?;
     let mut frames = Frames::new(vec![0; KEPT * FRAME], FRAME);
     let run = move || pumped(&mut runner, &mut frames, &until);
