@@ -1,8 +1,8 @@
 //! `PROCMAP_QUERY`, the one question that `/proc/PID/maps` answers by ioctl (Linux 6.11).
 //!
-//! This file holds the crate's only unsafe code: the kernel writes through addresses that stand in
-//! a struct. The rule that makes it sound: the buffers live in [`Query`] itself, their addresses
-//! are taken right before the call, and the sizes given are the buffers' own.
+//! The code is unsafe as the kernel writes through addresses that stand in a struct. The rule that
+//! makes it sound: the buffers live in [`Query`] itself, their addresses are taken right before the
+//! call, and the sizes given are the buffers' own.
 
 #![allow(unsafe_code)]
 
@@ -25,7 +25,7 @@ const BUILD_ID_SIZE: usize = 20;
 
 /// `struct procmap_query`.
 #[repr(C)]
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, Debug)]
 struct ProcmapQuery {
     size: u64,
     query_flags: u64,
@@ -67,6 +67,7 @@ pub mod words {
 }
 
 /// Buffers for queries; reusable.
+#[derive(Debug)]
 pub(crate) struct Query {
     raw: ProcmapQuery,
     name: Vec<u8>,

@@ -22,6 +22,10 @@ pub mod file;
 mod ioctl;
 pub mod launch;
 pub mod libraries;
+#[cfg(feature = "users")]
+mod loader;
 pub mod maps;
 pub mod module;
+#[cfg(feature = "users")]
+pub mod procmap_query;
 pub mod symbolize;

@@ -15,7 +15,9 @@ use rustix::io::Errno;
 
 use crate::elf::{self, BuildId, Elf, ElfError, Functions, Segment};
 use crate::file::{self, Memory};
-use crate::maps::{Dev, Filter, Live, MapSource, MapsError, Perms, Snapshot, Vma, Want};
+#[cfg(feature = "users")]
+use crate::maps::Snapshot;
+use crate::maps::{Dev, Filter, Live, MapSource, MapsError, Perms, Vma, Want};
 
 /// What a module is to its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -63,6 +65,7 @@ enum Origin {
     Own,
     Live(u32),
     /// Only what was saved of it is known; files are looked for under their names here.
+    #[cfg_attr(not(feature = "users"), expect(dead_code, reason = "snapshots are for users"))]
     Saved,
 }
 
@@ -214,6 +217,7 @@ pub fn of(pid: u32) -> Result<Vec<Module>, MapsError> {
 /// Lists the modules in saved mappings, in order of address, by the files that are found under
 /// their names. The vDSO is left out, it has no file, and which module is the program is not known:
 /// all have the role of a library.
+#[cfg(feature = "users")]
 pub fn saved(snapshot: &Snapshot) -> Vec<Module> {
     Lister { origin: Origin::Saved, memory: None, auxv: Vec::new() }.modules(snapshot.vmas())
 }

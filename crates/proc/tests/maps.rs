@@ -209,7 +209,7 @@ fn build_ids_come_from_notes() {
         assert!(of(b"[vdso]").build_id.is_some());
         // Without the name, too.
         let id = source
-            .query(of(b"/program").start, &Filter::default(), Want { name: false, build_id: true })
+            .query(of(b"/program").start, &Filter::default(), Want { name: false, ..Want::ALL })
             .unwrap()
             .unwrap();
         assert_eq!((id.name, id.build_id.as_ref()), (None, Some(&expected.0)));

@@ -400,7 +400,7 @@ pub(crate) struct Header {
     pub(crate) phentsize: u16,
     pub(crate) phnum: u16,
     entry: u64,
-    shoff: u64,
+    pub(crate) shoff: u64,
     shentsize: u16,
     shnum: u16,
     shstrndx: u16,

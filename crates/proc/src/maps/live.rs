@@ -4,12 +4,16 @@ use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use super::{Dev, Filter, MapSource, MapsError, Perms, Vma, Want, parse};
+use super::filter::{Filter, Want};
+use super::text::lines;
+use super::vma::{Dev, Perms, Vma};
+use super::{MapSource, MapsError};
 use crate::elf::Elf;
 use crate::file::{self, Memory};
 use crate::ioctl::{COVERING_OR_NEXT, FILE_BACKED, Query};
@@ -30,6 +34,20 @@ pub struct Live {
     pid: Option<u32>,
     /// The kernel has answered `ENOTTY`, or the caller wants it so.
     text: AtomicBool,
+    /// The kernel has answered a query.
+    answered: AtomicBool,
+    /// Buffers of the last query, for the next one.
+    buffers: Mutex<Query>,
+    #[cfg(feature = "users")]
+    build_ids: std::sync::Arc<super::build_ids::BuildIds>,
+}
+
+/// Reads all mappings of the own process from the text, in order of address, without their names.
+///
+/// # Errors
+/// Where `/proc` is not there, or may not be read.
+pub fn own() -> Result<Vec<Vma>, MapsError> {
+    Live::own()?.text_only().all(&Filter::default(), Want::default())
 }
 
 impl Live {
@@ -51,14 +69,33 @@ impl Live {
             Errno::ACCESS | Errno::PERM => MapsError::NoPermission { pid: pid.unwrap_or(0) },
             errno => MapsError::Os { call: "open", errno },
         })?;
-        Ok(Self { fd, pid, text: AtomicBool::new(false) })
+        Ok(Self::new(fd, pid))
+    }
+
+    fn new(fd: OwnedFd, pid: Option<u32>) -> Self {
+        Self {
+            fd,
+            pid,
+            text: AtomicBool::new(false),
+            answered: AtomicBool::new(false),
+            buffers: Mutex::new(Query::new()),
+            #[cfg(feature = "users")]
+            build_ids: std::sync::Arc::default(),
+        }
     }
 
     /// Takes a descriptor of `/proc/PID/maps` that someone else opened, such as the process itself.
     ///
     /// The permission was checked when it was opened, so this needs none.
     pub fn from_fd(fd: OwnedFd, pid: u32) -> Self {
-        Self { fd, pid: Some(pid), text: AtomicBool::new(false) }
+        Self::new(fd, Some(pid))
+    }
+
+    /// Remembers build ids in `known`, which may be shared with other processes' mappings: each
+    /// file is then read once.
+    #[cfg(feature = "users")]
+    pub fn with_build_ids(self, known: std::sync::Arc<super::build_ids::BuildIds>) -> Self {
+        Self { build_ids: known, ..self }
     }
 
     /// Uses the text even where the kernel has the ioctl.
@@ -69,17 +106,81 @@ impl Live {
 
     /// Tells whether the kernel answers queries by ioctl. Asks it once.
     pub fn has_ioctl(&self) -> bool {
-        !self.text.load(Ordering::Relaxed)
-            && !matches!(Query::new().ask(&self.fd, 0, 0, false, false), Err(Errno::NOTTY))
+        if self.text.load(Ordering::Relaxed) {
+            return false;
+        }
+        if !self.answered.load(Ordering::Relaxed) {
+            let answer = Query::new().ask(&self.fd, 0, 0, false, false);
+            self.answered.store(!matches!(answer, Err(Errno::NOTTY)), Ordering::Relaxed);
+        }
+        self.answered.load(Ordering::Relaxed)
     }
 
-    fn read_text(&self) -> Result<Vec<Vma>, MapsError> {
+    /// Tells whether the address space has ended.
+    #[cfg(feature = "users")]
+    pub(crate) fn is_gone(&self) -> bool {
+        if self.text.load(Ordering::Relaxed) {
+            // A read of one byte is enough: it is nothing then.
+            return !matches!(file::read_exact_at(&self.fd, 0, 1), Ok(Some(_)));
+        }
+        match Query::new().ask(&self.fd, 0, 0, false, false) {
+            Err(Errno::NOTTY) => !matches!(file::read_exact_at(&self.fd, 0, 1), Ok(Some(_))),
+            Err(errno) => errno == Errno::SRCH,
+            Ok(_) => false,
+        }
+    }
+
+    /// Reads all that passes the filter, without what takes more than the text.
+    fn read_text(&self, filter: &Filter, want: Want) -> Result<Vec<Vma>, MapsError> {
         let text = file::read_to_end(&self.fd, MAX_TEXT).map_err(|errno| match errno {
             Errno::SRCH => MapsError::Gone,
             errno => MapsError::Os { call: "read", errno },
         })?;
         // Also a kernel thread's: it has no address space of its own.
-        if text.is_empty() { Err(MapsError::Gone) } else { parse(&text) }
+        if text.is_empty() {
+            return Err(MapsError::Gone);
+        }
+        let mut out = Vec::with_capacity(text.len() / 64);
+        // A build id is found by name.
+        let named = want.name || want.build_id;
+        lines(&text, |line| {
+            if line.name != Some(b"[vsyscall]") {
+                let vma = line.to_vma(named);
+                if filter.matches(&vma) {
+                    out.push(vma);
+                }
+            }
+        })?;
+        if want.page_size {
+            self.add_page_sizes(&mut out);
+        }
+        Ok(out)
+    }
+
+    /// Fills in page sizes from `smaps`, as far as that can be read.
+    fn add_page_sizes(&self, vmas: &mut [Vma]) {
+        let Ok(text) = file::read(format!("{}/smaps", self.dir()), MAX_TEXT) else { return };
+        let (mut vmas, mut start) = (vmas.iter_mut().peekable(), 0);
+        for line in text.split(|&b| b == b'\n') {
+            let word = line.split(|&b| b == b' ').next().unwrap_or_default();
+            let hex = word.split(|&b| b == b'-').next().and_then(|n| str::from_utf8(n).ok());
+            if word == b"KernelPageSize:" {
+                while vmas.next_if(|v| v.start < start).is_some() {}
+                if let Some(vma) = vmas.next_if(|v| v.start == start) {
+                    let digits = line.iter().filter(|b| b.is_ascii_digit());
+                    vma.page_size = 1024 * digits.fold(0, |n, b| n * 10 + u64::from(b - b'0'));
+                }
+            } else if word.contains(&b'-')
+                && let Some(Ok(at)) = hex.map(|n| u64::from_str_radix(n, 16))
+            {
+                start = at;
+            }
+        }
+    }
+
+    /// The process in `/proc`.
+    fn dir(&self) -> String {
+        self.pid.map_or_else(|| "/proc/self".to_owned(), |pid| format!("/proc/{pid}"))
     }
 
     /// One ioctl; `Err(NOTTY)` makes the caller use the text.
@@ -90,7 +191,7 @@ impl Live {
         filter: &Filter,
         want: Want,
     ) -> Result<Option<Vma>, Errno> {
-        let mut flags = u64::from(filter.all.0 & 15);
+        let mut flags = u64::from(filter.all.and(Perms::ALL).0);
         flags |= if filter.or_next { COVERING_OR_NEXT } else { 0 };
         flags |= if filter.file_backed { FILE_BACKED } else { 0 };
         let mut at = addr;
@@ -106,18 +207,19 @@ impl Live {
             let mut vma = Vma {
                 start: answer.start,
                 end: answer.end,
-                perms: Perms(answer.flags as u8 & 15),
+                perms: Perms(answer.flags as u8).and(Perms::ALL),
                 offset: answer.offset,
                 dev: Dev { major: answer.dev.0, minor: answer.dev.1 },
                 inode: answer.inode,
                 name: if named { query.name() } else { None },
                 build_id: if want.build_id { query.build_id() } else { None },
-                page_size: answer.page_size,
+                page_size: if want.page_size { answer.page_size } else { 0 },
                 escaped: false,
+                file: answer.inode != 0 || answer.dev != (0, 0),
             };
             if filter.matches(&vma) {
                 if want.name && !named {
-                    let lines = self.read_text().unwrap_or_default();
+                    let lines = self.read_text(&Filter::default(), Want::NAME).unwrap_or_default();
                     if let Some(line) = lines.into_iter().find(|l| l.start == vma.start) {
                         (vma.name, vma.escaped) = (line.name, line.escaped);
                     }
@@ -131,75 +233,154 @@ impl Live {
         }
     }
 
-    /// Fills in a build id that the kernel did not give: a long one, the vDSO's, or any one when
-    /// there is no ioctl.
-    fn add_build_id(&self, vma: &mut Vma) {
-        let read = || -> Option<Vec<u8>> {
-            if vma.name.as_deref() == Some(b"[vdso]") {
-                let memory = self.pid.map_or_else(Memory::own, Memory::of).ok()?;
-                let image = memory.read(vma.start, usize::try_from(vma.end - vma.start).ok()?)?;
-                return Some(Elf::from_bytes(image).ok()?.build_id()?.0);
+    /// Paths that may lead to the mapped file.
+    fn paths(&self, vma: &Vma) -> Vec<PathBuf> {
+        let root = if self.pid.is_some() { format!("{}/root", self.dir()) } else { String::new() };
+        let named = vma.readings().into_iter().filter(|n| n.starts_with(b"/"));
+        let named =
+            named.map(|n| PathBuf::from(OsStr::from_bytes(&[root.as_bytes(), &*n].concat())));
+        // Only `map_files` of a mapping that is there and regular files are opened: opening a
+        // device may act.
+        let exact = format!("{}/map_files/{:x}-{:x}", self.dir(), vma.start, vma.end);
+        std::iter::once(PathBuf::from(exact)).chain(named).collect()
+    }
+
+    /// Reads a build id that the kernel did not give: a long one, the vDSO's, or any one when there
+    /// is no ioctl.
+    fn read_build_id(&self, vma: &Vma) -> Option<Vec<u8>> {
+        if vma.name.as_deref() == Some(b"[vdso]") {
+            let memory = self.pid.map_or_else(Memory::own, Memory::of).ok()?;
+            let image = memory.read(vma.start, usize::try_from(vma.end - vma.start).ok()?)?;
+            return Some(Elf::from_bytes(image).ok()?.build_id()?.0);
+        }
+        if vma.inode == 0 {
+            return None;
+        }
+        self.paths(vma)
+            .iter()
+            .find_map(|path| open_regular(path, vma.inode))
+            .and_then(|elf| Some(elf.build_id()?.0))
+    }
+
+    /// The build id by the kernel, else by reading.
+    #[cfg(feature = "users")]
+    fn ask_build_id(&self, vma: &Vma) -> Option<Vec<u8>> {
+        if !self.text.load(Ordering::Relaxed) {
+            let want = Want { build_id: true, ..Want::default() };
+            let filter = Filter::default();
+            let answer = self.with_buffers(|query| self.ask(query, vma.start, &filter, want));
+            if let Ok(Some(Vma { build_id: Some(id), .. })) = answer {
+                return Some(id);
             }
-            // Only `map_files` of a mapping that is there and regular files are opened: opening a
-            // device may act.
-            let proc =
-                self.pid.map_or_else(|| "/proc/self".to_owned(), |pid| format!("/proc/{pid}"));
-            let exact = PathBuf::from(format!("{proc}/map_files/{:x}-{:x}", vma.start, vma.end));
-            let root = if self.pid.is_some() { format!("{proc}/root") } else { String::new() };
-            let named = vma.readings().into_iter().filter(|n| n.starts_with(b"/"));
-            let named =
-                named.map(|n| PathBuf::from(OsStr::from_bytes(&[root.as_bytes(), &*n].concat())));
-            std::iter::once(exact)
-                .chain(named)
-                .find_map(|path| Some(open_regular(&path, vma.inode)?.build_id()?.0))
-        };
-        if vma.inode != 0 || vma.name.as_deref() == Some(b"[vdso]") {
-            vma.build_id = read();
+        }
+        self.read_build_id(vma)
+    }
+
+    fn with_buffers<T>(&self, f: impl FnOnce(&mut Query) -> T) -> T {
+        match self.buffers.try_lock() {
+            Ok(mut query) => f(&mut query),
+            Err(_) => f(&mut Query::new()),
         }
     }
 
+    /// Settles what the escapes of a name stand for, and adds the build id.
     fn finish(&self, mut vma: Vma, want: Want) -> Vma {
         if want.build_id && vma.build_id.is_none() {
             if vma.name.is_none()
                 && !want.name
-                && let Ok(Some(named)) =
-                    self.query(vma.start, &Filter::default(), Want { name: true, build_id: false })
+                && let Ok(Some(named)) = self.query(vma.start, &Filter::default(), Want::NAME)
             {
                 (vma.name, vma.escaped) = (named.name, named.escaped);
             }
-            self.add_build_id(&mut vma);
+            vma.build_id = self.known_build_id(&vma);
         }
-        if !want.name {
-            (vma.name, vma.escaped) = (None, false);
+        if vma.escaped && want.name {
+            self.settle_name(&mut vma);
         }
+        want.trim(&mut vma);
         vma
+    }
+
+    #[cfg(feature = "users")]
+    fn known_build_id(&self, vma: &Vma) -> Option<Vec<u8>> {
+        self.build_ids.get(vma, &self.paths(vma), || self.ask_build_id(vma))
+    }
+
+    #[cfg(not(feature = "users"))]
+    fn known_build_id(&self, vma: &Vma) -> Option<Vec<u8>> {
+        self.read_build_id(vma)
+    }
+
+    /// Finds out which `\012` of a name from the text are newlines: by the ioctl, which gives names
+    /// as they are; else by the file that is found under one of the readings.
+    fn settle_name(&self, vma: &mut Vma) {
+        let asked =
+            self.with_buffers(|query| self.ask(query, vma.start, &Filter::default(), Want::NAME));
+        if let Ok(Some(Vma { name: Some(name), escaped: false, .. })) = asked {
+            (vma.name, vma.escaped) = (Some(name), false);
+            return;
+        }
+        let root = if self.pid.is_some() { format!("{}/root", self.dir()) } else { String::new() };
+        let right = vma.readings().into_iter().find(|name| {
+            let path = [root.as_bytes(), &**name].concat();
+            name.starts_with(b"/")
+                && rustix::fs::stat(OsStr::from_bytes(&path)).is_ok_and(|s| s.st_ino == vma.inode)
+        });
+        if let Some(name) = right.map(|name| name.into_owned()) {
+            let marked = vma.name_deleted().1 && !name.ends_with(b" (deleted)");
+            // A file that is found by the name without the mark is another link to the same inode.
+            let mark: &[u8] = if marked { b" (deleted)" } else { b"" };
+            (vma.name, vma.escaped) = (Some([&name, mark].concat()), false);
+        }
     }
 }
 
 impl MapSource for Live {
     fn query(&self, addr: u64, filter: &Filter, want: Want) -> Result<Option<Vma>, MapsError> {
         if !self.text.load(Ordering::Relaxed) {
-            match self.ask(&mut Query::new(), addr, filter, want) {
-                Ok(found) => return Ok(found.map(|vma| self.finish(vma, want))),
+            let now = Want { build_id: want.build_id && cfg!(not(feature = "users")), ..want };
+            match self.with_buffers(|query| self.ask(query, addr, filter, now)) {
+                Ok(Some(vma)) if want.build_id || vma.escaped => {
+                    return Ok(Some(self.finish(vma, want)));
+                }
+                Ok(found) => return Ok(found),
                 Err(Errno::NOTTY) => self.text.store(true, Ordering::Relaxed),
                 Err(Errno::SRCH) => return Err(MapsError::Gone),
                 Err(errno) => return Err(MapsError::Os { call: "ioctl(PROCMAP_QUERY)", errno }),
             }
         }
-        let mut vmas = self.read_text()?;
+        let mut vmas = self.read_text(&Filter::default(), want)?;
         Ok(filter.find(&vmas, addr).map(|at| self.finish(vmas.swap_remove(at), want)))
     }
 
     /// Reads the text, which costs no more than asking for every mapping, unless the kernel can
-    /// filter.
+    /// filter or page sizes are wanted.
     fn all(&self, filter: &Filter, want: Want) -> Result<Vec<Vma>, MapsError> {
-        if (filter.all != Perms::NONE || filter.file_backed) && self.has_ioctl() {
+        let filtered = filter.all != Perms::NONE || filter.file_backed;
+        if (filtered || want.page_size) && self.has_ioctl() {
             return self.walk(filter, want).collect();
         }
-        let vmas = self.read_text()?.into_iter();
-        // The vsyscall page is in the text only; it belongs to no address space.
-        let vmas = vmas.filter(|v| v.name.as_deref() != Some(b"[vsyscall]") && filter.matches(v));
+        let vmas = self.read_text(filter, want)?.into_iter();
         Ok(vmas.map(|vma| self.finish(vma, want)).collect())
+    }
+
+    fn build_id(&self, vma: &Vma) -> Result<Option<Vec<u8>>, MapsError> {
+        let found = self.finish(Vma { build_id: None, ..vma.clone() }, Want::ALL);
+        Ok(found.build_id)
+    }
+
+    /// Of the own process, the dynamic linker says so; mappings that the program makes by itself do
+    /// not count.
+    fn generation(&self) -> u64 {
+        #[cfg(feature = "users")]
+        if self.pid.is_none() {
+            return crate::loader::changes();
+        }
+        0
+    }
+
+    fn reads_all(&self) -> bool {
+        !self.has_ioctl()
     }
 }
 

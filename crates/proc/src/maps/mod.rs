@@ -1,245 +1,53 @@
 //! Mappings of a process: one question, several places to ask it.
 
-use std::borrow::Cow;
-use std::fmt;
-use std::ops::{BitOr, Range};
-
 use rustix::io::Errno;
 
+#[cfg(feature = "users")]
+mod build_ids;
+#[cfg(feature = "users")]
+mod core;
+mod filter;
+mod identity;
+#[cfg(feature = "users")]
+mod input;
 mod live;
+mod mappings;
+#[cfg(feature = "users")]
+mod normalize;
+#[cfg(feature = "users")]
+mod perf_data;
+#[cfg(feature = "users")]
+mod process;
+#[cfg(feature = "users")]
+mod ranges;
 pub mod raw;
+#[cfg(feature = "users")]
+mod saved;
+#[cfg(feature = "users")]
 mod snapshot;
 mod text;
+mod vma;
 
-pub use live::Live;
-pub use snapshot::{Identity, Snapshot};
+#[cfg(feature = "users")]
+pub use build_ids::BuildIds;
+#[cfg(feature = "users")]
+pub use core::{core_from_bytes, open_core};
+pub use filter::{Filter, Knows, Want};
+pub use identity::Identity;
+pub use live::{Live, own};
+pub use mappings::Mappings;
+#[cfg(feature = "users")]
+pub use normalize::{Freshness, MappedFile, Normalizer, Place, Reason, Strategy};
+#[cfg(feature = "users")]
+pub use perf_data::{PerfData, Recorded};
+#[cfg(feature = "users")]
+pub use process::Process;
+#[cfg(feature = "users")]
+pub use saved::{Saved, open};
+#[cfg(feature = "users")]
+pub use snapshot::Snapshot;
 pub use text::parse;
-
-/// Permission bits of a mapping; the values are those of the kernel's `PROCMAP_QUERY_VMA_*`.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub struct Perms(pub u8);
-
-impl Perms {
-    /// No bit at all.
-    pub const NONE: Self = Self(0);
-    /// Readable.
-    pub const READ: Self = Self(1);
-    /// Writable.
-    pub const WRITE: Self = Self(2);
-    /// Executable.
-    pub const EXEC: Self = Self(4);
-    /// `MAP_SHARED`, the `s` of the text, also when not writable.
-    pub const SHARED: Self = Self(8);
-
-    /// Tells whether all bits of `other` are set.
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// Tells whether any bit of `other` is set.
-    pub const fn intersects(self, other: Self) -> bool {
-        self.0 & other.0 != 0
-    }
-}
-
-impl BitOr for Perms {
-    type Output = Self;
-    fn bitor(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-}
-
-impl fmt::Display for Perms {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bit = |p, yes, no| if self.contains(p) { yes } else { no };
-        write!(
-            f,
-            "{}{}{}{}",
-            bit(Self::READ, 'r', '-'),
-            bit(Self::WRITE, 'w', '-'),
-            bit(Self::EXEC, 'x', '-'),
-            bit(Self::SHARED, 's', 'p')
-        )
-    }
-}
-
-impl fmt::Debug for Perms {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-/// Device number of a mapped file, as the mapping shows it.
-///
-/// On overlay and btrfs file systems this is not the `st_dev` that `stat` answers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Dev {
-    /// Major number.
-    pub major: u32,
-    /// Minor number.
-    pub minor: u32,
-}
-
-/// One mapping (VMA).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Vma {
-    /// First address.
-    pub start: u64,
-    /// First address after it.
-    pub end: u64,
-    /// Permissions.
-    pub perms: Perms,
-    /// File offset of `start`; 0 without a file.
-    pub offset: u64,
-    /// Device of the file.
-    pub dev: Dev,
-    /// Inode of the file.
-    pub inode: u64,
-    /// Name as raw bytes; `None` if there is none or it was not asked for.
-    ///
-    /// The text form writes a newline as `\012` and leaves a backslash alone; this field holds
-    /// what the source said, [`readings`](Self::readings) what it may mean.
-    pub name: Option<Vec<u8>>,
-    /// The name comes from text and contains `\012`.
-    pub escaped: bool,
-    /// Build id of the file, when asked for and known.
-    pub build_id: Option<Vec<u8>>,
-    /// Page size; 0 when the source does not know it.
-    pub page_size: u64,
-}
-
-impl Vma {
-    /// The addresses covered.
-    pub fn range(&self) -> Range<u64> {
-        self.start..self.end
-    }
-
-    /// Tells whether `addr` is inside.
-    pub fn contains(&self, addr: u64) -> bool {
-        self.start <= addr && addr < self.end
-    }
-
-    /// Tells whether a file is behind it; shared anonymous memory counts, it has a hidden file.
-    pub fn file_backed(&self) -> bool {
-        self.dev != Dev::default() || self.inode != 0
-    }
-
-    /// What the name may be, likeliest first: with or without ` (deleted)`, `\012` as a newline or
-    /// as it stands.
-    ///
-    /// Device and inode of what is found there decide.
-    pub fn readings(&self) -> Vec<Cow<'_, [u8]>> {
-        let (plain, deleted) = self.name_deleted();
-        let mut out = Vec::new();
-        for name in [Some(plain), self.name.as_deref().filter(|_| deleted)].into_iter().flatten() {
-            if self.escaped {
-                out.push(Cow::Owned(unescape(name)));
-            }
-            out.push(Cow::Borrowed(name));
-        }
-        out
-    }
-
-    /// The name without a trailing ` (deleted)`, and whether that was there.
-    ///
-    /// A living file may really be called `x (deleted)`: compare device and inode before believing
-    /// either.
-    pub fn name_deleted(&self) -> (&[u8], bool) {
-        let name = self.name.as_deref().unwrap_or_default();
-        match name.strip_suffix(b" (deleted)") {
-            Some(plain) if self.file_backed() => (plain, true),
-            _ => (name, false),
-        }
-    }
-}
-
-/// Replaces `\012` by the newline that it stands for in the text form.
-fn unescape(name: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(name.len());
-    let mut rest = name;
-    while let Some((&first, tail)) = rest.split_first() {
-        if let Some(after) = rest.strip_prefix(b"\\012") {
-            out.push(b'\n');
-            rest = after;
-        } else {
-            out.push(first);
-            rest = tail;
-        }
-    }
-    out
-}
-
-/// Which mappings are meant.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Filter {
-    /// All of these bits.
-    pub all: Perms,
-    /// At least one of these bits; no bit means any mapping.
-    pub any: Perms,
-    /// None of these bits.
-    pub none: Perms,
-    /// Only with a file; shared anonymous memory has a hidden one.
-    pub file_backed: bool,
-    /// Only mappings of this file, by device and inode as mappings show them.
-    pub file: Option<(Dev, u64)>,
-    /// Not only the mapping that covers the address, else the next one that fits.
-    pub or_next: bool,
-}
-
-impl Filter {
-    /// Executable mappings of files: where functions are.
-    pub const TEXT: Self = Self {
-        all: Perms::EXEC,
-        any: Perms::NONE,
-        none: Perms::NONE,
-        file_backed: true,
-        file: None,
-        or_next: false,
-    };
-
-    /// The same filter, for the mapping at an address or after it.
-    pub const fn or_next(self) -> Self {
-        Self { or_next: true, ..self }
-    }
-
-    /// Tells whether a mapping passes, wherever it lies.
-    pub fn matches(&self, vma: &Vma) -> bool {
-        vma.perms.contains(self.all)
-            && (self.any == Perms::NONE || vma.perms.intersects(self.any))
-            && !vma.perms.intersects(self.none)
-            && (!self.file_backed || vma.file_backed())
-            && self.file.is_none_or(|file| file == (vma.dev, vma.inode))
-    }
-
-    /// Finds the answer to a query among mappings sorted by address.
-    pub(crate) fn find(&self, vmas: &[Vma], addr: u64) -> Option<usize> {
-        let first = vmas.partition_point(|v| v.end <= addr);
-        let rest = vmas.get(first..)?;
-        // The kernel never answers with the vsyscall page, which only the text shows.
-        let hit = |v: &Vma| self.matches(v) && v.name.as_deref() != Some(b"[vsyscall]");
-        if self.or_next {
-            Some(first + rest.iter().position(hit)?)
-        } else {
-            rest.first().filter(|v| v.contains(addr) && hit(v)).map(|_| first)
-        }
-    }
-}
-
-/// What to say of a mapping besides its numbers, as that costs time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Want {
-    /// Its name.
-    pub name: bool,
-    /// The build id of its file.
-    pub build_id: bool,
-}
-
-impl Want {
-    /// The name only.
-    pub const NAME: Self = Self { name: true, build_id: false };
-    /// Everything.
-    pub const ALL: Self = Self { name: true, build_id: true };
-}
+pub use vma::{Dev, Perms, Vma};
 
 /// A place to ask about mappings. All sources answer alike for the same state.
 ///
@@ -279,14 +87,29 @@ pub trait MapSource {
         }
         Ok(out)
     }
-}
 
-/// Reads all mappings of the own process from the text, in order of address, without their names.
-///
-/// # Errors
-/// Where `/proc` is not there, or may not be read.
-pub fn own() -> Result<Vec<Vma>, MapsError> {
-    Live::own()?.text_only().all(&Filter::default(), Want::default())
+    /// What the source can know; answers are the same as those of others as far as both know.
+    fn knows(&self) -> Knows {
+        Knows::ALL
+    }
+
+    /// The build id of a mapping's file, if it can be known; `vma` is an answer of this source.
+    fn build_id(&self, vma: &Vma) -> Result<Option<Vec<u8>>, MapsError> {
+        let want = Want { build_id: true, ..Want::default() };
+        let again = self.query(vma.start, &Filter::default(), want)?;
+        Ok(again.filter(|again| again.range() == vma.range()).and_then(|again| again.build_id))
+    }
+
+    /// A number that changes when what was answered before may be wrong because the process loaded or
+    /// unloaded something, as far as the source hears of that without asking.
+    fn generation(&self) -> u64 {
+        0
+    }
+
+    /// Tells whether a single question costs as much as reading everything.
+    fn reads_all(&self) -> bool {
+        false
+    }
 }
 
 /// Iterator of [`MapSource::walk`]; ends after an error.
@@ -318,6 +141,24 @@ pub enum MapsError {
     /// The process has gone, or this address space has (by `exec`).
     #[error("the process or its address space is gone")]
     Gone,
+    /// The process has ended; its id may be another's by now.
+    #[error("process `{pid}` has ended")]
+    Ended {
+        /// Its id.
+        pid: u32,
+    },
+    /// The process has executed another program since it was opened.
+    #[error("process `{pid}` has executed another program")]
+    Execed {
+        /// Its id.
+        pid: u32,
+    },
+    /// It is a thread of the kernel, which has no mappings.
+    #[error("process `{pid}` is a thread of the kernel, which has no mappings")]
+    KernelThread {
+        /// Its id.
+        pid: u32,
+    },
     /// The process may not be looked at.
     #[error("no permission to read the mappings of process `{pid}`")]
     NoPermission {
@@ -340,6 +181,14 @@ pub enum MapsError {
         line: usize,
         /// The field.
         what: &'static str,
+    },
+    /// A file with mappings does not look as it should.
+    #[error("malformed {what} at byte {offset:#x} of the file")]
+    BadFile {
+        /// The part.
+        what: &'static str,
+        /// Where it is.
+        offset: u64,
     },
     /// A system call failed.
     #[error("`{call}` failed: {errno}")]

@@ -1,90 +1,80 @@
 //! Mappings saved to a file, to name addresses after the process has gone.
 //!
-//! Little-endian, no pointers:
+//! Little-endian. Numbers of the body are LEB128 (7 bits a byte, the lowest first, the highest bit
+//! says that more follow), signed ones zigzag.
 //!
 //! ```text
 //!  0  magic  "SKEPVMAS"
-//!  8  u32    version, 1            12  u32  number of records
-//! 16  u32    pid                   20  u32  size of the blob
-//! 24  u64    start time of the process, in ticks since boot
-//! 32  16 B   boot id
-//! 48  records of 64 bytes: u64 start, end, offset, inode; u32 major, minor, perms, page shift;
-//!            u32 name offset, name length, build id offset, build id length  (offsets into the blob; length 0: none)
-//!  …  blob: names and build ids, each distinct one once
+//!  8  u32    version, 2
+//! 12  u32    pid
+//! 16  u64    start time of the process, in ticks since boot
+//! 24  16 B   boot id
+//! 40  u8     what the source knew (Knows)      41  u8  page shift      42  6 B  0
+//! 48  body:  strings  number, then of each: length, bytes
+//!            origins  number, then of each: major, minor, inode, name, build id (each the number of
+//!                     a string plus 1; 0: none), page size, flags (1 escaped, 2 of a file)
+//!            mappings number, then of each: gap since the end of the one before, length (both in
+//!                     pages), permissions, origin, and the offset minus the one that would continue
+//!                     the mapping before (pages, signed)
+//!  …  u64    FNV-1a of everything before
 //! ```
+//!
+//! A mapping whose origin is that of the mapping before is expected to continue it, any other to
+//! begin at offset 0. If an address or offset is no multiple of 4,096 the page shift is 0.
 
 use std::collections::HashMap;
+use std::path::Path;
 
-use super::{Dev, Filter, MapSource, MapsError, Perms, Vma, Want};
+use super::filter::{Filter, Knows, Want};
+use super::identity::Identity;
+use super::input::Input;
+use super::mappings::Mappings;
+use super::vma::{Dev, Perms, Vma};
+use super::{MapSource, MapsError};
 use crate::elf::{u32_at, u64_at};
-use crate::file;
 
-const MAGIC: &[u8; 8] = b"SKEPVMAS";
+/// The first bytes of a file with a snapshot.
+pub(crate) const MAGIC: &[u8; 8] = b"SKEPVMAS";
+const VERSION: u32 = 2;
 const HEAD: usize = 48;
-const RECORD: usize = 64;
+/// Names and build ids of all mappings together: a small file could name one long string for each
+/// of many mappings.
+const MAX_NAMES: usize = 256 << 20;
 
-/// Which process, of which boot, a snapshot shows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Identity {
-    /// Process id.
-    pub pid: u32,
-    /// Start time in clock ticks since boot: tells processes apart that used the same id.
-    pub start_time: u64,
-    /// The kernel's boot id.
-    pub boot_id: [u8; 16],
-}
-
-impl Identity {
-    /// Reads the identity of a live process; what cannot be read stays 0.
-    pub fn of(pid: u32) -> Self {
-        let stat = file::read(format!("/proc/{pid}/stat"), 1 << 16).unwrap_or_default();
-        // The command in parentheses may contain anything, so fields are counted from its end;
-        // start time is the 22nd.
-        let after = stat
-            .iter()
-            .rposition(|&b| b == b')')
-            .and_then(|at| stat.get(at + 2..))
-            .unwrap_or_default();
-        let field = after.split(|&b| b == b' ').nth(19).and_then(|f| str::from_utf8(f).ok());
-        let start_time = field.and_then(|f| f.parse().ok()).unwrap_or(0);
-        let mut boot_id = [0; 16];
-        let text = file::read("/proc/sys/kernel/random/boot_id", 64).unwrap_or_default();
-        let digits: Vec<u32> = text.iter().filter_map(|&b| char::from(b).to_digit(16)).collect();
-        for (byte, pair) in boot_id.iter_mut().zip(digits.chunks_exact(2)) {
-            *byte = pair.iter().fold(0, |n, d| n << 4 | *d as u8);
-        }
-        Self { pid, start_time, boot_id }
-    }
-}
-
-/// Saved mappings, or made-up ones.
+/// Mappings of one process at one time, and which process that is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     identity: Identity,
-    vmas: Vec<Vma>,
+    mappings: Mappings,
+}
+
+/// What mappings have in common: most mappings of a file differ in nothing else.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Origin {
+    dev: Dev,
+    inode: u64,
+    name: usize,
+    build_id: usize,
+    page_size: u64,
+    flags: u64,
 }
 
 impl Snapshot {
-    /// Takes mappings; sorts them by address. Overlapping or empty ones are an error.
-    pub fn new(identity: Identity, mut vmas: Vec<Vma>) -> Result<Self, MapsError> {
-        vmas.sort_by_key(|v| v.start);
-        let mut end = 0;
-        for (i, v) in vmas.iter().enumerate() {
-            if v.start < end || v.end <= v.start {
-                return Err(MapsError::Malformed { line: i + 1, what: "address range" });
-            }
-            end = v.end;
-        }
-        Ok(Self { identity, vmas })
+    /// Takes mappings of which everything is known; sorts them by address. Overlapping or empty ones
+    /// are an error.
+    pub fn new(identity: Identity, vmas: Vec<Vma>) -> Result<Self, MapsError> {
+        Ok(Self::of(identity, Mappings::new(vmas)?))
+    }
+
+    /// Says whose mappings these are.
+    pub fn of(identity: Identity, mappings: Mappings) -> Self {
+        Self { identity, mappings }
     }
 
     /// Copies all that a source knows.
-    pub fn take(
-        source: &impl MapSource,
-        identity: Identity,
-        want: Want,
-    ) -> Result<Self, MapsError> {
-        Self::new(identity, source.all(&Filter::default(), want)?)
+    pub fn take(source: &dyn MapSource, identity: Identity, want: Want) -> Result<Self, MapsError> {
+        let vmas = source.all(&Filter::default(), want)?;
+        Ok(Self::of(identity, Mappings::knowing(vmas, source.knows())?))
     }
 
     /// The process that was saved.
@@ -94,104 +84,274 @@ impl Snapshot {
 
     /// All mappings.
     pub fn vmas(&self) -> &[Vma] {
-        &self.vmas
+        self.mappings.vmas()
     }
 
     /// Writes the format described at the top of this module.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut blob: Vec<u8> = Vec::new();
-        let mut seen: HashMap<&[u8], u32> = HashMap::new();
-        let mut records = Vec::with_capacity(self.vmas.len() * RECORD);
-        for v in &self.vmas {
-            for n in [v.start, v.end, v.offset, v.inode] {
-                records.extend(n.to_le_bytes());
-            }
-            let shift = if v.page_size == 0 { 0 } else { v.page_size.trailing_zeros() };
-            let perms = u32::from(v.perms.0) | u32::from(v.escaped) << 8;
-            for n in [v.dev.major, v.dev.minor, perms, shift] {
-                records.extend(n.to_le_bytes());
-            }
-            for bytes in [v.name.as_deref(), v.build_id.as_deref()] {
-                let bytes = bytes.unwrap_or_default();
-                let at = *seen.entry(bytes).or_insert_with(|| {
-                    let at = blob.len() as u32;
-                    blob.extend(bytes);
-                    at
-                });
-                records.extend(at.to_le_bytes());
-                records.extend((bytes.len() as u32).to_le_bytes());
-            }
-        }
-        let mut out = Vec::with_capacity(HEAD + records.len() + blob.len());
+        let vmas = self.vmas();
+        let aligned = vmas.iter().all(|v| (v.start | v.end | v.offset) & 0xfff == 0);
+        let shift = if aligned { 12 } else { 0 };
+        let mut out = Vec::with_capacity(HEAD + vmas.len() * 10);
         out.extend(MAGIC);
-        for n in [1, self.vmas.len() as u32, self.identity.pid, blob.len() as u32] {
-            out.extend(n.to_le_bytes());
-        }
+        out.extend(VERSION.to_le_bytes());
+        out.extend(self.identity.pid.to_le_bytes());
         out.extend(self.identity.start_time.to_le_bytes());
         out.extend(self.identity.boot_id);
-        out.extend(records);
-        out.extend(blob);
+        out.extend([self.knows().0, shift, 0, 0, 0, 0, 0, 0]);
+
+        let (mut strings, mut origins) = (Numbers::default(), Numbers::default());
+        let mut of_vmas = Vec::with_capacity(vmas.len());
+        for v in vmas {
+            let mut string = |s: &Option<Vec<u8>>| s.as_ref().map_or(0, |s| 1 + strings.of(s));
+            let (name, build_id) = (string(&v.name), string(&v.build_id));
+            let flags = u64::from(v.escaped) | u64::from(v.file) << 1;
+            let (dev, inode, page_size) = (v.dev, v.inode, v.page_size);
+            of_vmas.push(origins.of(&Origin { dev, inode, name, build_id, page_size, flags }));
+        }
+        put(&mut out, strings.list.len() as u64);
+        for string in &strings.list {
+            put(&mut out, string.len() as u64);
+            out.extend(string);
+        }
+        put(&mut out, origins.list.len() as u64);
+        for o in &origins.list {
+            let (major, minor) = (o.dev.major.into(), o.dev.minor.into());
+            let (name, build_id) = (o.name as u64, o.build_id as u64);
+            for n in [major, minor, o.inode, name, build_id, o.page_size, o.flags] {
+                put(&mut out, n);
+            }
+        }
+        put(&mut out, vmas.len() as u64);
+        let (mut end, mut continued) = (0, None);
+        for (v, origin) in vmas.iter().zip(of_vmas) {
+            let expected = expected(continued, origin);
+            put(&mut out, (v.start - end) >> shift);
+            put(&mut out, (v.end - v.start) >> shift);
+            put(&mut out, v.perms.0.into());
+            put(&mut out, origin as u64);
+            let ahead = v.offset.wrapping_sub(expected) as i64 >> shift;
+            put(&mut out, (ahead << 1 ^ ahead >> 63) as u64);
+            (end, continued) = (v.end, continues(v, origin));
+        }
+        let sum = fnv(&out);
+        out.extend(sum.to_le_bytes());
         out
     }
 
     /// Reads the format described at the top of this module.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, MapsError> {
-        let malformed = |line, what| MapsError::Malformed { line, what };
-        let head =
-            bytes.get(..HEAD).filter(|h| h.starts_with(MAGIC)).ok_or(malformed(0, "magic"))?;
-        if u32_at(head, 8) != 1 {
+        let bad = |what, offset: usize| MapsError::BadFile { what, offset: offset as u64 };
+        let (head, _) = bytes
+            .split_at_checked(HEAD)
+            .filter(|(head, _)| head.starts_with(MAGIC))
+            .ok_or(bad("head of a snapshot", 0))?;
+        if u32_at(head, 8) != VERSION {
             return Err(MapsError::Unsupported { what: "another version of the snapshot format" });
         }
-        let (count, blob_len) = (u32_at(head, 12) as usize, u32_at(head, 20) as usize);
-        let size = count.checked_mul(RECORD).and_then(|n| n.checked_add(HEAD));
-        let (records, blob) = size
-            .and_then(|n| bytes.split_at_checked(n))
-            .filter(|(_, blob)| blob.len() == blob_len)
-            .ok_or(malformed(0, "size"))?;
-        let mut boot_id = [0; 16];
-        boot_id.iter_mut().zip(head.iter().skip(32)).for_each(|(to, from)| *to = *from);
-        let identity = Identity { pid: u32_at(head, 16), start_time: u64_at(head, 24), boot_id };
-        let mut vmas = Vec::with_capacity(count);
-        for (i, r) in records.get(HEAD..).unwrap_or_default().chunks_exact(RECORD).enumerate() {
-            let part = |at: usize| match u32_at(r, at + 4) as usize {
-                0 => Ok(None),
-                len => {
-                    let from = u32_at(r, at) as usize;
-                    let bytes = from.checked_add(len).and_then(|to| blob.get(from..to));
-                    bytes.map(|b| Some(b.to_vec())).ok_or(malformed(i + 1, "name"))
-                }
-            };
-            let shift = u32_at(r, 44);
-            vmas.push(Vma {
-                start: u64_at(r, 0),
-                end: u64_at(r, 8),
-                offset: u64_at(r, 16),
-                inode: u64_at(r, 24),
-                dev: Dev { major: u32_at(r, 32), minor: u32_at(r, 36) },
-                perms: Perms(u32_at(r, 40) as u8 & 15),
-                escaped: u32_at(r, 40) & 0x100 != 0,
-                name: part(48)?,
-                build_id: part(56)?,
-                page_size: if shift == 0 {
-                    0
-                } else {
-                    1u64.checked_shl(shift).ok_or(malformed(i + 1, "page size"))?
-                },
-            });
+        let (body, sum) = bytes
+            .split_last_chunk::<8>()
+            .filter(|(body, _)| body.len() >= HEAD)
+            .ok_or(bad("end of a snapshot", bytes.len()))?;
+        if u64::from_le_bytes(*sum) != fnv(body) {
+            return Err(bad("checksum (the file was cut or changed)", body.len()));
         }
-        Self::new(identity, vmas)
+        let mut boot_id = [0; 16];
+        boot_id.iter_mut().zip(head.iter().skip(24)).for_each(|(to, from)| *to = *from);
+        let identity = Identity { pid: u32_at(head, 12), start_time: u64_at(head, 16), boot_id };
+        let knows = Knows(head.get(40).copied().unwrap_or(0)).and(Knows::ALL);
+        let shift = head.get(41).copied().filter(|s| *s < 64).ok_or(bad("page shift", 41))?;
+        let mut body = Body { bytes: body, at: HEAD };
+        let vmas = body.vmas(shift.into()).ok_or(bad("body of a snapshot", body.at))?;
+        Ok(Self::of(identity, Mappings::knowing(vmas, knows)?))
+    }
+
+    /// Reads a file.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, MapsError> {
+        let input = Input::open(path.as_ref())?;
+        Self::from_bytes(&input.read("snapshot", 0, input.len())?)
     }
 }
 
 impl MapSource for Snapshot {
     fn query(&self, addr: u64, filter: &Filter, want: Want) -> Result<Option<Vma>, MapsError> {
-        let found = filter.find(&self.vmas, addr).and_then(|at| self.vmas.get(at));
-        Ok(found.map(|v| {
-            let mut v = v.clone();
-            v.name = v.name.filter(|_| want.name);
-            v.escaped &= want.name;
-            v.build_id = v.build_id.filter(|_| want.build_id);
-            v
-        }))
+        self.mappings.query(addr, filter, want)
+    }
+
+    fn all(&self, filter: &Filter, want: Want) -> Result<Vec<Vma>, MapsError> {
+        self.mappings.all(filter, want)
+    }
+
+    fn knows(&self) -> Knows {
+        self.mappings.knows()
+    }
+}
+
+/// The offset that continues the mapping before, given with its origin and where its file ends.
+fn expected(before: Option<(usize, u64)>, origin: usize) -> u64 {
+    before.filter(|(same, _)| *same == origin).map_or(0, |(_, offset)| offset)
+}
+
+/// What [`expected`] takes; mappings without a file do not count bytes.
+fn continues(vma: &Vma, origin: usize) -> Option<(usize, u64)> {
+    vma.file_backed().then(|| (origin, vma.file_offset(vma.end)))
+}
+
+/// Distinct values, numbered in the order of their first use.
+struct Numbers<T> {
+    list: Vec<T>,
+    numbers: HashMap<T, usize>,
+}
+
+impl<T> Default for Numbers<T> {
+    fn default() -> Self {
+        Self { list: Vec::new(), numbers: HashMap::new() }
+    }
+}
+
+impl<T: Clone + Eq + std::hash::Hash> Numbers<T> {
+    fn of(&mut self, value: &T) -> usize {
+        if let Some(number) = self.numbers.get(value) {
+            return *number;
+        }
+        let number = self.list.len();
+        self.list.push(value.clone());
+        self.numbers.insert(value.clone(), number);
+        number
+    }
+}
+
+/// The body of a file, and how far it was read. `None` is for what cannot be.
+struct Body<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl Body<'_> {
+    fn number(&mut self) -> Option<u64> {
+        let mut n = 0u64;
+        for shift in (0..64).step_by(7) {
+            let byte = *self.bytes.get(self.at)?;
+            self.at += 1;
+            let bits = u64::from(byte & 0x7f);
+            if bits << shift >> shift != bits {
+                return None;
+            }
+            n |= bits << shift;
+            if byte & 0x80 == 0 {
+                return Some(n);
+            }
+        }
+        None
+    }
+
+    /// A number of things of at least one byte each.
+    fn count(&mut self) -> Option<usize> {
+        let n = usize::try_from(self.number()?).ok()?;
+        (n <= self.bytes.len() - self.at).then_some(n)
+    }
+
+    fn vmas(&mut self, shift: u32) -> Option<Vec<Vma>> {
+        let mut strings: Vec<&[u8]> = Vec::new();
+        for _ in 0..self.count()? {
+            let len = self.count()?;
+            strings.push(self.bytes.get(self.at..self.at + len)?);
+            self.at += len;
+        }
+        let string = |number: u64| match usize::try_from(number).ok()?.checked_sub(1) {
+            None => Some(None),
+            Some(at) => Some(Some(strings.get(at)?.to_vec())),
+        };
+        let mut origins = Vec::new();
+        for _ in 0..self.count()? {
+            let dev = Dev {
+                major: u32::try_from(self.number()?).ok()?,
+                minor: u32::try_from(self.number()?).ok()?,
+            };
+            let inode = self.number()?;
+            let (name, build_id) = (string(self.number()?)?, string(self.number()?)?);
+            let (page_size, flags) = (self.number()?, self.number()?);
+            let (escaped, file) = (flags & 1 != 0, flags & 2 != 0);
+            let mut vma = Vma { dev, inode, page_size, escaped, file, ..Vma::default() };
+            (vma.name, vma.build_id) = (name, build_id);
+            origins.push(vma);
+        }
+        let pages = |n: u64| (n << shift >> shift == n).then_some(n << shift);
+        let mut vmas = Vec::new();
+        let (mut end, mut continued, mut names) = (0u64, None, 0usize);
+        for _ in 0..self.count()? {
+            let start = end.checked_add(pages(self.number()?)?)?;
+            end = start.checked_add(pages(self.number()?)?)?;
+            let perms = Perms(u8::try_from(self.number()?).ok()?);
+            let origin = usize::try_from(self.number()?).ok()?;
+            let ahead = self.number()?;
+            let ahead = (ahead >> 1) as i64 ^ -((ahead & 1) as i64);
+            let offset = expected(continued, origin).wrapping_add((ahead << shift) as u64);
+            let from = origins.get(origin)?;
+            names +=
+                from.name.as_ref().map_or(0, Vec::len) + from.build_id.as_ref().map_or(0, Vec::len);
+            if names > MAX_NAMES {
+                return None;
+            }
+            let vma = Vma { start, end, perms, offset, ..from.clone() };
+            continued = continues(&vma, origin);
+            vmas.push(vma);
+        }
+        (self.at == self.bytes.len()).then_some(vmas)
+    }
+}
+
+fn put(out: &mut Vec<u8>, mut n: u64) {
+    while n >= 0x80 {
+        out.push(n as u8 | 0x80);
+        n >>= 7;
+    }
+    out.push(n as u8);
+}
+
+/// The hash of Fowler, Noll and Vo, 64 bits.
+fn fnv(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn odd_mappings_come_back_and_ordinary_ones_take_few_bytes() {
+        let vma = |start, end, offset| Vma { start, end, offset, ..Vma::default() };
+        let file = Vma {
+            dev: Dev { major: 8, minor: 1 },
+            inode: u64::MAX,
+            name: Some(b"/a\nb".to_vec()),
+            build_id: Some(vec![7; 20]),
+            page_size: 1 << 21,
+            file: true,
+            ..Vma::default()
+        };
+        let mut vmas = vec![
+            vma(0, 1, u64::MAX),
+            vma(1, 0x1000, 0),
+            Vma { perms: Perms(0x3f), escaped: true, ..vma(u64::MAX - 1, u64::MAX, 5) },
+        ];
+        let knows = Knows::DEVICE;
+        let round = |vmas: &[Vma]| {
+            let mappings = Mappings::knowing(vmas.to_vec(), knows).unwrap();
+            let saved = Snapshot::of(Identity::of(1), mappings);
+            let bytes = saved.to_bytes();
+            assert_eq!(Snapshot::from_bytes(&bytes).unwrap(), saved);
+            bytes.len()
+        };
+        round(&[]);
+        round(&vmas);
+        vmas.clear();
+        for n in 0..1000 {
+            let start = 0x7f00_0000_0000 + n * 0x3000;
+            vmas.push(Vma { start, end: start + 0x3000, offset: n * 0x3000, ..file.clone() });
+        }
+        assert!(round(&vmas) < 100 + 6 * 1000);
     }
 }

@@ -4,84 +4,149 @@
 //! and the name to the end of the line. The name is verbatim: it may contain and end in blanks and
 //! need not be UTF-8, so it is neither split nor trimmed.
 
-use super::{Dev, MapsError, Perms, Vma};
+use super::MapsError;
+use super::vma::{Dev, Perms, Vma, has_escape};
 
-/// Parses the whole text. An unfinished last line is an error, as lines are never torn.
-pub fn parse(text: &[u8]) -> Result<Vec<Vma>, MapsError> {
-    let mut out = Vec::new();
-    for (i, line) in text.split(|&b| b == b'\n').enumerate() {
-        if !line.is_empty() {
-            out.push(parse_line(line).map_err(|what| MapsError::Malformed { line: i + 1, what })?);
+/// One line; the name is borrowed from the text.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Line<'a> {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) perms: Perms,
+    pub(crate) offset: u64,
+    pub(crate) dev: Dev,
+    pub(crate) inode: u64,
+    pub(crate) name: Option<&'a [u8]>,
+}
+
+impl Line<'_> {
+    pub(crate) fn to_vma(self, named: bool) -> Vma {
+        let name = self.name.filter(|_| named);
+        Vma {
+            start: self.start,
+            end: self.end,
+            perms: self.perms,
+            offset: self.offset,
+            dev: self.dev,
+            inode: self.inode,
+            name: name.map(<[u8]>::to_vec),
+            escaped: name.is_some_and(has_escape),
+            file: self.inode != 0 || self.dev != Dev::default(),
+            build_id: None,
+            page_size: 0,
         }
     }
+}
+
+/// Parses the whole text.
+///
+/// # Errors
+/// [`MapsError::Malformed`] with the first line that is not as the kernel writes them; an
+/// unfinished last line is one, as lines are never torn.
+pub fn parse(text: &[u8]) -> Result<Vec<Vma>, MapsError> {
+    let mut out = Vec::with_capacity(text.len() / 64);
+    lines(text, |line| out.push(line.to_vma(true)))?;
     Ok(out)
 }
 
-fn parse_line(line: &[u8]) -> Result<Vma, &'static str> {
-    let mut rest = line;
-    let mut field = |what| {
-        let (head, tail) = match rest.iter().position(|&b| b == b' ') {
-            Some(at) => rest.split_at(at),
-            None => (rest, &[][..]),
-        };
-        rest = tail.get(1..).unwrap_or_default();
-        if head.is_empty() { Err(what) } else { Ok(head) }
-    };
-    let range = field("address range")?;
-    let perms = field("permissions")?;
-    let offset = hex(field("offset")?).ok_or("offset")?;
-    let dev = field("device")?;
-    let inode = decimal(field("inode")?).ok_or("inode")?;
-    let (start, end) = pair(range, b'-').ok_or("address range")?;
+/// Goes through the text without copying names.
+pub(crate) fn lines<'a>(text: &'a [u8], mut each: impl FnMut(Line<'a>)) -> Result<(), MapsError> {
+    let (mut rest, mut number) = (text, 0);
+    while !rest.is_empty() {
+        number += 1;
+        let malformed = |what| MapsError::Malformed { line: number, what };
+        if let Some(tail) = rest.strip_prefix(b"\n") {
+            rest = tail;
+            continue;
+        }
+        let (line, tail) = parse_line(rest).map_err(malformed)?;
+        each(line);
+        rest = tail;
+    }
+    Ok(())
+}
+
+/// Parses a line; returns what is behind it.
+fn parse_line(text: &[u8]) -> Result<(Line<'_>, &[u8]), &'static str> {
+    let (start, rest) = hex(text, b'-').ok_or("address range")?;
+    let (end, rest) = hex(rest, b' ').ok_or("address range")?;
     if start >= end {
         return Err("address range");
     }
-    let (major, minor) = pair(dev, b':').ok_or("device")?;
+    let (perms, rest) = perms(rest).ok_or("permissions")?;
+    let (offset, rest) = hex(rest, b' ').ok_or("offset")?;
+    let (major, rest) = hex(rest, b':').ok_or("device")?;
+    let last = |rest: &[u8]| rest.split(|b| *b == b'\n').next().is_some_and(is_number);
+    let (minor, rest) =
+        hex(rest, b' ').ok_or_else(|| if last(rest) { "inode" } else { "device" })?;
     let dev = Dev {
         major: u32::try_from(major).map_err(|_| "device")?,
         minor: u32::try_from(minor).map_err(|_| "device")?,
     };
-    let name: Option<Vec<u8>> =
-        rest.iter().position(|&b| b != b' ').and_then(|at| rest.get(at..)).map(<[u8]>::to_vec);
-    let perms = parse_perms(perms).ok_or("permissions")?;
-    let escaped = name.as_ref().is_some_and(|n| n.windows(4).any(|w| w == b"\\012"));
-    Ok(Vma { start, end, perms, offset, dev, inode, name, escaped, build_id: None, page_size: 0 })
+    let (inode, mut rest) = decimal(rest).ok_or("inode")?;
+    while let Some(tail) = rest.strip_prefix(b" ") {
+        rest = tail;
+    }
+    let (name, tail) = match rest.iter().position(|&b| b == b'\n') {
+        Some(at) => (rest.get(..at), rest.get(at + 1..)),
+        None => (Some(rest), None),
+    };
+    let name = name.filter(|n| !n.is_empty());
+    Ok((Line { start, end, perms, offset, dev, inode, name }, tail.unwrap_or_default()))
 }
 
-fn parse_perms(text: &[u8]) -> Option<Perms> {
-    let &[r, w, x, s] = text else { return None };
+/// `rwxp ` or the like.
+fn perms(text: &[u8]) -> Option<(Perms, &[u8])> {
+    let (&[r, w, x, s, b' '], rest) = text.split_first_chunk()? else { return None };
     let bit = |have: u8, yes: u8, no: u8, p: Perms| match have {
         b if b == yes => Some(p),
         b if b == no => Some(Perms::NONE),
         _ => None,
     };
-    Some(
-        bit(r, b'r', b'-', Perms::READ)?
-            | bit(w, b'w', b'-', Perms::WRITE)?
-            | bit(x, b'x', b'-', Perms::EXEC)?
-            | bit(s, b's', b'p', Perms::SHARED)?,
-    )
+    let perms = bit(r, b'r', b'-', Perms::READ)?
+        | bit(w, b'w', b'-', Perms::WRITE)?
+        | bit(x, b'x', b'-', Perms::EXEC)?
+        | bit(s, b's', b'p', Perms::SHARED)?;
+    Some((perms, rest))
 }
 
-fn pair(text: &[u8], by: u8) -> Option<(u64, u64)> {
-    let at = text.iter().position(|&b| b == by)?;
-    Some((hex(text.get(..at)?)?, hex(text.get(at + 1..)?)?))
-}
-
-fn hex(text: &[u8]) -> Option<u64> {
-    if text.is_empty() || text.len() > 16 {
-        return None;
+/// A number of 1 to 16 digits that ends with `end`, and what is behind that.
+fn hex(text: &[u8], end: u8) -> Option<(u64, &[u8])> {
+    let mut n = 0u64;
+    for (i, &byte) in text.iter().take(17).enumerate() {
+        let digit = match byte {
+            b'0'..=b'9' => byte - b'0',
+            b'a'..=b'f' => byte - b'a' + 10,
+            b'A'..=b'F' => byte - b'A' + 10,
+            _ if byte == end && i > 0 => return Some((n, text.get(i + 1..)?)),
+            _ => return None,
+        };
+        if i == 16 {
+            return None;
+        }
+        n = n << 4 | u64::from(digit);
     }
-    text.iter().try_fold(0u64, |n, &b| Some(n << 4 | u64::from(char::from(b).to_digit(16)?)))
+    None
 }
 
-fn decimal(text: &[u8]) -> Option<u64> {
-    if text.is_empty() {
-        return None;
+/// Tells whether these are hexadecimal digits.
+fn is_number(text: &[u8]) -> bool {
+    !text.is_empty() && text.iter().all(u8::is_ascii_hexdigit)
+}
+
+/// A number that ends with a blank, the line or the text, and the rest from there on.
+fn decimal(text: &[u8]) -> Option<(u64, &[u8])> {
+    let mut n = 0u64;
+    let mut digits = 0;
+    for &byte in text {
+        match byte {
+            b'0'..=b'9' => n = n.checked_mul(10)?.checked_add(u64::from(byte - b'0'))?,
+            b' ' | b'\n' => break,
+            _ => return None,
+        }
+        digits += 1;
     }
-    text.iter().try_fold(0u64, |n, &b| {
-        n.checked_mul(10)?.checked_add(u64::from(char::from(b).to_digit(10)?))
-    })
+    (digits > 0).then(|| (n, text.get(digits..).unwrap_or_default()))
 }
 
 #[cfg(test)]
@@ -129,7 +194,7 @@ mod tests {
     fn malformed_lines_name_their_field() {
         for (line, field) in [
             ("", ""),
-            ("x", "permissions"),
+            ("x", "address range"),
             ("1000 r--p 0 0:0 0", "address range"),
             ("2000-1000 r--p 0 0:0 0", "address range"),
             ("1000-2000 rr-p 0 0:0 0", "permissions"),
