@@ -38,6 +38,7 @@ mod units;
 mod unmatched;
 mod value;
 mod vma;
+mod vma_target;
 
 use std::process::ExitCode;
 

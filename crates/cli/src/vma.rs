@@ -1,44 +1,135 @@
-//! `skep vma`: what is mapped where in a live process.
+//! `skep vma`: what is mapped where, in a live process or in a file.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
+use std::path::Path;
 
 use serde_json::{Value as Json, json};
 use skep_proc::demangle::demangle;
-use skep_proc::maps::{Filter, Live, MapSource, MapsError, Perms, Vma, Want};
+use skep_proc::maps::{Filter, Normalizer, Perms, Place, Snapshot, Vma, Want};
 use skep_proc::symbolize::Symbolizer;
 
-use crate::args::VmaCommand;
-use crate::failure::{FAILED, Failure, Result};
+use crate::args::{VmaCommand, address as parse_address};
+use crate::failure::{Context, FAILED, Failure, Result};
 use crate::printer::{Output, Printer};
 use crate::value::hex;
+use crate::vma_target::{Target, failure};
 
 /// Answers the question.
 pub fn run(command: &VmaCommand, printer: Printer) -> Result<u8> {
     match command {
-        VmaCommand::Query { pid, addresses, next, format } => {
-            query(*pid, addresses, *next, format.json, printer)
+        VmaCommand::Query { target, addresses, next, format } => {
+            query(&Target::open(target)?, &given(addresses)?, *next, format.json, printer)
         }
-        VmaCommand::List { pid, text, format } => list(*pid, *text, format.json, printer),
+        VmaCommand::List { target, text, format } => {
+            list(&Target::open(target)?, *text, format.json, printer)
+        }
+        VmaCommand::Snapshot { target, output } => {
+            snapshot(&Target::open(target)?, output, printer)
+        }
+        VmaCommand::Normalize { target, addresses, data, format } => {
+            normalize(&Target::open(target)?, &given(addresses)?, *data, format.json, printer)
+        }
     }
 }
 
-fn failure(pid: u32, error: MapsError) -> Failure {
-    match error {
-        MapsError::Gone => Failure::failed(format!("there is no process `{pid}`")),
-        e => Failure::from(e),
+/// The addresses of the command line, else those on stdin, apart by blanks or lines.
+fn given(addresses: &[u64]) -> Result<Vec<u64>> {
+    if !addresses.is_empty() {
+        return Ok(addresses.to_vec());
     }
+    let mut text = String::new();
+    io::stdin().lock().read_to_string(&mut text).context("cannot read addresses from stdin")?;
+    let mut out = Vec::new();
+    for (line, words) in (1..).zip(text.lines()) {
+        for word in words.split_ascii_whitespace() {
+            let wrong = |e| Failure::environment(format!("line {line} of stdin: `{word}`: {e}"));
+            out.push(parse_address(word).map_err(wrong)?);
+        }
+    }
+    if out.is_empty() {
+        return Err(Failure::environment("no address was given, and none is on stdin"));
+    }
+    Ok(out)
 }
 
-fn list(pid: u32, text: bool, as_json: bool, printer: Printer) -> Result<u8> {
+fn list(target: &Target, text: bool, as_json: bool, printer: Printer) -> Result<u8> {
     let filter = if text { Filter::TEXT } else { Filter::default() };
-    let vmas =
-        Live::of(pid).and_then(|live| live.all(&filter, Want::ALL)).map_err(|e| failure(pid, e))?;
+    let vmas = target.source().all(&filter, Want::ALL).map_err(failure)?;
     if as_json {
         printer.json(Output::Stdout, &vmas.iter().map(vma_json).collect::<Json>())?;
     } else {
         printer.data(Output::Stdout, |out| vmas.iter().try_for_each(|vma| line(out, vma)))?;
     }
     Ok(0)
+}
+
+fn snapshot(target: &Target, path: &Path, printer: Printer) -> Result<u8> {
+    let bytes = match target {
+        Target::Process(process) => {
+            let taken = Snapshot::take(process, process.identity(), Want::EVERYTHING);
+            // What was read may be of two programs.
+            let whole = taken.and_then(|s| process.check().map(|()| s)).map_err(failure)?;
+            whole.to_bytes()
+        }
+        Target::Saved(snapshot) => snapshot.to_bytes(),
+    };
+    printer.data(Output::open(Some(path))?, |out| out.write_all(&bytes))?;
+    Ok(0)
+}
+
+fn normalize(
+    target: &Target,
+    addresses: &[u64],
+    data: bool,
+    as_json: bool,
+    printer: Printer,
+) -> Result<u8> {
+    let mut normalizer = Normalizer::new(target.source()).data(data);
+    let places = normalizer.normalize(addresses).map_err(failure)?;
+    let files: Vec<(String, Option<String>)> = normalizer
+        .files()
+        .iter()
+        .map(|f| {
+            let id = f.build_id.as_ref().map(ToString::to_string);
+            (String::from_utf8_lossy(&f.name).into_owned(), id)
+        })
+        .collect();
+    let file = |number: u32| files.get(number as usize);
+    printer.data(Output::Stdout, |out| {
+        let (mut before, behind) = if as_json { ("[", "]\n") } else { ("", "") };
+        for (address, place) in addresses.iter().zip(&places) {
+            let (offset, file, reason) = match place {
+                Place::File { file: number, offset } => (Some(*offset), file(*number), None),
+                Place::Other(reason) => (None, None, Some(reason.name())),
+            };
+            let name = file.map(|f| &f.0);
+            let build_id = file.and_then(|f| f.1.as_deref());
+            if as_json {
+                // One by one: there may be millions.
+                out.write_all(before.as_bytes())?;
+                let value = json!({
+                    "address": format!("{address:#x}"),
+                    "file": name,
+                    "offset": offset,
+                    "build_id": build_id,
+                    "reason": reason,
+                });
+                serde_json::to_writer(&mut *out, &value)?;
+                before = ",";
+            } else {
+                let offset = offset.map_or_else(|| "-".to_owned(), |n| format!("{n:#x}"));
+                let what = name.map_or(reason.unwrap_or_default(), String::as_str);
+                writeln!(
+                    out,
+                    "{address:#014x} {offset:>10} {:40} {what}",
+                    build_id.unwrap_or("-")
+                )?;
+            }
+        }
+        out.write_all(behind.as_bytes())
+    })?;
+    let found = places.iter().all(|place| matches!(place, Place::File { .. }));
+    Ok(if found { 0 } else { FAILED })
 }
 
 /// One address and what is there.
@@ -49,8 +140,13 @@ struct Answer {
     function: Option<(String, u64)>,
 }
 
-fn query(pid: u32, addresses: &[u64], next: bool, as_json: bool, printer: Printer) -> Result<u8> {
-    let live = Live::of(pid).map_err(|e| failure(pid, e))?;
+fn query(
+    target: &Target,
+    addresses: &[u64],
+    next: bool,
+    as_json: bool,
+    printer: Printer,
+) -> Result<u8> {
     let mut filter = Filter::default();
     if next {
         filter = filter.or_next();
@@ -58,17 +154,11 @@ fn query(pid: u32, addresses: &[u64], next: bool, as_json: bool, printer: Printe
     let mut names = None;
     let mut answers = Vec::new();
     for &address in addresses {
-        let vma = live.query(address, &filter, Want::ALL).map_err(|e| failure(pid, e))?;
+        let vma = target.source().query(address, &filter, Want::ALL).map_err(failure)?;
         let mut function = None;
         if vma.as_ref().is_some_and(|v| v.perms.contains(Perms::EXEC) && v.contains(address)) {
-            if names.is_none() {
-                names = Symbolizer::of(pid).ok();
-            }
-            function = names.as_mut().and_then(|names: &mut Symbolizer| {
-                let frame = names.resolve(address);
-                let name = String::from_utf8_lossy(frame.function?.name).into_owned();
-                Some((demangle(&name).into_owned(), frame.offset))
-            });
+            let names = names.get_or_insert_with(|| target.symbolizer());
+            function = names.as_mut().and_then(|names| function_at(names, address));
         }
         answers.push(Answer { address, vma, function });
     }
@@ -79,6 +169,13 @@ fn query(pid: u32, addresses: &[u64], next: bool, as_json: bool, printer: Printe
             .data(Output::Stdout, |out| answers.iter().try_for_each(|a| answer_lines(out, a)))?;
     }
     Ok(if answers.iter().all(|a| a.vma.is_some()) { 0 } else { FAILED })
+}
+
+/// Names the function at an address: the one place that asks for symbols.
+fn function_at(names: &mut Symbolizer, address: u64) -> Option<(String, u64)> {
+    let frame = names.resolve(address);
+    let name = String::from_utf8_lossy(frame.function?.name).into_owned();
+    Some((demangle(&name).into_owned(), frame.offset))
 }
 
 fn name(vma: &Vma) -> Option<String> {
@@ -100,17 +197,18 @@ fn vma_json(vma: &Vma) -> Json {
 
 /// Distance into the file; `None` where there is no file or the address is outside.
 fn file_offset(answer: &Answer) -> Option<u64> {
-    let vma = answer.vma.as_ref().filter(|v| v.contains(answer.address) && v.inode != 0)?;
-    Some(answer.address.wrapping_sub(vma.start).wrapping_add(vma.offset))
+    let vma = answer.vma.as_ref().filter(|v| v.contains(answer.address) && v.file_backed())?;
+    Some(vma.file_offset(answer.address))
 }
 
 fn answer_json(answer: &Answer) -> Json {
     json!({
         "address": format!("{:#x}", answer.address),
-        "mapping": answer.vma.as_ref().map(vma_json),
+        "vma": answer.vma.as_ref().map(vma_json),
         "file_offset": file_offset(answer),
-        "function": answer.function.as_ref().map(|(name, _)| name),
-        "function_offset": answer.function.as_ref().map(|(_, offset)| offset),
+        "symbol": answer.function.as_ref().map(|(name, offset)| {
+            json!({"name": name, "offset": offset, "file": null, "line": null, "inlined": []})
+        }),
     })
 }
 
@@ -149,6 +247,8 @@ fn answer_lines(out: &mut dyn Write, answer: &Answer) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use skep_proc::maps::{Live, MapSource};
+
     use super::*;
 
     #[test]
@@ -163,8 +263,8 @@ mod tests {
         let vma = live.query(here, &Filter::default(), Want::ALL).unwrap();
         let answer = Answer { address: here + 1, vma, function: Some(("f".to_owned(), 1)) };
         let json = answer_json(&answer);
-        assert_eq!(json["mapping"]["name"].as_str(), exe.to_str());
-        assert_eq!(json["mapping"]["perms"], "r-xp");
+        assert_eq!(json["vma"]["name"].as_str(), exe.to_str());
+        assert_eq!(json["vma"]["perms"], "r-xp");
         let mut text = Vec::new();
         answer_lines(&mut text, &answer).unwrap();
         let text = String::from_utf8(text).unwrap();

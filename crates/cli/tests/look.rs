@@ -160,9 +160,9 @@ fn an_address_is_found_in_a_process() {
     let ended = skep.run(["vma", "query", &pid, &format!("{here:x}"), "--json"]);
     let found = json(&ended.stdout);
     let exe = std::env::current_exe().unwrap();
-    assert_eq!((ended.shell_status(), found[0]["mapping"]["name"].as_str()), (0, exe.to_str()));
+    assert_eq!((ended.shell_status(), found[0]["vma"]["name"].as_str()), (0, exe.to_str()));
     assert!(
-        found[0]["function"].as_str().unwrap().contains("an_address_is_found_in_a_process"),
+        found[0]["symbol"]["name"].as_str().unwrap().contains("an_address_is_found_in_a_process"),
         "{found}"
     );
     assert_eq!(skep.run(["vma", "query", &pid, "0"]).shell_status(), 1);

@@ -24,7 +24,7 @@ pub use output::JsonArgs;
 pub use prog::{EngineName, PacketArgs, ProgCommand, ProgDumpArgs, ProgRunArgs};
 pub use run::RunArgs;
 pub use trace::{SortBy, TraceArgs};
-pub use vma::VmaCommand;
+pub use vma::{TargetArgs, VmaCommand, address};
 
 /// Names another library than the agent that `skep` carries.
 pub const ENV_PRELOAD: &str = "SKEP_PRELOAD";
@@ -70,7 +70,7 @@ pub enum Command {
     /// Put packet programs in sequence, the next one chosen by the verdict of the one before
     #[command(subcommand, after_help = chain::HELP)]
     Chain(ChainCommand),
-    /// Show what is mapped in a process
+    /// Show what is mapped in a process, a core file or a recording
     #[command(subcommand)]
     Vma(VmaCommand),
     /// Check what works on this machine

@@ -62,7 +62,7 @@ fn key(vma: &Vma, path: &PathBuf) -> Option<Key> {
     let same = stat.st_ino == vma.inode
         && (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev))
             == (vma.dev.major, vma.dev.minor);
-    (same && FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile).then(|| Key {
+    (same && FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile).then_some(Key {
         dev: stat.st_dev,
         inode: stat.st_ino,
         changed: (stat.st_ctime as i64, stat.st_ctime_nsec as u64),

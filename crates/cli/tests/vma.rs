@@ -1,0 +1,143 @@
+//! `skep vma`: the guide's commands, files with mappings, addresses on stdin.
+
+mod common;
+
+use std::process::Command;
+use std::time::Duration;
+
+use common::{Skep, json, text};
+use serde_json::json;
+use skep_testkit::run::run;
+
+const GUIDE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/vma.md"));
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Every command of the guide finds what it asks for, in this process.
+#[test]
+fn the_guide_is_true() {
+    let skep = Skep::new();
+    let here = the_guide_is_true as *const () as u64;
+    let mut commands = 0;
+    let lines = GUIDE.split("```sh\n").skip(1).filter_map(|block| block.split("```").next());
+    for line in lines.flat_map(str::lines) {
+        let line = line.replace("$PID", &std::process::id().to_string());
+        let line = line.replace("$ADDRESS", &format!("{here:x}"));
+        let mut command = skep.command(line.split(' ').skip(1));
+        let ended = run(command.current_dir(skep.path(".")), b"", LIMIT);
+        assert_eq!(ended.shell_status(), 0, "{line}: {}", ended.transcript());
+        commands += 1;
+    }
+    assert_eq!(commands, 10);
+}
+
+/// A snapshot says the same of every address as the process that it was taken of.
+#[test]
+fn a_snapshot_answers_as_the_process_did() {
+    let skep = Skep::new();
+    let mut child = skep_testkit::run::start(Command::new("sleep").arg("60"), LIMIT);
+    let pid = child.id().to_string();
+    // `exec` is over when its name is there.
+    let comm = format!("/proc/{pid}/comm");
+    while std::fs::read_to_string(&comm).expect("it runs") != "sleep\n" {
+        std::thread::yield_now();
+    }
+    while !std::fs::read_to_string(format!("/proc/{pid}/syscall")).is_ok_and(|s| s.contains("0x")) {
+        std::thread::yield_now();
+    }
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("it runs");
+    let file = skep.path("saved").display().to_string();
+    assert_eq!(skep.run(["vma", "snapshot", &pid, "-o", &file]).shell_status(), 0);
+    let starts: Vec<&str> = maps.lines().filter_map(|l| l.split('-').next()).collect();
+    let ask = |target: &str, words: &[&str]| {
+        let mut args = vec!["vma", words[0], target, "--json"];
+        args.extend(&words[1..]);
+        json(&skep.run_with(args, starts.join("\n").as_bytes()).stdout)
+    };
+    let live = [ask(&pid, &["query"]), ask(&pid, &["normalize", "--data"]), ask(&pid, &["list"])];
+    child.kill().expect("it is ours");
+    child.wait().expect("it is ours");
+    let saved =
+        [ask(&file, &["query"]), ask(&file, &["normalize", "--data"]), ask(&file, &["list"])];
+    // The names of functions in the vDSO end with the process: it has no file.
+    let plain = |answers: &serde_json::Value| {
+        let mut answers = answers.clone();
+        for answer in answers.as_array_mut().expect("an array") {
+            if answer["vma"]["name"] == "[vdso]" {
+                answer["symbol"] = json!(null);
+            }
+        }
+        answers
+    };
+    assert_eq!(plain(&live[0]), plain(&saved[0]));
+    assert_eq!(live[1..], saved[1..]);
+    // Beside the kernel's text.
+    let list = live[2].as_array().expect("an array");
+    let lines: Vec<&str> = maps.lines().filter(|l| !l.ends_with("[vsyscall]")).collect();
+    assert_eq!(list.len(), lines.len());
+    for (vma, line) in list.iter().zip(lines) {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let (start, end) = fields[0].split_once('-').expect("a range");
+        assert_eq!(vma["start"], format!("0x{}", start.trim_start_matches('0')));
+        assert_eq!(vma["end"], format!("0x{}", end.trim_start_matches('0')));
+        assert_eq!((&vma["perms"], &vma["dev"]), (&json!(fields[1]), &json!(fields[3])));
+        assert_eq!(vma["name"], fields.get(5).map_or(json!(null), |name| json!(name)));
+    }
+    for (place, start) in live[1].as_array().expect("an array").iter().zip(&starts) {
+        let line = maps.lines().find(|l| l.starts_with(start)).expect("it was asked for");
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let offset = u64::from_str_radix(fields[2], 16).expect("a number");
+        match fields.get(5).filter(|name| name.starts_with('/')) {
+            Some(name) => {
+                assert_eq!((&place["file"], &place["offset"]), (&json!(name), &json!(offset)));
+            }
+            None => assert_eq!(place["reason"].is_null(), line.ends_with("[vdso]"), "{place}"),
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_asked_is_said() {
+    let skep = Skep::new();
+    let pid = std::process::id().to_string();
+    let other = skep.path("other").display().to_string();
+    std::fs::write(&other, "nothing of the kind").unwrap();
+    let cases: [(&[&str], &[u8], i32, &str); 6] = [
+        (&["vma", "list", "4194999"], b"", 1, "there is no process `4194999`"),
+        (&["vma", "list", &other], b"", 2, "no snapshot, core file or perf.data"),
+        (&["vma", "list", "./nosuch"], b"", 2, "cannot read `./nosuch`"),
+        (&["vma", "normalize", &pid], b"1000\n2 xyz\n", 2, "line 2 of stdin: `xyz`"),
+        (&["vma", "query", &pid], b" \n", 2, "none is on stdin"),
+        (&["vma", "query", &pid, "0x0x1"], b"", 2, "hexadecimal address"),
+    ];
+    for (args, input, status, said) in cases {
+        let ended = skep.run_with(args.iter().copied(), input);
+        assert_eq!(ended.shell_status(), status, "{}", ended.transcript());
+        assert!(text(&ended.stderr).contains(said), "{}", ended.transcript());
+    }
+    let ended = skep.run(["vma", "normalize", &pid, "10"]);
+    let out = text(&ended.stdout);
+    assert_eq!((ended.shell_status(), out.split_whitespace().last()), (1, Some("unmapped")));
+}
+
+#[test]
+fn a_recording_of_several_processes_wants_one_chosen() {
+    if !skep_testkit::skip::has_command("perf") {
+        return skep_testkit::skip("perf");
+    }
+    let skep = Skep::new();
+    let file = skep.path("perf.data").display().to_string();
+    let mut record = Command::new("perf");
+    record.args(["record", "-q", "-e", "cpu-clock", "-o", &file, "--"]);
+    let ended = run(record.args(["sh", "-c", "ls /; ls /"]), b"", LIMIT);
+    if !ended.status.success() {
+        return skep_testkit::skip("the right to use perf_event_open");
+    }
+    let ended = skep.run(["vma", "list", &file]);
+    let said = text(&ended.stderr);
+    assert_eq!(ended.shell_status(), 2, "{}", ended.transcript());
+    assert!(said.contains("choose one by `--pid`") && said.contains("(ls)"), "{said}");
+    let pid = said.split(" (ls)").next().and_then(|s| s.rsplit(' ').next()).expect("a number");
+    let list = text(&skep.run(["vma", "list", &file, "--pid", pid]).stdout);
+    assert!(list.lines().any(|l| l.contains(" r-x") && l.ends_with("/ls")), "{list}");
+    assert_eq!(skep.run(["vma", "list", &file, "--pid", "1"]).shell_status(), 1);
+}
