@@ -121,6 +121,8 @@ pub struct Normalizer<'a> {
     repeated: (u32, u32),
     /// How many queries of this call found nothing.
     gaps: usize,
+    /// How many found a mapping.
+    found: usize,
     freshness: Freshness,
     generation: u64,
 }
@@ -167,6 +169,7 @@ impl<'a> Normalizer<'a> {
             fresh: HashMap::new(),
             repeated: (0, 0),
             gaps: 0,
+            found: 0,
             freshness: Freshness::Validated,
             generation: source.generation(),
         }
@@ -235,7 +238,7 @@ impl<'a> Normalizer<'a> {
         places: &mut Vec<Place>,
     ) -> Result<(), MapsError> {
         places.clear();
-        self.gaps = 0;
+        (self.gaps, self.found) = (0, 0);
         self.freshness = Freshness::Validated;
         let generation = self.source.generation();
         if !self.keep || generation != self.generation {
@@ -299,6 +302,7 @@ impl<'a> Normalizer<'a> {
                 return if many { self.read_all() } else { Ok(()) };
             }
         };
+        self.found += 1;
         let target = match self.known(&vma) {
             Some(target) => target,
             None => {
@@ -322,10 +326,12 @@ impl<'a> Normalizer<'a> {
 
     /// Makes known that nothing is mapped from `first` to `last`, or to the next range after
     /// `address` if that comes before.
-    fn insert_gap(&mut self, first: u64, address: u64, last: u64) {
+    fn insert_gap(&mut self, mut first: u64, address: u64, last: u64) {
         let mut last = last.min(self.ranges.gap(address).1);
         if address < VSYSCALL.start {
             last = last.min(VSYSCALL.start - 1);
+        } else {
+            first = first.max(VSYSCALL.end);
         }
         self.ranges.insert(first, last, Target::Other(Reason::Unmapped));
     }

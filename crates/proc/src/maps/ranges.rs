@@ -86,14 +86,19 @@ impl<T: Copy> Ranges<T> {
     }
 
     /// The first and the last of the unknown addresses around an unknown one.
-    pub(crate) fn gap(&mut self, address: u64) -> (u64, u64) {
-        self.merge();
+    pub(crate) fn gap(&self, address: u64) -> (u64, u64) {
         let after = self.firsts.partition_point(|first| *first <= address);
         let before = after.checked_sub(1).and_then(|at| self.rest.get(at));
-        (
-            before.map_or(0, |(last, _)| last.saturating_add(1)),
-            self.firsts.get(after).map_or(u64::MAX, |first| first - 1),
-        )
+        let mut first = before.map_or(0, |(last, _)| last.saturating_add(1));
+        let mut last = self.firsts.get(after).map_or(u64::MAX, |first| first - 1);
+        for (new_first, new_last, _) in &self.new {
+            if *new_last < address {
+                first = first.max(new_last + 1);
+            } else if *new_first > address {
+                last = last.min(new_first - 1);
+            }
+        }
+        (first, last)
     }
 
     fn merge(&mut self) {
