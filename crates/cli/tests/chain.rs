@@ -65,7 +65,7 @@ fn the_guide_is_true() {
             other => panic!("a block of `{other}`"),
         }
     }
-    assert_eq!(compared, 6);
+    assert_eq!(compared, 8);
 }
 
 #[test]

@@ -20,6 +20,7 @@ use crate::wire::{Reader, WireError, Writer};
 const KIND: FileKind = FileKind { number: 5, name: "chain" };
 const TAG_NAME: u32 = 1;
 const TAG_GRAPH: u32 = 2;
+const TAG_OBJECTS: u32 = 3;
 
 /// Where an edge leads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,6 +61,28 @@ pub struct Node {
     pub edges: Vec<Edge>,
 }
 
+/// A map of an object, as it was when a program was added.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SharedMap {
+    /// The name in the object.
+    pub name: String,
+    /// Its id.
+    pub id: u32,
+    /// The number that no other map has.
+    pub generation: u64,
+}
+
+/// An object file that programs of the chain come from, and the maps that they share.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SharedObject {
+    /// A hash of the file's bytes.
+    pub hash: u64,
+    /// The programs.
+    pub programs: Vec<u32>,
+    /// The maps.
+    pub maps: Vec<SharedMap>,
+}
+
 /// A chain at one revision.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChainSpec {
@@ -79,6 +102,42 @@ pub struct ChainSpec {
     pub empty: u32,
     /// The nodes.
     pub nodes: Vec<Node>,
+    /// The objects whose maps programs share.
+    pub objects: Vec<SharedObject>,
+}
+
+fn encode_objects(objects: &[SharedObject]) -> Vec<u8> {
+    let mut w = Writer::default();
+    w.u32(objects.len() as u32);
+    for object in objects {
+        w.u64(object.hash).u32(object.programs.len() as u32);
+        for id in &object.programs {
+            w.u32(*id);
+        }
+        w.u32(object.maps.len() as u32);
+        for map in &object.maps {
+            w.str(&map.name).u32(map.id).u64(map.generation);
+        }
+    }
+    w.finish()
+}
+
+fn decode_objects(bytes: &[u8]) -> Result<Vec<SharedObject>, WireError> {
+    let mut r = Reader::new(bytes);
+    let mut objects = Vec::new();
+    for _ in 0..r.count(16, "objects")? {
+        let hash = r.u64("object")?;
+        let programs = (0..r.count(4, "programs of an object")?)
+            .map(|_| r.u32("program"))
+            .collect::<Result<_, _>>()?;
+        let mut maps = Vec::new();
+        for _ in 0..r.count(16, "maps of an object")? {
+            let name = r.str("map name")?.to_owned();
+            maps.push(SharedMap { name, id: r.u32("map")?, generation: r.u64("map")? });
+        }
+        objects.push(SharedObject { hash, programs, maps });
+    }
+    Ok(objects)
 }
 
 impl ChainSpec {
@@ -142,7 +201,8 @@ impl ChainSpec {
             }
             nodes.push(Node { id, program, name, attach_type, frags, edges });
         }
-        Ok(Self { prog_type, revision, next, entry, budget, aborts, empty, nodes })
+        let objects = Vec::new();
+        Ok(Self { prog_type, revision, next, entry, budget, aborts, empty, nodes, objects })
     }
 }
 
@@ -163,7 +223,8 @@ impl ChainFile {
         let id = dir.next_id(Kind::Chain)?;
         let mut w = Writer::default();
         w.str(name);
-        let records = [(TAG_NAME, w.finish()), (TAG_GRAPH, spec.encode())];
+        let objects = encode_objects(&spec.objects);
+        let records = [(TAG_NAME, w.finish()), (TAG_OBJECTS, objects), (TAG_GRAPH, spec.encode())];
         let file = RecordFile::create(&dir.object(Kind::Chain, id), KIND, &records)?;
         Ok(Self { id, name: name.to_owned(), file })
     }
@@ -211,9 +272,13 @@ impl ChainFile {
     }
 
     fn last(&self, records: &Records) -> Result<ChainSpec, RecordError> {
-        let last = records.iter().filter(|(tag, _)| *tag == TAG_GRAPH).last();
-        let spec = last.map(|(_, payload)| ChainSpec::decode(payload));
-        let spec = spec.unwrap_or(Err(WireError { at: 0, what: "a graph" }));
+        let last = |wanted| records.iter().filter(|(tag, _)| *tag == wanted).last();
+        let graph = last(TAG_GRAPH).ok_or(WireError { at: 0, what: "a graph" });
+        let spec = graph.and_then(|(_, payload)| {
+            let objects = last(TAG_OBJECTS).map(|(_, payload)| decode_objects(payload));
+            let objects = objects.transpose()?.unwrap_or_default();
+            Ok(ChainSpec { objects, ..ChainSpec::decode(payload)? })
+        });
         spec.map_err(|e| self.file.damaged(e))
     }
 
@@ -230,6 +295,8 @@ impl ChainFile {
             let made = make(self.last(records)?);
             Ok(made.map(|(spec, result)| {
                 if let Some(spec) = spec {
+                    // First, so that a graph is never there without what belongs to it.
+                    batch.push(TAG_OBJECTS, |w| w.raw(&encode_objects(&spec.objects)));
                     batch.push(TAG_GRAPH, |w| w.raw(&spec.encode()));
                 }
                 result
@@ -293,6 +360,7 @@ mod tests {
                     edges: vec![edge(1 << 33, To::Keep, None)],
                 },
             ],
+            objects: Vec::new(),
         }
     }
 
@@ -302,6 +370,22 @@ mod tests {
         assert_eq!(ChainSpec::decode(&bytes)?, spec());
         for n in 0..bytes.len() {
             assert!(ChainSpec::decode(&bytes[..n]).is_err(), "{n} bytes");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn objects_come_back_from_their_bytes_and_short_ones_are_refused() -> Result<(), WireError> {
+        let map = |name: &str, id| SharedMap { name: name.to_owned(), id, generation: !0 - 1 };
+        let maps = vec![map("counts", 3), map(".rodata", 4)];
+        let objects = vec![
+            SharedObject { hash: 7, programs: vec![1, 2], maps },
+            SharedObject { hash: 8, programs: Vec::new(), maps: Vec::new() },
+        ];
+        let bytes = encode_objects(&objects);
+        assert_eq!(decode_objects(&bytes)?, objects);
+        for n in 0..bytes.len() {
+            assert!(decode_objects(&bytes[..n]).is_err(), "{n} bytes");
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ Examples:
   skep chain add fw filter.bpf.o:drop_short
   skep chain add fw count.bpf.o:count --after 1 --on pass,drop
   skep chain show fw
-  skep chain explain fw --data-in packet.bin
+  skep chain explain fw --in capture.pcap --packet 3
   skep chain run fw --in capture.pcap --out 'pass=ok.pcapng,drop=bad.pcap'
   skep chain attach eth0 fw.toml --kernel";
 
@@ -48,6 +48,9 @@ pub enum ChainCommand {
         /// Where it goes
         #[command(flatten)]
         place: PlaceArgs,
+        /// Which maps it has
+        #[command(flatten)]
+        maps: ReuseArgs,
     },
     /// Take a program out, or remove a whole chain
     Del {
@@ -157,6 +160,18 @@ pub struct PlaceArgs {
     pub on: String,
 }
 
+/// Which maps a program has.
+#[derive(Args, Debug)]
+pub struct ReuseArgs {
+    /// Make maps of its own, also if the chain has other programs of the same object file
+    #[arg(long)]
+    pub own_maps: bool,
+    /// Use a map that is there already, by id, name or pin, in place of one of the object; can be
+    /// repeated
+    #[arg(long, value_name = "NAME=MAP")]
+    pub map: Vec<String>,
+}
+
 /// What a chain is run on.
 #[derive(Args, Debug)]
 pub struct ChainRunArgs {
@@ -226,8 +241,19 @@ pub struct ExplainArgs {
     #[arg(value_name = "CHAIN|FILE")]
     pub chain: String,
     /// A packet; can be repeated, `-` reads stdin
-    #[arg(long, value_name = "FILE", required = true)]
+    #[arg(
+        long,
+        value_name = "FILE",
+        required_unless_present = "input",
+        conflicts_with_all = ["input", "packet"]
+    )]
     pub data_in: Vec<PathBuf>,
+    /// A capture file, or another port, that the packets are in
+    #[arg(long = "in", value_name = "PORT")]
+    pub input: Option<String>,
+    /// Which packet of the port, counted from 1 on; can be repeated [default: the first]
+    #[arg(long, value_name = "N", requires = "input")]
+    pub packet: Vec<u64>,
     /// How the result looks
     #[command(flatten)]
     pub format: JsonArgs,
@@ -240,9 +266,13 @@ pub struct BenchArgs {
     #[arg(value_name = "CHAIN|FILE")]
     pub chain: String,
     /// The packet; `-` reads stdin
-    #[arg(long, value_name = "FILE")]
-    pub data_in: PathBuf,
-    /// How often the packet goes through the chain
+    #[arg(long, value_name = "FILE", required_unless_present = "input", conflicts_with = "input")]
+    pub data_in: Option<PathBuf>,
+    /// A capture file, or another port: its first 65,536 packets go through the chain, in turn and
+    /// each as it was captured
+    #[arg(long = "in", value_name = "PORT")]
+    pub input: Option<String>,
+    /// How many packets go through the chain
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     pub repeat: u32,
     /// How programs run

@@ -13,7 +13,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
 pub use chain::{
-    AttachArgs, BenchArgs, ChainCommand, ChainRunArgs, ExplainArgs, ModeName, PlaceArgs,
+    AttachArgs, BenchArgs, ChainCommand, ChainRunArgs, ExplainArgs, ModeName, PlaceArgs, ReuseArgs,
 };
 pub use map::{
     CopyArgs, CreateArgs, DeleteArgs, DumpArgs, KernelSide, LoadArgs, LookupArgs, MapArgs,

@@ -1,14 +1,20 @@
 //! Changes of a chain: created, and programs added, moved, connected and taken out.
 
-use skep::Session;
+use std::sync::Arc;
+
 use skep::chain::{Bridge, Chain, Edge, Edit, Graph, NodeId, Place, To, verdicts};
+use skep::dir::Kind;
 use skep::isa::sec;
+use skep::maps::{Access, Map};
+use skep::object::Object;
+use skep::{Dir, Session};
 
 use super::load::{self, Loads};
 use super::{failed, open, verdicts as parse_verdicts};
-use crate::args::PlaceArgs;
+use crate::args::{PlaceArgs, ReuseArgs};
 use crate::directory;
 use crate::failure::{Failure, Result};
+use crate::map::find;
 use crate::printer::Printer;
 
 /// Makes a chain without programs, and pins it.
@@ -52,19 +58,65 @@ fn place(graph: &Graph, args: &PlaceArgs, moved: Option<NodeId>) -> Result<Place
     Ok(if Some(node) == moved { Place::First { on } } else { Place::After { node, on } })
 }
 
-/// Adds a program.
-pub fn add(chain: &str, program: &str, args: &PlaceArgs, printer: Printer) -> Result<u8> {
+/// Adds a program, which shares the maps of its object with those that are there, or has what
+/// `maps` says.
+pub fn add(
+    chain: &str,
+    program: &str,
+    (place_args, maps): (&PlaceArgs, &ReuseArgs),
+    printer: Printer,
+) -> Result<u8> {
     let (session, chain) = open(chain)?;
-    let (object, name) = load::split(program)?;
+    let (path, name) = load::split(program)?;
+    let mut revision = 0;
+    let loads = Loads::new(session.dir(), path, &[name], |object, hash| {
+        let (at, mut all) = chain.shared_maps(hash)?;
+        revision = at;
+        if maps.own_maps {
+            all.clear();
+        }
+        for given in &maps.map {
+            let (name, map) = given_map(session.dir(), object, given, printer)?;
+            all.retain(|(known, _)| *known != name);
+            all.push((name, map));
+        }
+        Ok(all)
+    })?;
     let graph = chain.graph()?;
-    let place = place(&graph, args, None)?;
-    let loads = Loads::new(session.dir(), object, &[name])?;
+    let place = place(&graph, place_args, None)?;
     let edit = Edit::Add { program: loads.program(name)?, place };
-    let (_, added) = chain.transaction(graph.revision(), &[edit]).map_err(failed)?;
+    let noted = if maps.own_maps { Vec::new() } else { vec![loads.noted()] };
+    let (_, added) = chain.transaction_of(revision, &[edit], &noted).map_err(failed)?;
     for node in added {
         printer.note(&format!("node {node}"));
     }
     Ok(0)
+}
+
+/// Opens the map of `--map NAME=MAP`, which is one of the directory.
+fn given_map(
+    dir: &Dir,
+    object: &Object,
+    given: &str,
+    printer: Printer,
+) -> Result<(String, Arc<Map>)> {
+    let (name, map) = given.split_once('=').ok_or_else(|| {
+        Failure::environment(format!("--map: `{given}` is not `NAME=MAP`"))
+            .hint("give the map's name in the object, and the id, name or pin of another one")
+    })?;
+    if !object.maps.iter().any(|m| m.name == name) {
+        let names: Vec<String> = object.maps.iter().map(|m| format!("`{}`", m.name)).collect();
+        return Err(Failure::failed(format!("--map: the object has no map `{name}`"))
+            .hint(format!("it has {}", names.join(", "))));
+    }
+    let found = find::find(dir, map, Access::ReadWrite, printer)?;
+    // By its id, as programs name it: a pin leads to the same file.
+    let id = found.id();
+    let path = dir.object(Kind::Map, id);
+    match Map::open(&path, Access::ReadWrite) {
+        Ok(own) if own.generation() == found.generation() => Ok((name.to_owned(), Arc::new(own))),
+        _ => Err(Failure::failed(format!("--map: map {id} is not of this skep directory"))),
+    }
 }
 
 /// Takes a program out.

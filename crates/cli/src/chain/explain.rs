@@ -1,20 +1,22 @@
-//! Chains tried: the way of a packet, and what it takes.
+//! The way of packets through a chain.
 
 use std::path::Path;
 
 use serde_json::{Value as Json, json};
 use skep::Session;
-use skep::chain::{Chain, ChainRunner, Count, Explained, Graph, Stats, To, picture, verdicts};
-use skep::test_run::{Engine, Input};
+use skep::chain::{Chain, Explained, Graph, Stats, To, verdicts};
+use skep::test_run::Input;
 
 use super::file::Plan;
 use super::load::Loads;
-use super::{failed, open, show};
-use crate::args::{BenchArgs, EngineName, ExplainArgs};
-use crate::failure::Result;
+use super::{captured, failed, open, show};
+use crate::args::ExplainArgs;
+use crate::failure::{Failure, Result};
 use crate::printer::{Output, Printer};
-use crate::units;
 use crate::value::hex;
+
+/// Bytes of the header that a packet has at least.
+const ETHERNET: usize = 14;
 
 /// A chain to be run, and what keeps it.
 pub struct Opened {
@@ -38,21 +40,30 @@ pub fn chain(text: &str) -> Result<Opened> {
 
 /// Shows the way of each packet.
 pub fn explain(args: &ExplainArgs, printer: Printer) -> Result<u8> {
-    let packets = crate::prog::read_all(&args.data_in)?;
+    let packets = match &args.input {
+        Some(port) => captured::numbered(port, &args.packet)?,
+        None => (1..).zip(crate::prog::read_all(&args.data_in)?).collect(),
+    };
     let opened = chain(&args.chain)?;
     let mut runner = opened.chain.runner().map_err(failed)?;
     let mut all = Vec::new();
-    for packet in &packets {
-        all.push(runner.explain(&Input::data(packet)).map_err(failed)?);
+    for (number, packet) in &packets {
+        if packet.len() < ETHERNET {
+            let length = packet.len();
+            return Err(Failure::failed(format!(
+                "packet {number} has {length} bytes, and an Ethernet header alone {ETHERNET}"
+            )));
+        }
+        all.push((*number, runner.explain(&Input::data(packet)).map_err(failed)?));
     }
     if args.format.json {
         printer.json(Output::Stdout, &all.iter().map(json_of).collect::<Json>())?;
         return Ok(0);
     }
     printer.data(Output::Stdout, |out| {
-        for (n, told) in all.iter().enumerate() {
+        for (number, told) in &all {
             let verdict = verdicts::name(told.outcome.retval);
-            writeln!(out, "packet {}  {verdict}", n + 1)?;
+            writeln!(out, "packet {number}  {verdict}")?;
             told.visits.iter().try_for_each(|visit| {
                 let to = match visit.to {
                     _ if visit.refused => "used up".to_owned(),
@@ -78,7 +89,7 @@ pub fn explain(args: &ExplainArgs, printer: Printer) -> Result<u8> {
     Ok(0)
 }
 
-fn json_of(told: &Explained) -> Json {
+fn json_of((number, told): &(u64, Explained)) -> Json {
     let visits = told.visits.iter().map(|v| {
         let changes = v
             .changes
@@ -91,47 +102,10 @@ fn json_of(told: &Explained) -> Json {
         })
     });
     json!({
-        "verdict": verdicts::name(told.outcome.retval),
+        "packet": number, "verdict": verdicts::name(told.outcome.retval),
         "data_out": told.outcome.data_out.as_ref().map(|d| hex(d)),
         "path": visits.collect::<Json>(),
     })
-}
-
-/// Measures a chain: without counting, counting, and with the time of each program.
-pub fn bench(args: &BenchArgs, printer: Printer) -> Result<u8> {
-    let packets = crate::prog::read_all(std::slice::from_ref(&args.data_in))?;
-    let packet = packets.first().map(Vec::as_slice).unwrap_or_default();
-    let opened = chain(&args.chain)?;
-    let engine = match args.engine {
-        EngineName::Jit => Engine::Jit,
-        EngineName::Interp => Engine::Interp,
-    };
-    let run = |count: Count| -> Result<(u64, u32, ChainRunner)> {
-        let mut runner = opened.chain.runner_with(engine, count).map_err(failed)?;
-        let input = Input { repeat: args.repeat, ..Input::data(packet) };
-        let done = runner.test_run(&input).map_err(failed)?;
-        Ok((done.duration_ns, done.retval, runner))
-    };
-    let (bare, verdict, _) = run(Count::Off)?;
-    let (counted, _, _) = run(Count::Runs)?;
-    let (timed, _, mut runner) = run(Count::Timed)?;
-    let (stats, graph) = (runner.stats(), runner.graph().clone());
-    if args.format.json {
-        let result = json!({
-            "runs": args.repeat, "verdict": verdicts::name(verdict), "ns": bare,
-            "counted_ns": counted, "timed_ns": timed, "nodes": nodes(&graph, &stats),
-            "edges": edges(&stats),
-        });
-        printer.json(Output::Stdout, &result)?;
-        return Ok(0);
-    }
-    printer.data(Output::Stdout, |out| {
-        let [bare, counted, timed] = [bare, counted, timed].map(units::time);
-        writeln!(out, "{} runs  {}", args.repeat, verdicts::name(verdict))?;
-        writeln!(out, "{bare} a run, {counted} counting, {timed} with the time of each program")?;
-        out.write_all(picture::text(&graph, Some(&stats)).as_bytes())
-    })?;
-    Ok(0)
 }
 
 /// What was counted of each node.

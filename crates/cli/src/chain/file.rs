@@ -115,7 +115,8 @@ impl Plan {
         });
         let graph = self.graph(&programs, about.collect())?;
         let chain = Chain::create(session, name, ProgramType::Xdp).map_err(failed)?;
-        let done = chain.transaction(0, &edits(&graph)).map_err(failed);
+        let noted: Vec<_> = loads.iter().map(Loads::noted).collect();
+        let done = chain.transaction_of(0, &edits(&graph), &noted).map_err(failed);
         if let Err(e) = done {
             drop(chain.delete());
             return Err(e);
@@ -190,7 +191,7 @@ impl Plan {
         for path in &paths {
             let names: Vec<&str> =
                 all.iter().filter(|p| p.object == **path).map(|p| p.program.as_str()).collect();
-            loads.push(Loads::new(session.dir(), path, &names)?);
+            loads.push(Loads::new(session.dir(), path, &names, |_, _| Ok(Vec::new()))?);
         }
         let mut programs = Vec::new();
         for program in all {

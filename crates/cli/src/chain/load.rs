@@ -1,8 +1,11 @@
 //! Programs for chains, loaded into a session's directory.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use skep::chain::ObjectHash;
 use skep::load::{Loaded, Loader};
+use skep::maps::Map;
 use skep::object::Object;
 use skep::{Dir, chain};
 
@@ -17,17 +20,32 @@ pub struct Loads {
     /// The object as it was read.
     pub object: Object,
     loaded: Loaded,
+    hash: ObjectHash,
 }
 
+/// Maps by their names in an object.
+pub type Maps = Vec<(String, Arc<Map>)>;
+
 impl Loads {
-    /// Loads programs of one object, which share its maps.
-    pub fn new(dir: &Dir, path: &Path, programs: &[&str]) -> Result<Self> {
+    /// Loads programs of one object, which share its maps. `given` finds maps that are there already,
+    /// to be used in place of the object's.
+    pub fn new(
+        dir: &Dir,
+        path: &Path,
+        programs: &[&str],
+        given: impl FnOnce(&Object, ObjectHash) -> Result<Maps>,
+    ) -> Result<Self> {
+        let bytes = std::fs::read(path).unwrap_or_default();
+        let hash = ObjectHash::of(&bytes);
         let paths = [path.to_owned()];
         let objects = Objects::read(&paths, &ObjectArgs::default())?;
         let target = objects.target;
         let object = objects.all.into_iter().next();
         let object = object.ok_or_else(|| Failure::environment("no object"))?;
         let mut loader = Loader::new(dir).core_target(target.as_ref());
+        for (name, map) in given(&object, hash)? {
+            loader = loader.reuse_map(&name, map);
+        }
         for program in programs {
             let index = crate::prog::find(&object, path, program)?;
             let name = object.programs.get(index).map(|p| p.name.clone()).unwrap_or_default();
@@ -35,7 +53,12 @@ impl Loads {
         }
         let file = path.display().to_string();
         let loaded = loader.load(&object).map_err(|e| rejection::load_failure(e, &file))?;
-        Ok(Self { path: path.to_owned(), object, loaded })
+        Ok(Self { path: path.to_owned(), object, loaded, hash })
+    }
+
+    /// Returns what the chain notes of the object.
+    pub fn noted(&self) -> (ObjectHash, &Loaded) {
+        (self.hash, &self.loaded)
     }
 
     /// Tells whether this is the object of a file.

@@ -1,6 +1,8 @@
 //! `skep chain`: packet programs in sequence, made, changed, shown and tried.
 
 mod attach;
+mod bench;
+mod captured;
 mod change;
 mod explain;
 mod file;
@@ -23,7 +25,9 @@ pub fn run(command: &ChainCommand, printer: Printer) -> Result<u8> {
             Some(path) => file::create(name, path, printer),
             None => change::create(name, prog_type, printer),
         },
-        ChainCommand::Add { chain, program, place } => change::add(chain, program, place, printer),
+        ChainCommand::Add { chain, program, place, maps } => {
+            change::add(chain, program, (place, maps), printer)
+        }
         ChainCommand::Del { chain, node: None, .. } => change::delete(chain),
         ChainCommand::Del { chain, node: Some(node), bridge } => {
             change::remove(chain, *node, bridge, printer)
@@ -47,7 +51,7 @@ pub fn run(command: &ChainCommand, printer: Printer) -> Result<u8> {
         ChainCommand::Unpin { chain } => Ok(open(chain)?.1.unpin().map(|()| 0)?),
         ChainCommand::Run(args) => run::run(args, printer),
         ChainCommand::Explain(args) => explain::explain(args, printer),
-        ChainCommand::Bench(args) => explain::bench(args, printer),
+        ChainCommand::Bench(args) => bench::bench(args, printer),
     }
 }
 

@@ -11,7 +11,7 @@ mod csv;
 mod destination;
 mod dump;
 mod filter;
-mod find;
+pub mod find;
 mod from_json;
 mod input;
 mod layout;

@@ -35,6 +35,7 @@ pub fn to_spec(graph: &Graph, prog_type: ProgramType) -> stored::ChainSpec {
         aborts: exhausted == Exhausted::Abort,
         empty,
         nodes: nodes.into_iter().map(node).collect(),
+        objects: Vec::new(),
     }
 }
 

@@ -35,6 +35,7 @@ pub mod kernel;
 pub mod picture;
 mod run_config;
 mod runner;
+mod shared;
 
 use std::sync::Arc;
 
@@ -43,6 +44,7 @@ use skep_store::chain::ChainFile;
 use skep_store::dir::{Dir, Kind};
 use skep_store::prog::{Program as StoredProgram, ProgramFile};
 
+use crate::load::Loaded;
 use crate::loaded::Program;
 use crate::session::{Place as Directory, Session};
 
@@ -50,6 +52,7 @@ pub use error::ChainError;
 pub use explain::{Change, Explained, Visit};
 pub use run_config::run_config;
 pub use runner::ChainRunner;
+pub use shared::ObjectHash;
 pub use skep_net::chain::{
     BUDGET, Bridge, Edge, EdgeKey, EdgeStats, Edit, EditError, Exhausted, Graph, Node, NodeId,
     NodeStats, Place, ProgramRef, Stats, To, UnknownVerdict, Verdicts, mprog, priority, seed,
@@ -142,8 +145,23 @@ impl Chain {
     /// # Errors
     /// When an edit cannot be done, somebody else changed the chain, or the file cannot be written.
     pub fn transaction(&self, revision: u64, edits: &[Edit]) -> Result<(Graph, Vec<NodeId>)> {
-        self.file.change(|spec| {
+        self.transaction_of(revision, edits, &[])
+    }
+
+    /// Does the same, and notes which objects the programs come from, so that programs that are
+    /// added later can share their maps ([`Chain::shared_maps`]).
+    ///
+    /// # Errors
+    /// As [`Chain::transaction`].
+    pub fn transaction_of(
+        &self,
+        revision: u64,
+        edits: &[Edit],
+        loaded: &[(ObjectHash, &Loaded)],
+    ) -> Result<(Graph, Vec<NodeId>)> {
+        self.file.change(|mut spec| {
             let prog_type = spec.prog_type;
+            let objects = std::mem::take(&mut spec.objects);
             let graph = convert::to_graph(spec)?;
             for edit in edits {
                 let (Edit::Add { program, .. } | Edit::Replace { program, .. }) = edit else {
@@ -156,7 +174,9 @@ impl Chain {
                 }
             }
             let (graph, added) = graph.transaction(revision, edits)?;
-            Ok((Some(convert::to_spec(&graph, prog_type)), (graph, added)))
+            let mut spec = convert::to_spec(&graph, prog_type);
+            spec.objects = shared::objects(objects, loaded, &graph);
+            Ok((Some(spec), (graph, added)))
         })?
     }
 

@@ -20,6 +20,16 @@ pub enum LoadError {
         /// Why.
         source: MapError,
     },
+    /// A map that is there already cannot be the one that the object wants.
+    #[error("map `{name}` cannot be map {id}: {why}")]
+    Reuse {
+        /// The map as the object calls it.
+        name: String,
+        /// The map that is there.
+        id: u32,
+        /// What is wrong with it.
+        why: &'static str,
+    },
     /// A program's references cannot be resolved.
     #[error(transparent)]
     Link(#[from] LinkError),

@@ -19,6 +19,12 @@ pub struct LoadedMap {
     pub map: Arc<Map>,
 }
 
+impl LoadedMap {
+    pub(super) fn new(spec: &MapSpec, map: Arc<Map>) -> Self {
+        Self { name: spec.name.clone(), spec: spec.clone(), map }
+    }
+}
+
 /// A loaded program.
 #[derive(Debug)]
 pub struct LoadedProgram {

@@ -4,6 +4,7 @@ pub mod definition;
 pub mod error;
 pub(crate) mod instructions;
 mod loaded;
+mod reuse;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -33,6 +34,7 @@ pub struct Loader<'a> {
     catalog: Option<&'a Catalog>,
     patterns: Vec<(String, String)>,
     exclude: Vec<String>,
+    reused: HashMap<String, Arc<Map>>,
 }
 
 impl<'a> Loader<'a> {
@@ -48,7 +50,17 @@ impl<'a> Loader<'a> {
             catalog: None,
             patterns: Vec::new(),
             exclude: Vec::new(),
+            reused: HashMap::new(),
         }
+    }
+
+    /// Takes a map that is there already, of this directory, in place of one of the object (libbpf:
+    /// `bpf_map__reuse_fd`). It must be as the object defines it; its contents stay. Names that the
+    /// object does not have are ignored.
+    #[must_use]
+    pub fn reuse_map(mut self, name: &str, map: Arc<Map>) -> Self {
+        self.reused.insert(name.to_owned(), map);
+        self
     }
 
     /// Loads this program, whether the object asks for it or not, and no others but those given
@@ -119,7 +131,13 @@ impl<'a> Loader<'a> {
             Asked { catalog: self.catalog, patterns: &self.patterns, exclude: &self.exclude };
         let functions = proofs.functions(&asked, &verified)?;
         let needed = needed(object, &verified);
-        check_maps(object, &needed, |spec| self.definition(spec, object.btf.as_deref(), 0))?;
+        let types = object.btf.as_deref();
+        check_maps(object, &needed, |spec| self.definition(spec, types, 0))?;
+        for (spec, _) in object.maps.iter().zip(&needed).filter(|(_, needed)| **needed) {
+            if let Some(map) = self.reused.get(&spec.name) {
+                reuse::check(spec, types, &self.definition(spec, types, 0), map)?;
+            }
+        }
         let btf_id = match &object.btf {
             Some(btf) => crate::btf::store(self.dir, btf)?,
             None => 0,
@@ -128,7 +146,10 @@ impl<'a> Loader<'a> {
         let mut maps = Vec::new();
         for (spec, needed) in object.maps.iter().zip(needed) {
             maps.push(if needed {
-                Some(self.create(spec, object.btf.as_deref(), btf_id)?)
+                Some(match self.reused.get(&spec.name) {
+                    Some(map) => LoadedMap::new(spec, Arc::clone(map)),
+                    None => self.create(spec, types, btf_id)?,
+                })
             } else {
                 None
             });
@@ -145,7 +166,8 @@ impl<'a> Loader<'a> {
                 .store(self.dir)?;
             programs.push(LoadedProgram { file, target: program.target.clone(), functions });
         }
-        initialize(object, &maps, &programs)?;
+        let is_new = |name: &str| !self.reused.contains_key(name);
+        initialize(object, &maps, &programs, is_new)?;
         Ok(Loaded { programs, maps: maps.into_iter().flatten().collect() })
     }
 
@@ -199,19 +221,20 @@ impl<'a> Loader<'a> {
         if spec.frozen {
             map.freeze().map_err(err)?;
         }
-        Ok(LoadedMap { name: spec.name.clone(), spec: spec.clone(), map: Arc::new(map) })
+        Ok(LoadedMap::new(spec, Arc::new(map)))
     }
 }
 
-/// Puts maps into maps of maps and programs into program arrays, as their definitions say. A
+/// Puts maps into new maps of maps and programs into new program arrays, as their definitions say. A
 /// program that was not asked for leaves its slot empty.
 fn initialize(
     object: &Object,
     maps: &[Option<LoadedMap>],
     programs: &[LoadedProgram],
+    is_new: impl Fn(&str) -> bool,
 ) -> Result<(), LoadError> {
     for (spec, loaded) in object.maps.iter().zip(maps) {
-        let Some(loaded) = loaded else { continue };
+        let Some(loaded) = loaded.as_ref().filter(|_| is_new(&spec.name)) else { continue };
         for (slot, value) in &spec.values {
             let id = match value {
                 InnerValue::Map(index) => {
