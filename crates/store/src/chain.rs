@@ -141,7 +141,7 @@ fn decode_objects(bytes: &[u8]) -> Result<Vec<SharedObject>, WireError> {
 }
 
 impl ChainSpec {
-    /// Makes the record of a chain file.
+    /// Writes the graph; not the objects.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
@@ -164,7 +164,7 @@ impl ChainSpec {
         w.finish()
     }
 
-    /// Reads what [`ChainSpec::encode`] made.
+    /// Reads what [`ChainSpec::encode`] wrote.
     ///
     /// # Errors
     /// What the record should have had, and where.

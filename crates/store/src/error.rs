@@ -10,4 +10,12 @@ pub enum Error {
     /// A program or link file cannot be used.
     #[error(transparent)]
     Record(#[from] crate::record::RecordError),
+    /// A map that skep keeps its own numbers in cannot be made.
+    #[error("the map `{name}` cannot be created: {source}")]
+    OwnMap {
+        /// Its name.
+        name: String,
+        /// Why.
+        source: skep_maps::MapError,
+    },
 }

@@ -10,12 +10,14 @@
 pub mod btf;
 pub mod chain;
 mod collect;
+pub mod counters;
 pub mod dir;
 mod error;
 pub mod link;
 pub mod prog;
 pub mod record;
 pub mod wire;
+pub mod words;
 
 pub use dir::{Dir, DirError};
 pub use error::Error;

@@ -6,6 +6,7 @@ mod captured;
 mod change;
 mod explain;
 mod file;
+mod live;
 mod load;
 mod run;
 mod show;

@@ -8,6 +8,7 @@ use skep::test_run::Engine;
 
 use super::explain::{chain, edges, nodes};
 use super::failed;
+use super::live::Live;
 use crate::args::{ChainRunArgs, EngineName};
 use crate::failure::{FAILED, Failure, Result};
 use crate::printer::{Output, Printer};
@@ -26,12 +27,15 @@ pub fn run(args: &ChainRunArgs, printer: Printer) -> Result<u8> {
     };
     let count = if args.time { Count::Timed } else { Count::Runs };
     let mut runner = opened.chain.runner_with(engine, count).map_err(failed)?;
+    runner.publish().map_err(failed)?;
     let (mut source, mut outputs) = packets::ports(&args.packets, input)?;
     let stop = packets::stop_flag()?;
     let until =
         Until { packets: args.packets.packets, time: args.packets.duration, stop: Some(&stop) };
     let started = Instant::now();
+    let live = Live::start(opened.chain.clone(), printer);
     let pumped = runner.pump(&mut *source, &mut outputs, &until);
+    drop(live);
     let took = started.elapsed();
     let (stats, failure) = match pumped {
         Ok(stats) => (stats, None),

@@ -2,8 +2,9 @@
 
 use serde_json::{Value as Json, json};
 use skep::Session;
-use skep::chain::{Chain, Exhausted, Graph, To, picture, verdicts};
+use skep::chain::{Chain, Exhausted, Graph, Stats, To, picture, verdicts};
 
+use super::explain::{edges, nodes};
 use super::open;
 use crate::directory;
 use crate::failure::Result;
@@ -39,14 +40,24 @@ pub fn show(chain: &str, [is_json, dot, svg]: [bool; 3], printer: Printer) -> Re
     let (_, chain) = open(chain)?;
     let graph = chain.graph()?;
     let kind = chain.prog_type()?.name();
+    let running = chain.running()?;
+    let mut sum = Stats::default();
+    running.iter().for_each(|r| sum.merge(&r.stats));
+    let stats = Some(&sum).filter(|_| !running.is_empty());
     if is_json {
-        printer.json(Output::Stdout, &describe(&chain, kind, &graph))?;
+        let mut all = describe(&chain, kind, &graph);
+        if let Some(stats) = stats {
+            let threads = running.iter().map(|r| json!({"pid": r.process, "revision": r.revision}));
+            all["running"] = threads.collect();
+            all["counted"] = json!({"nodes": nodes(&graph, stats), "edges": edges(stats)});
+        }
+        printer.json(Output::Stdout, &all)?;
         return Ok(0);
     }
     let text = if dot {
-        picture::dot(&graph, None)
+        picture::dot(&graph, stats)
     } else if svg {
-        picture::svg(&graph, None)
+        picture::svg(&graph, stats)
     } else {
         let (id, name, revision) = (chain.id(), chain.name(), graph.revision());
         let budget = match graph.exhausted() {
@@ -54,7 +65,11 @@ pub fn show(chain: &str, [is_json, dot, svg]: [bool; 3], printer: Printer) -> Re
             _ => format!("{} programs", graph.budget()),
         };
         let head = format!("chain {id}  {name}  {kind}  revision {revision}  at most {budget}\n");
-        head + &picture::text(&graph, None)
+        let threads = running.iter().map(|r| match r.revision == revision {
+            true => format!("running in process {}\n", r.process),
+            false => format!("running in process {}, at revision {}\n", r.process, r.revision),
+        });
+        head + &threads.collect::<String>() + &picture::text(&graph, stats)
     };
     printer.data(Output::Stdout, |out| out.write_all(text.as_bytes()))?;
     Ok(0)

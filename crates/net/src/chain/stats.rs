@@ -107,6 +107,54 @@ impl Stats {
         }
     }
 
+    /// Writes all as words, for [`Stats::from_words`] of the same version.
+    #[must_use]
+    pub fn to_words(&self) -> Vec<u64> {
+        let mut words = vec![self.nodes.len() as u64];
+        for (id, node) in &self.nodes {
+            words.push(u64::from(id.0));
+            words.extend(node.by_slot);
+            words.extend([node.bytes, node.ns]);
+        }
+        for ((from, on, to), edge) in &self.edges {
+            let (kind, value) = match to {
+                To::Keep => (0, 0),
+                To::Node(id) => (1, id.0),
+                To::End(verdict) => (2, *verdict),
+            };
+            let to = kind << 32 | u64::from(value);
+            words.extend([u64::from(from.0), on.bits(), to, edge.taken, edge.refused]);
+        }
+        words
+    }
+
+    /// Reads words; `None` when they are not what [`Stats::to_words`] writes.
+    #[must_use]
+    pub fn from_words(words: &[u64]) -> Option<Self> {
+        let id = |word: u64| u32::try_from(word).ok().map(NodeId);
+        let (count, rest) = words.split_first()?;
+        let nodes = usize::try_from(*count).ok()?.checked_mul(SLOTS + 3)?;
+        let (nodes, edges) = rest.split_at_checked(nodes)?;
+        let mut stats = Self::default();
+        for node in nodes.chunks_exact(SLOTS + 3) {
+            let [number, slots @ .., bytes, ns] = node else { return None };
+            let by_slot = slots.try_into().ok()?;
+            stats.nodes.insert(id(*number)?, NodeStats { by_slot, bytes: *bytes, ns: *ns });
+        }
+        let (edges, []) = edges.as_chunks::<5>() else { return None };
+        for [from, on, to, taken, refused] in edges {
+            let to = match (to >> 32, *to as u32) {
+                (0, _) => To::Keep,
+                (1, node) => To::Node(NodeId(node)),
+                (2, verdict) => To::End(verdict),
+                _ => return None,
+            };
+            let key = (id(*from)?, Verdicts::from_bits(*on)?, to);
+            stats.edges.push((key, EdgeStats { taken: *taken, refused: *refused }));
+        }
+        Some(stats)
+    }
+
     /// Adds what others counted.
     pub fn merge(&mut self, other: &Self) {
         for (id, node) in &other.nodes {
@@ -123,6 +171,35 @@ impl Stats {
                 }
                 None => self.edges.push((*key, *edge)),
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_come_back_from_their_words_and_others_are_refused() {
+        let mut stats = Stats::default();
+        for id in [3, 9] {
+            let mut node = NodeStats { bytes: 1 << 40, ns: 7, ..NodeStats::default() };
+            node.by_slot.iter_mut().enumerate().for_each(|(n, count)| *count = n as u64);
+            stats.nodes.insert(NodeId(id), node);
+        }
+        for to in [To::Keep, To::Node(NodeId(9)), To::End(u32::MAX)] {
+            let edge = EdgeStats { taken: 5, refused: 6 };
+            stats.edges.push(((NodeId(3), Verdicts::ANY, to), edge));
+        }
+        let words = stats.to_words();
+        assert_eq!(Stats::from_words(&words), Some(stats));
+        for len in (0..words.len()).filter(|len| *len < 75 || (len - 75) % 5 != 0) {
+            assert_eq!(Stats::from_words(&words[..len]), None, "{len} words");
+        }
+        for (at, bad) in [(0, u64::MAX), (1, 1 << 32), (76, 1 << 50), (77, 3 << 32)] {
+            let mut words = words.clone();
+            words[at] = bad;
+            assert_eq!(Stats::from_words(&words), None, "word {at}");
         }
     }
 }

@@ -28,10 +28,13 @@
 //! # }
 //! ```
 
+mod compiled;
 mod convert;
+mod counted;
 pub(crate) mod error;
 mod explain;
 pub mod kernel;
+mod once;
 pub mod picture;
 mod run_config;
 mod runner;
@@ -48,6 +51,7 @@ use crate::load::Loaded;
 use crate::loaded::Program;
 use crate::session::{Place as Directory, Session};
 
+pub use counted::Running;
 pub use error::ChainError;
 pub use explain::{Change, Explained, Visit};
 pub use run_config::run_config;
@@ -64,7 +68,7 @@ type Result<T, E = ChainError> = std::result::Result<T, E>;
 
 /// A chain of a directory. Dropping it leaves the chain to whoever else uses it; one without a pin
 /// goes with the last user.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Chain {
     place: Directory,
     file: Arc<ChainFile>,
@@ -237,7 +241,8 @@ impl Chain {
         engine: crate::test_run::Engine,
         count: Count,
     ) -> Result<ChainRunner> {
-        ChainRunner::open(&self.place.dir, &self.file, engine, count)
+        let origin: Arc<ChainFile> = Arc::clone(&self.file);
+        ChainRunner::open(&self.place.dir, origin, engine, count)
     }
 
     /// Gives the chain a pin of its name, so that it stays when nobody uses it; below `pins/chains`.

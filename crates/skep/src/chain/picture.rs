@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use super::{Edge, EdgeStats, Graph, NodeId, Stats, To, Verdicts, verdicts};
+use super::{Edge, EdgeStats, Graph, NodeId, NodeStats, Stats, To, Verdicts, verdicts};
 
 /// What an edge says.
 fn label(on: Verdicts, edge: Edge) -> String {
@@ -15,18 +15,39 @@ fn of_edge(stats: Option<&Stats>, from: NodeId, on: Verdicts, to: To) -> Option<
     Some(*counted)
 }
 
-/// A node's number, program and counts.
-fn node_text(graph: &Graph, stats: Option<&Stats>, id: NodeId) -> String {
+/// A node's number and program, and what it cost: runs, bytes and time, then verdicts.
+fn node_lines(graph: &Graph, stats: Option<&Stats>, id: NodeId) -> Vec<String> {
     let name = graph.node(id).map_or("?", |n| n.program.name.as_str());
-    let mut text = format!("{id} {name}");
-    if let Some(counted) = stats.and_then(|s| s.nodes.get(&id)) {
-        let _ = write!(text, "  {} runs", counted.runs());
-        if counted.ns > 0 {
-            let each = counted.ns as f64 / counted.runs().max(1) as f64;
-            let _ = write!(text, ", {each:.1} ns each");
-        }
+    let mut lines = vec![format!("{id} {name}")];
+    let Some(stats) = stats else { return lines };
+    let none = NodeStats::default();
+    let counted = stats.nodes.get(&id).unwrap_or(&none);
+    let mut cost = format!("{} runs, {} bytes", counted.runs(), counted.bytes);
+    if counted.ns > 0 {
+        let each = counted.ns as f64 / counted.runs().max(1) as f64;
+        let _ = write!(cost, ", {each:.1} ns each");
     }
-    text
+    lines.push(cost);
+    let verdicts: Vec<String> =
+        counted.verdicts().into_iter().map(|(name, n)| format!("{name} {n}")).collect();
+    if !verdicts.is_empty() {
+        lines.push(verdicts.join(", "));
+    }
+    lines
+}
+
+/// The same in one line.
+fn node_text(graph: &Graph, stats: Option<&Stats>, id: NodeId) -> String {
+    node_lines(graph, stats, id).join("  ")
+}
+
+/// How often an edge was used.
+fn edge_text(counted: Option<EdgeStats>) -> String {
+    match counted {
+        None => String::new(),
+        Some(EdgeStats { taken, refused: 0 }) => format!(" [{taken}]"),
+        Some(EdgeStats { taken, refused }) => format!(" [{taken}, {refused} refused]"),
+    }
 }
 
 fn target_text(to: To) -> String {
@@ -51,8 +72,7 @@ pub fn text(graph: &Graph, stats: Option<&Stats>) -> String {
         seen.insert(id);
         for (on, edge) in graph.node(id).map(|n| n.edges()).unwrap_or_default() {
             let indent = "    ".repeat(depth);
-            let times = of_edge(stats, id, on, edge.to)
-                .map_or(String::new(), |counted| format!(" [{}]", counted.taken));
+            let times = edge_text(of_edge(stats, id, on, edge.to));
             let _ = write!(out, "{indent}└ {}{times} → ", label(on, edge));
             match edge.to {
                 To::Node(next) if !seen.contains(&next) => {
@@ -90,13 +110,11 @@ pub fn dot(graph: &Graph, stats: Option<&Stats>) -> String {
     let quoted = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"");
     let mut out = String::from("digraph chain {\n    rankdir=LR;\n    node [shape=box];\n");
     for (id, node) in graph.nodes() {
-        let text = quoted(&node_text(graph, stats, id));
+        let text = quoted(&node_lines(graph, stats, id).join("\n")).replace('\n', "\\n");
         let _ = writeln!(out, "    n{id} [label=\"{text}\"];");
         for (on, edge) in node.edges() {
-            let mut text = quoted(&label(on, edge));
-            if let Some(counted) = of_edge(stats, id, on, edge.to) {
-                let _ = write!(text, "\\n{}", counted.taken);
-            }
+            let counted = edge_text(of_edge(stats, id, on, edge.to));
+            let text = quoted(&format!("{}{counted}", label(on, edge)));
             let to = match edge.to {
                 To::Node(next) => format!("n{next}"),
                 other => {
@@ -118,6 +136,7 @@ pub fn dot(graph: &Graph, stats: Option<&Stats>) -> String {
 /// Sizes of the drawing.
 const BOX: (usize, usize) = (260, 36);
 const GAP: (usize, usize) = (150, 34);
+const LINE: usize = 16;
 
 /// Draws a chain as an SVG: nodes in columns, by the fewest edges that lead there.
 #[must_use]
@@ -125,6 +144,8 @@ pub fn svg(graph: &Graph, stats: Option<&Stats>) -> String {
     let escaped = |text: &str| {
         text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
     };
+    // Lines of what a node cost are longer and more than those of its name.
+    let room = if stats.is_some() { (340, BOX.1 + 2 * LINE) } else { BOX };
     let mut columns: Vec<Vec<NodeId>> = Vec::new();
     let mut placed = BTreeSet::new();
     let mut column: Vec<NodeId> = graph.entry().into_iter().collect();
@@ -143,32 +164,31 @@ pub fn svg(graph: &Graph, stats: Option<&Stats>) -> String {
     let place = |id: NodeId| {
         columns.iter().enumerate().find_map(|(x, rows)| {
             let y = rows.iter().position(|n| *n == id)?;
-            Some((20 + x * (BOX.0 + GAP.0), 20 + y * (BOX.1 + GAP.1) * 2))
+            Some((20 + x * (room.0 + GAP.0), 20 + y * (room.1 + GAP.1) * 2))
         })
     };
     let (mut lines, mut boxes, mut height) = (String::new(), String::new(), 0);
     for (id, node) in graph.nodes() {
         let Some((x, y)) = place(id) else { continue };
-        let text = escaped(&node_text(graph, stats, id));
         let _ = writeln!(
             boxes,
             "<rect x=\"{x}\" y=\"{y}\" width=\"{}\" height=\"{}\" rx=\"4\" fill=\"white\" \
-             stroke=\"black\"/>\n<text x=\"{}\" y=\"{}\">{text}</text>",
-            BOX.0,
-            BOX.1,
-            x + 8,
-            y + 23
+             stroke=\"black\"/>",
+            room.0, room.1
         );
-        height = height.max(y + 2 * (BOX.1 + GAP.1));
+        for (n, line) in node_lines(graph, stats, id).iter().enumerate() {
+            let (x, y, text) = (x + 8, y + 23 + n * LINE, escaped(line));
+            let _ = writeln!(boxes, "<text x=\"{x}\" y=\"{y}\">{text}</text>");
+        }
+        height = height.max(y + 2 * (room.1 + GAP.1));
         for (n, (on, edge)) in node.edges().into_iter().enumerate() {
-            let counted = of_edge(stats, id, on, edge.to);
-            let counted = counted.map_or(String::new(), |c| format!(" [{}]", c.taken));
+            let counted = edge_text(of_edge(stats, id, on, edge.to));
             let text = escaped(&format!("{}{counted}", label(on, edge)));
-            let (from_x, from_y) = (x + BOX.0, y + BOX.1 / 2);
+            let (from_x, from_y) = (x + room.0, y + room.1 / 2);
             match edge.to {
                 To::Node(next) => {
                     let Some((to_x, to_y)) = place(next) else { continue };
-                    let to_y = to_y + BOX.1 / 2;
+                    let to_y = to_y + room.1 / 2;
                     let _ = writeln!(
                         lines,
                         "<path d=\"M{from_x} {from_y} C{} {from_y} {} {to_y} {to_x} {to_y}\" \
@@ -181,7 +201,7 @@ pub fn svg(graph: &Graph, stats: Option<&Stats>) -> String {
                     );
                 }
                 end => {
-                    let y = y + BOX.1 + 14 * (n + 1);
+                    let y = y + room.1 + 14 * (n + 1);
                     height = height.max(y + 20);
                     let end = escaped(&target_text(end));
                     let _ = writeln!(boxes, "<text x=\"{}\" y=\"{y}\">{text}: {end}</text>", x + 8);
@@ -189,7 +209,7 @@ pub fn svg(graph: &Graph, stats: Option<&Stats>) -> String {
             }
         }
     }
-    let width = 40 + columns.len().max(1) * (BOX.0 + GAP.0);
+    let width = 40 + columns.len().max(1) * (room.0 + GAP.0);
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{}\" \
          font-family=\"monospace\" font-size=\"12\">\n<defs><marker id=\"arrow\" \

@@ -2,8 +2,9 @@
 
 use std::sync::atomic::AtomicU64;
 
-use skep_isa::ShapeKind;
 use skep_maps::Map;
+
+use crate::words;
 
 /// [`ON`] or [`OFF`].
 pub const STATE: u32 = 0;
@@ -34,21 +35,11 @@ pub const OFF: u64 = 2;
 
 /// Tells whether a map is what a link's control map must be.
 pub fn is_control_map(map: &Map) -> bool {
-    let shape = map.shape();
-    matches!(shape.kind, ShapeKind::Array)
-        && shape.stride == 8
-        && shape.entries >= WORDS
-        && map.file().writable()
+    words::is_array(map, WORDS)
 }
 
 /// Finds a word of a link's control map.
+#[expect(clippy::indexing_slicing, reason = "a control map has all of its words")]
 pub fn word(map: &Map, word: u32) -> &AtomicU64 {
-    let shape = map.shape();
-    assert!(
-        word < shape.entries && shape.stride == 8,
-        "a control map is an array of eight-byte words"
-    );
-    // SAFETY: the word lies in the map's mapping (checked above), is aligned, and is only ever used
-    // as an atomic.
-    unsafe { &*((shape.base + u64::from(word) * shape.stride) as *const AtomicU64) }
+    &words::of(map)[word as usize]
 }
