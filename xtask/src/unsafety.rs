@@ -47,8 +47,11 @@ const CRATES: &[(&str, Policy)] = &[
             "user_ringbuf.rs",
         ]),
     ),
-    // Structs with addresses: for the kernel, from the dynamic linker, from C.
-    ("crates/proc", Policy::Leaves(&["ioctl.rs", "loader.rs", "procmap_query.rs"])),
+    // Structs with addresses: for the kernel, from the dynamic linker, from C; files that are mapped.
+    (
+        "crates/proc",
+        Policy::Leaves(&["ioctl.rs", "loader.rs", "procmap_query.rs", "symbolize/image.rs"]),
+    ),
     (
         "crates/cli",
         Policy::Leaves(&[

@@ -33,6 +33,7 @@ mod running;
 mod signals;
 mod sites;
 mod stats;
+mod symbolize;
 mod trace;
 mod units;
 mod unmatched;
@@ -58,6 +59,8 @@ fn main() -> ExitCode {
         Command::Map(args) => map::run(&args.command, printer),
         Command::Chain(command) => chain::run(command, printer),
         Command::Vma(command) => vma::run(command, printer),
+        Command::Symbolize(args) => symbolize::run(args, printer),
+        Command::Addr2line(args) => symbolize::addr2line::run(args, printer),
         Command::Doctor(args) => doctor::run(args.json, printer),
     };
     match done {

@@ -182,7 +182,8 @@ fn name(vma: &Vma) -> Option<String> {
     vma.name.as_ref().map(|n| String::from_utf8_lossy(n).into_owned())
 }
 
-fn vma_json(vma: &Vma) -> Json {
+/// A mapping as JSON.
+pub fn vma_json(vma: &Vma) -> Json {
     json!({
         "start": format!("{:#x}", vma.start),
         "end": format!("{:#x}", vma.end),

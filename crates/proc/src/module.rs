@@ -190,6 +190,12 @@ impl Module {
         }
     }
 
+    /// Where the paths of the module's process start.
+    #[cfg(feature = "symbolize")]
+    pub(crate) fn root(&self) -> PathBuf {
+        self.origin.root()
+    }
+
     /// Reads the functions of the file, with the names of its debug file if there is one; see
     /// [`Elf::functions_at`].
     pub fn functions(&self) -> Result<Functions, ElfError> {

@@ -6,6 +6,7 @@ mod object;
 mod output;
 mod prog;
 mod run;
+mod symbolize;
 mod trace;
 mod vma;
 
@@ -23,6 +24,7 @@ pub use object::ObjectArgs;
 pub use output::JsonArgs;
 pub use prog::{EngineName, PacketArgs, ProgCommand, ProgDumpArgs, ProgRunArgs};
 pub use run::RunArgs;
+pub use symbolize::{Addr2lineArgs, SymbolizeArgs};
 pub use trace::{SortBy, TraceArgs};
 pub use vma::{TargetArgs, VmaCommand, address};
 
@@ -73,6 +75,12 @@ pub enum Command {
     /// Show what is mapped in a process, a core file or a recording
     #[command(subcommand)]
     Vma(VmaCommand),
+    /// Name addresses: functions, source lines, inlined functions
+    #[command(after_help = symbolize::HELP)]
+    Symbolize(SymbolizeArgs),
+    /// Print what binutils' `addr2line` prints, with its options
+    #[command(name = "addr2line")]
+    Addr2line(Addr2lineArgs),
     /// Check what works on this machine
     Doctor(JsonArgs),
 }

@@ -369,6 +369,15 @@ impl Elf {
         Functions::of(self, debug.as_ref().map(|(path, elf)| (path.as_path(), elf)))
     }
 
+    /// The whole image if it is in memory, else the file and its length.
+    #[cfg(feature = "symbolize")]
+    pub(crate) fn contents(&self) -> Result<&[u8], (&OwnedFd, u64)> {
+        match &self.source {
+            Source::Bytes(bytes) => Ok(bytes),
+            Source::File { fd, len } => Err((fd, *len)),
+        }
+    }
+
     /// Reads a part of the file.
     pub(crate) fn read(
         &self,

@@ -1,4 +1,38 @@
-//! Addresses to names.
+//! Addresses to names, source lines and inlined functions.
+//!
+//! [`Symbolizer`] names single addresses of a process. With the feature `symbolize` there is
+//! [`SymbolFile`] for many addresses of one file: it reads the symbol table once for all of them,
+//! and debug information unit by unit, in an amount of memory that does not grow with the file.
+
+#[cfg(feature = "symbolize")]
+mod answers;
+#[cfg(feature = "symbolize")]
+mod compressed;
+#[cfg(feature = "symbolize")]
+mod dwarf;
+#[cfg(feature = "symbolize")]
+mod file;
+#[cfg(feature = "symbolize")]
+mod functions;
+#[cfg(feature = "symbolize")]
+mod image;
+#[cfg(feature = "symbolize")]
+mod lines;
+#[cfg(feature = "symbolize")]
+mod names;
+#[cfg(feature = "symbolize")]
+mod outside;
+#[cfg(feature = "symbolize")]
+mod space;
+
+#[cfg(feature = "symbolize")]
+pub use answers::{Answer, Answers, NearSymbol, SourceFrame};
+#[cfg(feature = "symbolize")]
+pub use file::{SymbolFile, Want};
+#[cfg(feature = "symbolize")]
+pub use outside::OutsideNames;
+#[cfg(feature = "symbolize")]
+pub use space::{AddressSpace, Place, SpaceAnswers};
 
 use crate::elf::{Functions, Symbol};
 use crate::maps::MapsError;

@@ -1,0 +1,107 @@
+//! `skep addr2line`: prints what binutils' `addr2line` prints.
+
+use std::borrow::Cow;
+use std::io::{self, Write};
+
+use skep_proc::demangle::demangle;
+use skep_proc::symbolize::{Answer, SymbolFile, Want};
+
+use super::input::Addresses;
+use super::open_file;
+use crate::args::Addr2lineArgs;
+use crate::failure::{FAILED, Failure, Result};
+use crate::printer::{Output, Printer};
+
+const SHF_ALLOC: u64 = 2;
+
+/// Prints the lines of addresses; the exit status is 0 also where nothing is known of one.
+pub fn run(args: &Addr2lineArgs, printer: Printer) -> Result<u8> {
+    let mut file = open_file(&args.exe, true, printer)?;
+    let section = match &args.section {
+        None => None,
+        Some(name) => Some(file.elf().section(name).map(|s| s.range()).ok_or_else(|| {
+            let what = format!("`{}` has no section `{name}`", args.exe.display());
+            Failure { status: FAILED, ..Failure::environment(what) }
+        })?),
+    };
+    let base = section.as_ref().map_or(0, |s| s.start);
+    let mut addresses = Addresses::new(&args.addrs);
+    while let Some(batch) = addresses.next_batch()? {
+        let addrs: Vec<u64> = batch.iter().map(|text| base.wrapping_add(prefix(text))).collect();
+        let want = Want { lines: true, inlined: args.inlines };
+        let answers = file.find(&addrs, want);
+        printer.data(Output::Stdout, |out| {
+            addrs.iter().try_for_each(|addr| {
+                let inside = match &section {
+                    Some(section) => section.contains(addr),
+                    None => is_loaded(&file, *addr),
+                };
+                write(args, *addr, answers.get(*addr).filter(|_| inside), out)
+            })
+        })?;
+    }
+    Ok(0)
+}
+
+/// The number that a text begins with, as binutils reads it.
+fn prefix(text: &str) -> u64 {
+    let digits = text.trim_start();
+    let digits = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")).unwrap_or(digits);
+    let end = digits.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(digits.len());
+    let (digits, _) = digits.split_at(end);
+    digits.bytes().fold(0, |n: u64, b| n << 4 | u64::from(char::from(b).to_digit(16).unwrap_or(0)))
+}
+
+fn is_loaded(file: &SymbolFile, addr: u64) -> bool {
+    file.elf().sections().iter().any(|s| s.flags & SHF_ALLOC != 0 && s.range().contains(&addr))
+}
+
+fn write(
+    args: &Addr2lineArgs,
+    addr: u64,
+    answer: Option<Answer<'_>>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    if args.addresses {
+        write!(out, "{addr:#018x}{}", if args.pretty_print { ": " } else { "\n" })?;
+    }
+    let frames: Vec<_> = answer.map_or_else(Vec::new, |a| a.frames().collect());
+    let nearest = answer.and_then(|a| a.nearest());
+    let discriminator = frames.first().map_or(0, |f| f.discriminator);
+    let rows = frames.len().max(usize::from(nearest.is_some()));
+    if rows == 0 {
+        if args.functions {
+            write!(out, "??{}", if args.pretty_print { " " } else { "\n" })?;
+        }
+        return writeln!(out, "??:0");
+    }
+    for i in 0..rows {
+        let frame = frames.get(i);
+        if i > 0 && args.pretty_print {
+            write!(out, " (inlined by) ")?;
+        }
+        if args.functions {
+            // Only the first name is looked for among the symbols, too.
+            let symbol = nearest.filter(|_| i == 0 && frame.is_none_or(|f| !f.linkage));
+            let name = symbol.map(|s| s.name).or(frame.and_then(|f| f.name));
+            let name = String::from_utf8_lossy(name.unwrap_or(b"??"));
+            let name = match &name {
+                Cow::Borrowed(raw) if args.demangle.is_some() => demangle(raw),
+                _ => name,
+            };
+            write!(out, "{name}{}", if args.pretty_print { " at " } else { "\n" })?;
+        }
+        let file = frame.and_then(|f| f.file).or(nearest.and_then(|s| s.file)).unwrap_or(b"??");
+        let file = match file.iter().rposition(|b| *b == b'/') {
+            Some(at) if args.basenames => file.get(at + 1..).unwrap_or_default(),
+            _ => file,
+        };
+        out.write_all(file)?;
+        match frame.map_or(0, |f| f.line) {
+            0 => writeln!(out, ":?")?,
+            line if discriminator > 0 => writeln!(out, ":{line} (discriminator {discriminator})")?,
+            line => writeln!(out, ":{line}")?,
+        }
+    }
+    Ok(())
+}

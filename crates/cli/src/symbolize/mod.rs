@@ -1,0 +1,234 @@
+//! `skep symbolize`: functions and source lines of addresses.
+
+pub mod addr2line;
+mod input;
+
+use std::borrow::Cow;
+use std::io::{self, Write};
+use std::path::Path;
+
+use serde_json::{Value as Json, json};
+use skep_proc::demangle::demangle;
+use skep_proc::maps::{Filter, Live, MapSource, MapsError, Snapshot, Want as VmaWant};
+use skep_proc::module;
+use skep_proc::symbolize::{
+    AddressSpace, Answer, OutsideNames, Place, SourceFrame, SymbolFile, Want,
+};
+
+use crate::args::SymbolizeArgs;
+use crate::failure::{Context, FAILED, Failure, Result};
+use crate::printer::{Output, Printer};
+use crate::vma::vma_json;
+use input::Addresses;
+
+/// Longest snapshot that is read.
+const MAX_SNAPSHOT: usize = 1 << 30;
+
+/// Whose addresses they are.
+enum Source {
+    File(Box<SymbolFile>),
+    /// Also its mappings, while it runs.
+    Process(AddressSpace, Option<Live>),
+}
+
+/// Answers the question; the exit status is 1 if an address has no name.
+pub fn run(args: &SymbolizeArgs, printer: Printer) -> Result<u8> {
+    let mut source = open(args, printer)?;
+    let mut addresses = Addresses::new(&args.addresses);
+    let mut named = true;
+    let mut document = Vec::new();
+    while let Some(batch) = addresses.next_batch()? {
+        let addrs = batch.iter().map(|text| input::address(text)).collect::<Result<Vec<u64>>>()?;
+        let mut all = Vec::new();
+        source.each(
+            &addrs,
+            Want { lines: !args.names, inlined: args.inlines },
+            &mut |addr, place, vma| {
+                let text = Text { args, place, addr };
+                named &= text.function().is_some();
+                if args.format.json {
+                    document.push(text.json(vma));
+                    Ok(())
+                } else {
+                    text.write(&mut all)
+                }
+            },
+        )?;
+        if !args.format.json {
+            printer.data(Output::Stdout, |out| out.write_all(&all))?;
+        }
+    }
+    if args.format.json {
+        printer.json(Output::Stdout, &document)?;
+    }
+    Ok(if named { 0 } else { FAILED })
+}
+
+fn open(args: &SymbolizeArgs, printer: Printer) -> Result<Source> {
+    if let Some(path) = &args.file {
+        return Ok(Source::File(Box::new(open_file(path, !args.names, printer)?)));
+    }
+    if let Some(path) = &args.snapshot {
+        let what = || format!("cannot read `{}`", path.display());
+        let bytes = skep_proc::file::read(path, MAX_SNAPSHOT).context(what())?;
+        let snapshot = Snapshot::from_bytes(&bytes).context(what())?;
+        return Ok(Source::Process(AddressSpace::of_modules(module::saved(&snapshot)), None));
+    }
+    let pid = args.pid.unwrap_or_default();
+    let gone = |error| match error {
+        MapsError::Gone => Failure::failed(format!("there is no process `{pid}`")),
+        e => Failure::from(e),
+    };
+    let live = Live::of(pid).map_err(gone)?;
+    let space = AddressSpace::of_modules(module::of(pid).map_err(gone)?);
+    Ok(Source::Process(space.with_outside(OutsideNames::of_process(pid)), Some(live)))
+}
+
+/// Opens a file to find symbols in; says so if its debug information is damaged.
+fn open_file(path: &Path, lines: bool, printer: Printer) -> Result<SymbolFile> {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let what = || format!("cannot read `{}`", path.display());
+    let mut file = SymbolFile::open(&absolute).context(what())?;
+    if let Some(e) = if lines { file.lines_error() } else { None } {
+        printer.warning(&format!("{}: no lines: {e}", path.display()));
+    }
+    Ok(file)
+}
+
+impl Source {
+    /// Calls `put` with each address, what is known of it, and its mapping as JSON.
+    fn each(
+        &mut self,
+        addrs: &[u64],
+        want: Want,
+        put: &mut dyn FnMut(u64, &Place<'_>, Json) -> io::Result<()>,
+    ) -> Result {
+        let (space, live) = match self {
+            Self::File(file) => {
+                let answers = file.find(addrs, want);
+                for addr in addrs {
+                    let answer = answers.get(*addr).map(Ok);
+                    let place = Place { path: None, vaddr: *addr, answer, outside: None };
+                    put(*addr, &place, Json::Null)?;
+                }
+                return Ok(());
+            }
+            Self::Process(space, live) => (space, live),
+        };
+        let answers = space.find(addrs, want);
+        for addr in addrs {
+            let vma = live
+                .as_ref()
+                .and_then(|l| l.query(*addr, &Filter::default(), VmaWant::ALL).ok().flatten());
+            put(*addr, &answers.get(*addr), vma.as_ref().map_or(Json::Null, vma_json))?;
+        }
+        Ok(())
+    }
+}
+
+/// An address and what is said of it.
+struct Text<'a> {
+    args: &'a SymbolizeArgs,
+    place: &'a Place<'a>,
+    addr: u64,
+}
+
+impl<'a> Text<'a> {
+    fn answer(&self) -> Option<Answer<'a>> {
+        self.place.answer.and_then(std::result::Result::ok)
+    }
+
+    fn name(&self, name: &'a [u8]) -> Cow<'a, str> {
+        match String::from_utf8_lossy(name) {
+            Cow::Borrowed(name) if !self.args.mangled => demangle(name),
+            name => name,
+        }
+    }
+
+    /// The function, and the distance from its start; without a symbol that is not known.
+    fn function(&self) -> Option<(Cow<'a, str>, Option<u64>)> {
+        if let Some((name, start)) = self.place.outside {
+            return Some((self.name(name), Some(self.addr - start)));
+        }
+        let answer = self.answer()?;
+        match answer.symbol() {
+            Some(symbol) => Some((self.name(symbol.name), Some(self.place.vaddr - symbol.start))),
+            None => answer.frames().last()?.name.map(|name| (self.name(name), None)),
+        }
+    }
+
+    fn frames(&self) -> Vec<SourceFrame<'a>> {
+        self.answer().map_or_else(Vec::new, |a| a.frames().collect())
+    }
+
+    fn file(&self, frame: &SourceFrame<'a>) -> Option<Cow<'a, str>> {
+        frame.file.map(String::from_utf8_lossy)
+    }
+
+    fn json(&self, vma: Json) -> Json {
+        let frames = self.frames();
+        let (outer, inlined) = frames.split_last().map_or((None, &[][..]), |(o, i)| (Some(o), i));
+        let line = |frame: &SourceFrame<'_>| Some(frame.line).filter(|line| *line > 0);
+        let inlined: Json = inlined
+            .iter()
+            .map(|f| json!({"name": f.name.map(|n| self.name(n)), "file": self.file(f), "line": line(f), "column": f.column}))
+            .collect();
+        let symbol = self.function().map(|(name, offset)| {
+            json!({
+                "name": name,
+                "offset": offset,
+                "file": outer.and_then(|f| self.file(f)),
+                "line": outer.and_then(line),
+                "column": outer.map(|f| f.column),
+                "inlined": inlined,
+            })
+        });
+        json!({
+            "address": format!("{:#x}", self.addr),
+            "vma": vma,
+            "module": self.place.path.map(|p| p.to_string_lossy()),
+            "vaddr": format!("{:#x}", self.place.vaddr),
+            "symbol": symbol,
+            "error": self.error(),
+        })
+    }
+
+    fn error(&self) -> Option<String> {
+        self.place.answer.and_then(std::result::Result::err).map(ToString::to_string)
+    }
+
+    fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        write!(out, "{:#x}:", self.addr)?;
+        let frames = self.frames();
+        let (outer, inlined) = frames.split_last().map_or((None, &[][..]), |(o, i)| (Some(o), i));
+        let mut joint = "";
+        for frame in inlined {
+            write!(out, "{joint} {}", frame.name.map_or(Cow::Borrowed("??"), |n| self.name(n)))?;
+            self.line(frame, out)?;
+            joint = "\n  inlined into";
+        }
+        match self.function() {
+            Some((name, offset)) => {
+                write!(out, "{joint} {name}")?;
+                offset.map_or(Ok(()), |offset| write!(out, "+{offset:#x}"))?;
+            }
+            None => write!(out, "{joint} ??")?,
+        }
+        if let Some(frame) = outer {
+            self.line(frame, out)?;
+        }
+        if let Some(path) = self.place.path {
+            write!(out, " in {}+{:#x}", path.display(), self.place.vaddr)?;
+        }
+        if let Some(error) = self.error() {
+            write!(out, " ({error})")?;
+        }
+        writeln!(out)
+    }
+
+    fn line(&self, frame: &SourceFrame<'_>, out: &mut dyn Write) -> io::Result<()> {
+        let Some(file) = self.file(frame) else { return Ok(()) };
+        write!(out, " at {file}:{}", frame.line)?;
+        if frame.column > 0 { write!(out, ":{}", frame.column) } else { Ok(()) }
+    }
+}
