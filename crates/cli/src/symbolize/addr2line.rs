@@ -81,9 +81,8 @@ fn write(
             write!(out, " (inlined by) ")?;
         }
         if args.functions {
-            // Only the first name is looked for among the symbols, too.
-            let symbol = nearest.filter(|_| i == 0 && frame.is_none_or(|f| !f.linkage));
-            let name = symbol.map(|s| s.name).or(frame.and_then(|f| f.name));
+            let name = frame.and_then(|f| f.name);
+            let name = name.or(nearest.filter(|_| i == 0).map(|s| s.name));
             let name = String::from_utf8_lossy(name.unwrap_or(b"??"));
             let name = match &name {
                 Cow::Borrowed(raw) if args.demangle.is_some() => demangle(raw),

@@ -179,12 +179,15 @@ impl Debug {
             let row = lines.get(at).copied().flatten();
             let first = u32::try_from(answers.frames.len()).unwrap_or(u32::MAX);
             let mut place = row.unwrap_or_default();
+            let symbol = answers.symbols.get(*wanted as usize).copied().unwrap_or_default();
             for function in chains.of(at) {
-                answers.frames.push(FrameRecord {
-                    name: function.name,
-                    linkage: function.linkage,
-                    ..frame(&place, &mut files, &mut answers.strings)
-                });
+                let mut record = frame(&place, &mut files, &mut answers.strings);
+                (record.name, record.linkage) = (function.name, function.linkage);
+                if !function.linkage && !function.inlined && symbol.start == function.start {
+                    // The symbol is a better name: it has namespaces and types.
+                    (record.name, record.linkage) = (symbol.name, symbol.name != 0);
+                }
+                answers.frames.push(record);
                 place = Row { discriminator: place.discriminator, ..function.call };
                 if !inlined {
                     break;

@@ -20,10 +20,14 @@ const KEPT_UNITS: usize = 32;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Function {
     entry: UnitOffset,
+    /// Where it begins.
+    pub start: u64,
     /// Number of the name; 0 if it has none.
     pub name: u32,
     /// The name is a linker's.
     pub linkage: bool,
+    /// It was inlined.
+    pub inlined: bool,
     /// Where it was called, if it was inlined.
     pub call: Row,
 }
@@ -119,9 +123,11 @@ impl<'s> Chains<'s> {
     ) -> gimli::Result<u32> {
         let number = u32::try_from(self.functions.len()).unwrap_or(NONE);
         let nodes = self.nodes.len();
+        let mut start = attributes.low;
         if let Some(offset) = attributes.ranges {
             let mut ranges = dwarf.ranges(unit, offset)?;
             while let Some(range) = ranges.next()? {
+                start = start.or(Some(range.begin));
                 self.add_range(range.begin, range.end, number, outer);
             }
         } else if let (Some(low), Some(high)) = (attributes.low, attributes.high) {
@@ -131,7 +137,9 @@ impl<'s> Chains<'s> {
         if self.nodes.len() == nodes {
             return Ok(NONE);
         }
-        self.functions.push(Function { entry, name: 0, linkage: false, call: attributes.call });
+        let start = start.unwrap_or(0);
+        let (call, inlined) = (attributes.call, outer.is_some());
+        self.functions.push(Function { entry, start, name: 0, linkage: false, inlined, call });
         Ok(number)
     }
 
