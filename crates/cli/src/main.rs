@@ -32,6 +32,7 @@ mod run;
 mod running;
 mod signals;
 mod sites;
+mod stacks;
 mod stats;
 mod symbolize;
 mod trace;

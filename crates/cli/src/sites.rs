@@ -239,6 +239,8 @@ mod tests {
             functions,
             agents,
             untraced: Vec::new(),
+            wants_mapped: false,
+            mapped: Vec::new(),
         }
     }
 

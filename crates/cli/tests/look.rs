@@ -192,7 +192,10 @@ fn help_names_no_command_that_does_nothing() {
     let names =
         help.lines().skip_while(|l| *l != "Commands:").skip(1).take_while(|l| !l.is_empty());
     let names: Vec<&str> = names.filter_map(|l| l.split_whitespace().next()).collect();
-    assert_eq!(names, ["trace", "run", "prog", "map", "chain", "vma", "doctor", "help"]);
+    assert_eq!(
+        names,
+        ["trace", "run", "prog", "map", "chain", "vma", "symbolize", "addr2line", "doctor", "help"]
+    );
     let help = |args: &[&str]| text(&skep.run(args).stdout);
     assert_eq!(help(&["help", "map", "dump"]), help(&["map", "dump", "--help"]));
 }

@@ -10,8 +10,8 @@ use skep_store::link::{attach_type, control};
 
 pub use skep_store::link::{
     AgentRecord, Context, Cookie, ENTRY_ONLY, FunctionAttachType, FunctionRecord, LinkFile,
-    LinkProgram, LinkSpec, LinkState, LinkTarget, Pattern, PatternError, Selection, Types,
-    Untraced, pattern,
+    LinkProgram, LinkSpec, LinkState, LinkTarget, MappedModule, Pattern, PatternError, Selection,
+    Types, Untraced, pattern,
 };
 
 use crate::load::definition::own_map;
@@ -154,6 +154,15 @@ impl Link {
         control::word(&control, control::STATE).store(control::ON, Relaxed);
         let file = LinkFile::create(dir, &LinkSpec { control: control.id(), ..spec })?;
         Ok(Self { file, control })
+    }
+
+    /// Asks the targets to say where their modules lie ([`LinkState::mapped`]), before the first of
+    /// them starts.
+    ///
+    /// # Errors
+    /// When the link's file cannot be written.
+    pub fn want_mapped(&self) -> Result<(), skep_store::RecordError> {
+        self.file.want_mapped()
     }
 
     /// Tells targets what is known of functions for the program with this place in the link: to be

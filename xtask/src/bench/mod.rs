@@ -12,6 +12,7 @@ mod qptrie;
 mod row;
 mod sample;
 mod sqlite;
+mod symbolize;
 mod trace;
 mod verify;
 
@@ -53,6 +54,11 @@ pub const BENCHES: &[Bench] = &[
         name: "qptrie",
         what: "tries of byte strings; rivals hashbrown, BTreeMap, an ART, the kernel's hash (root)",
         run: qptrie::run,
+    },
+    Bench {
+        name: "symbolize",
+        what: "names and lines of 100,000 addresses; rivals blazesym, addr2line, llvm-symbolizer",
+        run: symbolize::run,
     },
     Bench {
         name: "trace",

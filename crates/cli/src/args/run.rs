@@ -42,6 +42,18 @@ pub struct RunArgs {
     /// Print keys, values and records as bytes in hex
     #[arg(long)]
     pub raw: bool,
+    /// Write the call stacks that programs recorded as lines `main;f;g COUNT`
+    #[arg(long, value_name = "FILE")]
+    pub folded: Option<PathBuf>,
+    /// Write the call stacks as a flame graph, an SVG for browsers
+    #[arg(long, value_name = "FILE")]
+    pub flame: Option<PathBuf>,
+    /// Write the call stacks as a profile for pprof
+    #[arg(long, value_name = "FILE")]
+    pub pprof: Option<PathBuf>,
+    /// Which member of a map's values is the weight of its stacks [default: the first number]
+    #[arg(long, value_name = "MEMBER")]
+    pub weight: Option<String>,
     /// Run the command even if a pattern without wildcards matches no function of the program or
     /// of the libraries it is linked with
     #[arg(long)]

@@ -2,6 +2,7 @@
 
 mod load;
 mod report;
+mod stacks;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -21,6 +22,7 @@ use crate::printer::{Output, Printer};
 use crate::record::RecordTypes;
 use crate::{directory, rejection, sites, unmatched};
 use load::{Loaded, Loading};
+use stacks::Stacks;
 
 /// Entries of a map that are printed by default.
 const ENTRIES: usize = 30;
@@ -67,6 +69,12 @@ pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
             unmatched::check(&args.command, &load::included(&link.read()?.spec))?;
         }
     }
+    let stacks = Stacks::open(args)?;
+    if stacks.is_some() {
+        for link in links() {
+            link.want_mapped()?;
+        }
+    }
     let collectors = collectors(&loaded, log.as_ref(), args)?;
     let launch = Launch {
         command: &args.command,
@@ -78,7 +86,9 @@ pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
     let outcome = launch.run(detach)?;
     // Processes that the command started and that still run go on without the programs.
     detach();
+    let written = stacks.map_or(Ok(()), |stacks| stacks.write(&loaded, args, printer));
     let done = report::print(&loaded, collectors, &program, &outcome, output, args, printer);
+    let done = written.and(done);
     sites::end(done, &outcome, printer)
 }
 

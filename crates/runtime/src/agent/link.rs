@@ -10,7 +10,7 @@ use skep_attach::{Engine, Hook, Skip};
 use skep_store::dir::Dir;
 use skep_store::link::{
     AgentRecord, Context, Cookie, ENTRY_ONLY, FoundFunction, FunctionAttachType, LinkFile,
-    LinkSpec, Selection, Untraced,
+    LinkSpec, MappedModule, Selection, Untraced,
 };
 
 use super::load::{Cache, load};
@@ -41,6 +41,8 @@ pub(super) struct ActiveLink {
     stuck: bool,
     /// Modules that were looked at.
     seen: HashSet<(PathBuf, u64)>,
+    /// The loader wants to know where modules lie.
+    wants_mapped: bool,
     attached: u32,
     attach_ns: u64,
     /// Where pages without memory are counted.
@@ -73,7 +75,8 @@ impl ActiveLink {
         directory: LinkUse,
         detach: DetachFn,
     ) -> Result<Self, AgentError> {
-        let spec = file.read()?.spec;
+        let state = file.read()?;
+        let (spec, wants_mapped) = (state.spec, state.wants_mapped);
         let selection = Selection::new(&spec)?;
         let mut programs = Vec::with_capacity(spec.programs.len());
         for (place, program) in spec.programs.iter().enumerate() {
@@ -91,6 +94,7 @@ impl ActiveLink {
             detached: Vec::new(),
             stuck: false,
             seen: HashSet::new(),
+            wants_mapped,
             attached: 0,
             attach_ns: 0,
             counting: Vec::new(),
@@ -212,6 +216,9 @@ impl ActiveLink {
         let whole = modules.iter().filter(|m| !m.text().is_empty());
         let new: Vec<&Arc<Module>> =
             whole.filter(|m| self.seen.insert((m.path().to_owned(), m.bias()))).collect();
+        if self.wants_mapped && !new.is_empty() {
+            self.file.mapped(&new.iter().map(|m| mapped(m)).collect::<Vec<_>>())?;
+        }
         let (mut functions, cookies) = select(&self.selection, &self.spec, &new);
         if functions.is_empty() {
             return Ok(());
@@ -353,6 +360,15 @@ pub(super) fn failed(error: Option<String>) -> AgentRecord {
 
 fn nanos(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn mapped(module: &Module) -> MappedModule {
+    MappedModule {
+        pid: std::process::id(),
+        path: module.path().to_string_lossy().into_owned(),
+        bias: module.bias(),
+        text: module.text().iter().map(|r| (r.start, r.end)).collect(),
+    }
 }
 
 fn found(function: &Function) -> FoundFunction<'_> {

@@ -9,6 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use super::attach_type::FunctionAttachType;
+use super::mapped::MappedModule;
 use super::types::Types;
 use crate::dir::{Dir, Kind};
 use crate::record::{Batch, FileKind, Record, RecordError, RecordFile, Records};
@@ -29,6 +30,8 @@ pub const ENTRY_ONLY: u64 = 1 << 63;
 /// Appended by `skep_runtime` too, when a program is executed without the agent.
 pub const TAG_UNTRACED: u32 = 7;
 const TAG_TYPES: u32 = 10;
+const TAG_WANTS_MAPPED: u32 = 11;
+const TAG_MAPPED: u32 = 12;
 
 /// Names what the program gets as its context.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -155,6 +158,10 @@ pub struct LinkState {
     pub agents: Vec<AgentRecord>,
     /// Programs that did not, each once.
     pub untraced: Vec<Untraced>,
+    /// Targets are to say where their modules lie.
+    pub wants_mapped: bool,
+    /// Where they lie.
+    pub mapped: Vec<MappedModule>,
 }
 
 /// A link file held open.
@@ -305,6 +312,7 @@ fn decode_all(file: &RecordFile, records: &Records) -> Result<LinkState, RecordE
     let mut spec = None;
     let (mut modules, mut functions, mut agents) = (Vec::new(), Vec::new(), Vec::new());
     let (mut untraced, mut known) = (Vec::new(), HashSet::new());
+    let (mut wants_mapped, mut mapped) = (false, Vec::new());
     for (tag, payload) in records.iter() {
         let done = match tag {
             TAG_SPEC => LinkSpec::decode(payload).map(|s| spec = Some(s)),
@@ -326,6 +334,11 @@ fn decode_all(file: &RecordFile, records: &Records) -> Result<LinkState, RecordE
                     untraced.push(u);
                 }
             }),
+            TAG_WANTS_MAPPED => {
+                wants_mapped = true;
+                Ok(())
+            }
+            TAG_MAPPED => MappedModule::decode(payload).map(|m| mapped.push(m)),
             // For targets only; see `types`.
             TAG_TYPES => Ok(()),
             _ => Err(WireError { at: 0, what: "a known record" }),
@@ -334,7 +347,7 @@ fn decode_all(file: &RecordFile, records: &Records) -> Result<LinkState, RecordE
     }
     let spec =
         spec.ok_or_else(|| file.damaged(WireError { at: 0, what: "what the link attaches" }))?;
-    Ok(LinkState { spec, modules, functions, agents, untraced })
+    Ok(LinkState { spec, modules, functions, agents, untraced, wants_mapped, mapped })
 }
 
 impl From<RawFunction<'_>> for FunctionRecord {
@@ -578,6 +591,28 @@ impl LinkFile {
     pub fn not_traced(&self, program: &Untraced) -> Result<(), RecordError> {
         let mut batch = Batch::default();
         batch.push(TAG_UNTRACED, |w| program.encode(w));
+        self.file.append(&batch)
+    }
+
+    /// Asks the targets to say where their modules lie, before the first of them looks.
+    ///
+    /// # Errors
+    /// When the file cannot be locked or written.
+    pub fn want_mapped(&self) -> Result<(), RecordError> {
+        let mut batch = Batch::default();
+        batch.push(TAG_WANTS_MAPPED, |w| w);
+        self.file.append(&batch)
+    }
+
+    /// Adds where modules of a target lie.
+    ///
+    /// # Errors
+    /// When the file cannot be locked or written.
+    pub fn mapped(&self, modules: &[MappedModule]) -> Result<(), RecordError> {
+        let mut batch = Batch::default();
+        for module in modules {
+            batch.push(TAG_MAPPED, |w| module.encode(w));
+        }
         self.file.append(&batch)
     }
 

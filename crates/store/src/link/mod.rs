@@ -3,6 +3,7 @@
 pub mod attach_type;
 pub mod control;
 pub mod file;
+pub mod mapped;
 pub mod pattern;
 pub mod selection;
 pub mod types;
@@ -12,6 +13,7 @@ pub use file::{
     AgentRecord, Context, Cookie, ENTRY_ONLY, FoundFunction, FunctionRecord, LinkFile, LinkProgram,
     LinkSpec, LinkState, LinkTarget, TAG_UNTRACED, Untraced,
 };
+pub use mapped::MappedModule;
 pub use pattern::{Pattern, PatternError};
 pub use selection::Selection;
 pub use types::Types;

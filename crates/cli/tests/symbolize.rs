@@ -1,0 +1,312 @@
+//! `skep symbolize` and `skep addr2line`: the same answers as binutils, and as the source; and the
+//! stacks of `skep run`.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use common::{Skep, data, fails, json, object, out, text};
+use skep_testkit::TempDir;
+use skep_testkit::cc::Cc;
+use skep_testkit::run::run;
+use skep_testkit::skip::{has_command, skip};
+
+const LIMIT: Duration = Duration::from_secs(100);
+const GUIDE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/symbolize.md"));
+
+/// The program of the guide, built with flags.
+fn program(dir: &TempDir, flags: &[&str]) -> PathBuf {
+    Cc::c().args(flags).compile(&[data("inlined.c").as_ref()], &dir.join("inlined"))
+}
+
+/// The address of a symbol.
+fn symbol(file: &Path, name: &str) -> u64 {
+    let elf = skep_proc::elf::Elf::open(file).expect("the compiler made it");
+    let functions = elf.functions().expect("a symbol table");
+    let found = functions.iter().find(|f| f.name == name.as_bytes());
+    found.expect("the function is there").vaddr
+}
+
+/// All addresses of the code of a file, and some around it, one in `step`, as lines.
+fn addresses(file: &Path, step: usize) -> String {
+    let elf = skep_proc::elf::Elf::open(file).expect("an ELF file");
+    let text = elf.section(".text").expect("a program has code").range();
+    (text.start - 64..text.end + 64).step_by(step).map(|a| format!("{a:#x}\n")).collect()
+}
+
+/// Compares all output for a list of addresses with that of binutils.
+fn same_as_binutils(skep: &Skep, file: &Path, addresses: &str) {
+    for flags in ["-f", "-fi", "-fiap", "-is", "-pa"] {
+        let args = ["-e", file.to_str().expect("UTF-8"), flags];
+        let want = run(Command::new("addr2line").args(args), addresses.as_bytes(), LIMIT);
+        let got = skep.run_with(["addr2line"].iter().chain(&args), addresses.as_bytes());
+        assert_eq!(got.shell_status(), 0, "{}", got.transcript());
+        let (want, got) = (text(&want.stdout), text(&got.stdout));
+        for (i, (want, got)) in want.lines().zip(got.lines()).enumerate() {
+            assert_eq!(want, got, "{} {flags}, line {i}", file.display());
+        }
+        assert_eq!(want.lines().count(), got.lines().count(), "{} {flags}", file.display());
+    }
+}
+
+#[test]
+fn addr2line_prints_what_binutils_prints() {
+    if !has_command("addr2line") {
+        return skip("addr2line");
+    }
+    let skep = Skep::new();
+    let builds: &[&[&str]] = &[
+        &["-O2", "-g"],
+        &["-O0", "-g"],
+        &["-O2", "-g", "-gdwarf-4"],
+        &["-O2", "-g", "-gz=zlib", "-no-pie"],
+        &["-O2", "-g", "-ffunction-sections"],
+        &["-O2"],
+        &["-O2", "-s"],
+    ];
+    for flags in builds {
+        let dir = TempDir::new();
+        let file = program(&dir, flags);
+        same_as_binutils(&skep, &file, &addresses(&file, 1));
+    }
+    // Rust, of many units: the program of this test.
+    let own = std::env::current_exe().expect("a test has a program");
+    same_as_binutils(&skep, &own, &addresses(&own, 20_011));
+}
+
+#[test]
+fn sections_and_bad_addresses_are_read_as_binutils_reads_them() {
+    if !has_command("addr2line") {
+        return skip("addr2line");
+    }
+    let (skep, dir) = (Skep::new(), TempDir::new());
+    let file = program(&dir, &["-O2", "-g"]);
+    let file = file.to_str().expect("UTF-8");
+    let input = "0\n10\n0x20zz\n\nnonsense\n-5\nffffffffffffffff\n";
+    for args in [&["-j", ".text", "-fa", "-e", file][..], &["-fpC", "-e", file]] {
+        let want = run(Command::new("addr2line").args(args), input.as_bytes(), LIMIT);
+        let got = skep.run_with(["addr2line"].iter().chain(args), input.as_bytes());
+        assert_eq!(text(&got.stdout), text(&want.stdout), "{args:?}");
+    }
+    fails(&skep, &["addr2line", "-e", file, "-j", ".nosuch", "0"], 1, "no section `.nosuch`");
+    fails(&skep, &["addr2line", "-e", "/etc/passwd", "0"], 2, "not an ELF file");
+}
+
+/// Where the debug information is makes no difference: in the file, in a file of its own, split
+/// off for each unit, packed. What is there instead of the right file is not taken.
+#[test]
+fn lines_are_found_wherever_they_are() {
+    if !has_command("objcopy") {
+        return skip("objcopy");
+    }
+    let (skep, dir) = (Skep::new(), TempDir::new());
+    let file = program(&dir, &["-O2", "-g", "-Wl,--build-id=none"]);
+    let list = addresses(&file, 1);
+    let answer = |file: &Path| {
+        let args = ["addr2line", "-fi", "-e", file.to_str().expect("UTF-8")];
+        text(&skep.run_with(args, list.as_bytes()).stdout)
+    };
+    let want = answer(&file);
+    assert!(want.contains("leaf") && want.contains("inlined.c:10"), "{want}");
+    let objcopy = |args: &[&str]| {
+        let ended = run(Command::new("objcopy").args(args).current_dir(dir.path()), b"", LIMIT);
+        assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+    };
+    objcopy(&["--only-keep-debug", "inlined", "inlined.debug"]);
+    objcopy(&["--strip-all", "--add-gnu-debuglink=inlined.debug", "inlined", "stripped"]);
+    assert_eq!(answer(&dir.join("stripped")), want, "debug link");
+    // One byte more: the checksum is another.
+    let mut debug = std::fs::read(dir.join("inlined.debug")).unwrap();
+    debug.push(0);
+    std::fs::write(dir.join("inlined.debug"), debug).unwrap();
+    assert!(!answer(&dir.join("stripped")).contains("inlined.c"), "wrong checksum");
+
+    if !has_command("xz") {
+        return skip("xz");
+    }
+    std::fs::remove_file(dir.join("inlined.debug")).unwrap();
+    objcopy(&["--strip-debug", "--remove-section=.comment", "inlined", "names"]);
+    let ended = run(Command::new("xz").args(["-k", "names"]).current_dir(dir.path()), b"", LIMIT);
+    assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+    objcopy(&["--strip-all", "--add-section=.gnu_debugdata=names.xz", "inlined", "small"]);
+    let outer = format!("{:x}", symbol(&file, "outer"));
+    let small = dir.join("small");
+    let args = ["symbolize", "--file", small.to_str().expect("UTF-8"), &outer];
+    assert_eq!(out(&skep, &args), format!("0x{outer}: outer+0x0\n"));
+}
+
+#[test]
+fn split_units_are_read_from_their_files() {
+    if !has_command("clang-19") {
+        return skip("clang-19");
+    }
+    let (skep, dir) = (Skep::new(), TempDir::new());
+    let build = |name: &str, flags: &[&str]| {
+        let out = dir.join(name);
+        let source = data("inlined.c");
+        Cc::named("clang-19").args(&["-O2", "-g"]).args(flags).compile(&[source.as_ref()], &out)
+    };
+    let (whole, split) = (build("whole", &[]), build("split", &["-gsplit-dwarf"]));
+    let answer = |file: &Path, list: &str| {
+        let args = ["addr2line", "-fi", "-e", file.to_str().expect("UTF-8")];
+        text(&skep.run_with(args, list.as_bytes()).stdout)
+    };
+    let list = addresses(&whole, 1);
+    let want = answer(&whole, &list);
+    assert!(want.contains("middle"), "{want}");
+    assert_eq!(answer(&split, &list), want);
+}
+
+#[test]
+fn a_process_is_asked_for_its_own_addresses() {
+    let (skep, dir) = (Skep::new(), TempDir::new());
+    let file = program(&dir, &["-O2", "-g"]);
+    let mut child = skep_testkit::run::start(&Command::new(&file), LIMIT);
+    let mut line = [0; 64];
+    let stdout = child.stdout.as_mut().expect("a pipe");
+    let n = stdout.read(&mut line).expect("the program prints an address");
+    let address = text(line.get(..n).expect("as much as was read")).trim().to_owned();
+    let pid = child.id().to_string();
+    let ask = |addrs: &[&str]| {
+        let args = ["symbolize", "-p", &pid, "--json", "--inlines"];
+        skep.run(args.iter().chain(addrs))
+    };
+    let ended = ask(&[&address, "0x10"]);
+    assert_eq!(ended.shell_status(), 1, "the second has no name: {}", ended.transcript());
+    let said = json(&ended.stdout);
+    let found = &said[0];
+    assert_eq!(found["symbol"]["name"], "outer");
+    assert_eq!(found["symbol"]["offset"], 0);
+    assert_eq!(found["symbol"]["line"], 21);
+    assert_eq!(found["vma"]["name"].as_str(), file.to_str());
+    assert_eq!(found["vaddr"], format!("{:#x}", symbol(&file, "outer")));
+    assert_eq!(
+        said[1],
+        serde_json::json!({"address": "0x10", "vma": null, "module": null, "vaddr": "0x10", "symbol": null, "error": null})
+    );
+
+    // The program's file is gone; `/proc/PID/exe` still has it.
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(json(&ask(&[&address]).stdout)[0]["symbol"]["line"], 21);
+    child.stdin.as_mut().expect("a pipe").write_all(b"\n").unwrap();
+    fails(&skep, &["symbolize", "-p", "4194304", "0"], 1, "there is no process");
+    fails(
+        &skep,
+        &["symbolize", "-p", &std::process::id().to_string(), "xyz"],
+        2,
+        "`xyz` is no address",
+    );
+    fails(&skep, &["symbolize", "0"], 2, "required");
+}
+
+/// The commands of the guide, with the addresses that its program has here.
+#[test]
+fn the_guide_is_true() {
+    let (skep, dir) = (Skep::new(), TempDir::new());
+    let file = program(&dir, &["-O2", "-g"]);
+    let outer = format!("{:#x}", symbol(&file, "outer"));
+    let commands = GUIDE.lines().filter(|line| {
+        line.starts_with("skep symbolize --file ./inlined") || line.starts_with("skep addr2line")
+    });
+    let mut ran = 0;
+    for line in commands {
+        let words = line.split(' ').skip(1).map(|w| if w == "ADDRESS" { &outer } else { w });
+        let ended = run(skep.command(words).current_dir(dir.path()), b"", LIMIT);
+        assert_eq!(ended.shell_status(), 0, "{line}: {}", ended.transcript());
+        let said = text(&ended.stdout);
+        assert!(said.contains("outer"), "{line}: {said}");
+        ran += 1;
+    }
+    assert!(ran >= 4, "{ran}");
+    for flag in ["--folded", "--flame", "--pprof", "--weight"] {
+        assert!(GUIDE.contains(flag), "{flag}");
+    }
+}
+
+/// Stacks of a program whose calls are known: as lines, as a picture, as a profile.
+#[test]
+fn stacks_have_the_names_of_their_functions() {
+    let (skep, dir) = (Skep::new(), TempDir::new());
+    let flags = ["-O1", "-g", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"];
+    let target =
+        Cc::c().args(&flags).compile(&[data("allocates.c").as_ref()], &dir.join("allocates"));
+    let path = |name: &str| dir.join(name).display().to_string();
+    for (program, weight, map) in
+        [("stacks.bpf.o", "calls", "calls"), ("allocations.bpf.o", "bytes", "allocations")]
+    {
+        let ended = skep.run([
+            "run",
+            &object(program),
+            "--json",
+            "-o",
+            &path("report"),
+            "--folded",
+            &path("folded"),
+            "--flame",
+            &path("flame.svg"),
+            "--pprof",
+            &path("pb"),
+            "--weight",
+            weight,
+            "--",
+            &target.display().to_string(),
+        ]);
+        assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+        let folded = std::fs::read_to_string(path("folded")).unwrap();
+        let mut found = BTreeMap::<String, u64>::new();
+        for line in folded.lines() {
+            let (stack, count) = line.rsplit_once(' ').expect("a stack and its weight");
+            // From `main` on; `malloc` itself is in the stacks of one of the programs only.
+            let Some((_, stack)) = stack.split_once("main;") else { continue };
+            let stack = stack.trim_end_matches(";malloc").to_owned();
+            *found.entry(stack).or_default() += count.parse::<u64>().expect("a number");
+        }
+        let deep = format!("{}left;leaf", "deep;".repeat(41));
+        let want = if weight == "calls" {
+            [("left;leaf".to_owned(), 6), ("right;leaf".to_owned(), 2), (deep, 1)]
+        } else {
+            [("left;leaf".to_owned(), 85), ("right;leaf".to_owned(), 500), (deep, 1000)]
+        };
+        for (stack, count) in want {
+            // The second program keeps 24 callers only, which do not begin with `main`.
+            if weight == "bytes" && stack.starts_with("deep") {
+                continue;
+            }
+            assert_eq!(found.get(&stack), Some(&count), "{program}: {folded}");
+        }
+        let report = json(&std::fs::read(path("report")).unwrap());
+        assert!(report["maps"].as_array().unwrap().iter().any(|m| m["map"]["name"] == map));
+
+        let svg = std::fs::read_to_string(path("flame.svg")).unwrap();
+        let sum: u64 =
+            folded.lines().filter_map(|l| l.rsplit_once(' ')?.1.parse::<u64>().ok()).sum();
+        assert!(svg.contains(&format!(">{sum} samples<")), "{svg}");
+        assert!(svg.contains("<title>right: ") && svg.ends_with("</svg>\n"), "{svg}");
+        if has_command("xmllint") {
+            let ended =
+                run(Command::new("xmllint").args(["--noout", &path("flame.svg")]), b"", LIMIT);
+            assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+        }
+        profile_is_whole(&path("pb"), sum);
+    }
+}
+
+/// Reads a profile with Go's own tool.
+fn profile_is_whole(path: &str, sum: u64) {
+    if !has_command("go") {
+        return skip("go (its pprof)");
+    }
+    let mut command = Command::new("go");
+    command.args(["tool", "pprof", "-raw", path]).env("PPROF_NO_BROWSER", "1");
+    let ended = run(&mut command, b"", LIMIT);
+    assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+    let said = text(&ended.stdout);
+    let samples = said.lines().skip_while(|l| *l != "samples/count").skip(1);
+    let weights = samples.map_while(|l| l.split_once(':')?.0.trim().parse::<u64>().ok());
+    assert_eq!(weights.sum::<u64>(), sum, "{said}");
+    assert!(said.contains("leaf ") && said.contains("allocates.c:"), "{said}");
+}

@@ -1,0 +1,114 @@
+//! Measures the symbolization of a list of addresses of one file, for `cargo xtask bench
+//! symbolize`.
+//!
+//! ```text
+//! symbolize_many ours|blazesym names|lines FILE ADDRESSES
+//! symbolize_many command names|lines FILE ADDRESSES -- COMMAND…
+//! ```
+//!
+//! ADDRESSES is a file with a link-time address in hex on each line; a command gets it as its
+//! standard input. All open the file, answer all addresses with demangled names, and with `lines`
+//! source lines and inlined functions too. Prints `measured NANOSECONDS PEAK-BYTES NAMED`.
+
+use std::error::Error;
+use std::fs::File;
+use std::hint::black_box;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use blazesym::symbolize::source::{Elf, Source};
+use blazesym::symbolize::{Input, Symbolized, Symbolizer};
+use skep_proc::demangle::demangle;
+use skep_proc::symbolize::{SymbolFile, Want};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [side, what, file, list, rest @ ..] = args.as_slice() else {
+        return Err("usage: symbolize_many SIDE names|lines FILE ADDRESSES [-- COMMAND…]".into());
+    };
+    let lines = what == "lines";
+    let (named, nanos) = match side.as_str() {
+        "ours" | "blazesym" => {
+            let addrs = std::fs::read_to_string(list)?
+                .lines()
+                .map(|line| u64::from_str_radix(line.trim_start_matches("0x"), 16))
+                .collect::<Result<Vec<u64>, _>>()?;
+            let side = if side == "ours" { ours } else { rival };
+            let before = Instant::now();
+            (side(Path::new(file), &addrs, lines)?, before.elapsed().as_nanos())
+        }
+        _ => {
+            let [_, program, arguments @ ..] = rest else { return Err("no command".into()) };
+            let before = Instant::now();
+            let output = Command::new(program)
+                .args(arguments)
+                .stdin(File::open(list)?)
+                .stdout(Stdio::null())
+                .status()?;
+            let nanos = before.elapsed().as_nanos();
+            (usize::from(output.success()), nanos)
+        }
+    };
+    let peak = if side == "command" { child_peak() } else { own_peak()? };
+    println!("measured {nanos} {peak} {named}");
+    Ok(())
+}
+
+/// Symbolizes with skep; returns how many addresses have a name.
+fn ours(path: &Path, addrs: &[u64], lines: bool) -> Result<usize, Box<dyn Error>> {
+    let mut file = SymbolFile::open(path)?;
+    let answers = file.find(addrs, Want { lines, inlined: lines });
+    let mut named = 0;
+    // The last name, as addresses of one function often come together.
+    let mut last = (&[][..], String::new());
+    for addr in addrs {
+        let Some(answer) = answers.get(*addr) else { continue };
+        if let Some(symbol) = answer.symbol() {
+            if last.0 != symbol.name {
+                last = (symbol.name, demangle(&String::from_utf8_lossy(symbol.name)).into_owned());
+            }
+            black_box(&last.1);
+            named += 1;
+        }
+        for frame in answer.frames() {
+            let name = String::from_utf8_lossy(frame.name.unwrap_or_default());
+            black_box((demangle(&name), frame.file, frame.line));
+        }
+    }
+    Ok(named)
+}
+
+/// The same with blazesym.
+fn rival(path: &Path, addrs: &[u64], lines: bool) -> Result<usize, Box<dyn Error>> {
+    let symbolizer = Symbolizer::builder()
+        .enable_code_info(lines)
+        .enable_inlined_fns(lines)
+        .enable_demangling(true)
+        .build();
+    let mut elf = Elf::new(path);
+    // Without lines, names come from the symbol table here too.
+    elf.debug_syms = lines;
+    let found = symbolizer.symbolize(&Source::Elf(elf), Input::VirtOffset(addrs))?;
+    let named = found.iter().filter(|s| matches!(s, Symbolized::Sym(_))).count();
+    black_box(found);
+    Ok(named)
+}
+
+/// The most memory that this process had resident at a time, in bytes.
+fn own_peak() -> Result<i64, Box<dyn Error>> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()).ok_or("no VmHWM")?;
+    Ok(kib.parse::<i64>()? * 1024)
+}
+
+/// The same of the largest child that has ended.
+fn child_peak() -> i64 {
+    // SAFETY: all zeros is a value of the structure; the kernel writes to nothing else.
+    unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage);
+        usage.ru_maxrss * 1024
+    }
+}

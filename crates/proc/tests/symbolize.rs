@@ -1,0 +1,112 @@
+//! Symbols and lines of many addresses at once: the same as one by one, and as the table of
+//! functions has them; and damaged files answer, or do not, without a panic.
+
+use std::path::Path;
+
+use skep_proc::elf::Elf;
+use skep_proc::symbolize::{SymbolFile, Want};
+use skep_testkit::TempDir;
+use skep_testkit::cc::Cc;
+use skep_testkit::random::Random;
+
+const BOTH: Want = Want { lines: true, inlined: true };
+
+fn fixture(dir: &TempDir, flags: &[&str]) -> std::path::PathBuf {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../cli/tests/data/inlined.c");
+    Cc::c().args(flags).compile(&[Path::new(source)], &dir.join("inlined"))
+}
+
+/// Another reader of symbols, which sorts the whole table: [`Elf::functions`].
+#[test]
+fn each_address_has_the_symbol_that_the_sorted_table_has() {
+    let path = std::env::current_exe().unwrap();
+    let functions = Elf::open(&path).unwrap().functions().unwrap();
+    assert!(functions.len() > 1000);
+    let mut random = Random::new(1);
+    let mut addrs: Vec<u64> = functions.iter().map(|f| f.vaddr).collect();
+    addrs.extend(functions.iter().map(|f| f.vaddr + f.size.saturating_sub(1)));
+    for _ in 0..10_000 {
+        addrs.push(addrs[random.below(addrs.len())] + random.next_u64() % 500);
+    }
+    // Neither sorted nor without duplicates.
+    addrs.reverse();
+    let mut file = SymbolFile::open(&path).unwrap();
+    let answers = file.find(&addrs, Want::default());
+    let mut compared = 0;
+    for addr in &addrs {
+        let found = answers.get(*addr).unwrap().symbol();
+        // Only functions are in the table; labels of assembly are symbols as well.
+        let Some(function) = functions.covering(*addr).filter(|f| !f.size_guessed) else {
+            continue;
+        };
+        let found = found.unwrap_or_else(|| panic!("{addr:#x} is in {}", function.name_lossy()));
+        if found.start == function.vaddr {
+            assert!(function.symbols().any(|s| s.name == found.name), "{addr:#x}");
+            compared += 1;
+        } else {
+            // A label inside of the function is nearer.
+            assert!(found.start > function.vaddr, "{addr:#x}");
+        }
+    }
+    assert!(compared > 10_000, "{compared}");
+    assert!(answers.get(3).is_none(), "was not asked for");
+}
+
+#[test]
+fn all_at_once_answers_what_one_by_one_does() {
+    let dir = TempDir::new();
+    let path = fixture(&dir, &["-O2", "-g"]);
+    let text = Elf::open(&path).unwrap().section(".text").unwrap().range();
+    let addrs: Vec<u64> = text.collect();
+    let mut file = SymbolFile::open(&path).unwrap();
+    let all = file.find(&addrs, BOTH);
+    let mut inlined = 0;
+    for addr in addrs {
+        let one = file.find(&[addr], BOTH);
+        let (one, all) = (one.get(addr).unwrap(), all.get(addr).unwrap());
+        assert_eq!(one.symbol(), all.symbol(), "{addr:#x}");
+        assert_eq!(one.frames().collect::<Vec<_>>(), all.frames().collect::<Vec<_>>(), "{addr:#x}");
+        inlined += usize::from(all.frames().len() == 3);
+    }
+    assert!(inlined > 10, "leaf in middle in outer: {inlined}");
+}
+
+/// No byte of a file is trusted.
+#[test]
+fn damaged_files_do_no_harm() {
+    let dir = TempDir::new();
+    for flags in [&["-O2", "-g"][..], &["-O2", "-g", "-gdwarf-4"], &["-O2", "-g", "-gz=zlib"]] {
+        let path = fixture(&dir, flags);
+        let whole = std::fs::read(&path).unwrap();
+        let elf = Elf::open(&path).unwrap();
+        let addrs: Vec<u64> = elf.section(".text").unwrap().range().step_by(3).collect();
+        // What is read: headers of sections, tables of symbols, debug information.
+        let sections = elf.sections().iter();
+        let read = sections.filter(|s| s.name.starts_with(b".debug") || matches!(s.kind, 2 | 3));
+        let mut places: Vec<_> =
+            read.map(|s| s.offset as usize..(s.offset + s.size) as usize).collect();
+        places.push(whole.len() - elf.sections().len() * 64..whole.len());
+        let mut random = Random::new(flags.len() as u64);
+        let mut answered = 0;
+        for _ in 0..300 {
+            let mut bytes = whole.clone();
+            for _ in 0..1 + random.below(4) {
+                let place = &places[random.below(places.len())];
+                if !place.is_empty() {
+                    bytes[place.start + random.below(place.len())] = random.next_u64() as u8;
+                }
+            }
+            if random.below(8) == 0 {
+                bytes.truncate(random.below(bytes.len()));
+            }
+            let Ok(elf) = Elf::from_bytes(bytes) else { continue };
+            let Ok(mut file) = SymbolFile::new(elf, Path::new("/nowhere"), Path::new("/")) else {
+                continue;
+            };
+            let answers = file.find(&addrs, BOTH);
+            answered +=
+                addrs.iter().filter(|a| answers.get(**a).unwrap().frames().len() > 0).count();
+        }
+        assert!(answered > addrs.len() * 20, "some damage is elsewhere: {answered}");
+    }
+}
