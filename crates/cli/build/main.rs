@@ -2,7 +2,7 @@
 //!
 //! In a release build a cargo of its own builds `skep-preload` with the profile `agent`, into a
 //! folder below `OUT_DIR`, and this program links it (`link`). What comes of it is stripped to the
-//! symbols that debuggers need and deflated, and the command includes it (`src/agent/`). The library
+//! symbols that debuggers need and compressed, and the command includes it (`src/agent/`). The library
 //! with all symbols and lines goes beside the command, as `libskep_preload.so.debug`; the command
 //! does not need it.
 //!
@@ -11,6 +11,8 @@
 
 #![allow(clippy::print_stdout, reason = "how build scripts talk to cargo")]
 
+#[path = "../src/agent/calls.rs"]
+mod calls;
 mod elf;
 #[path = "../src/agent/hash.rs"]
 mod hash;
@@ -23,6 +25,8 @@ use std::error::Error;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use lzma_rust2::{LzmaOptions, LzmaWriter};
+
 type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
 
 fn main() -> Result<()> {
@@ -31,6 +35,7 @@ fn main() -> Result<()> {
     }
     println!("cargo::rerun-if-changed=build");
     println!("cargo::rerun-if-changed=src/agent/hash.rs");
+    println!("cargo::rerun-if-changed=src/agent/calls.rs");
     println!("cargo::rustc-check-cfg=cfg(carries_agent)");
     if variable("PROFILE")? == "debug" {
         return Ok(());
@@ -39,8 +44,8 @@ fn main() -> Result<()> {
     let whole = nested::build(&out)?;
     let bytes = std::fs::read(&whole).map_err(|e| format!("`{}`: {e}", whole.display()))?;
     let stripped = strip::strip(&bytes, is_for_debuggers)?;
-    let file = out.join("agent.deflate");
-    std::fs::write(&file, deflate(&stripped)?)?;
+    let file = out.join("agent.lzma");
+    std::fs::write(&file, compress(&stripped)?)?;
     leave_out_unwind_tables()?;
     println!("cargo::rustc-cfg=carries_agent");
     println!("cargo::rustc-env=SKEP_AGENT_FILE={}", file.display());
@@ -76,10 +81,13 @@ fn keep_symbols(out: &Path, whole: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Deflated, the library has less than half its size.
-fn deflate(bytes: &[u8]) -> Result<Vec<u8>> {
-    let mut out = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::best());
-    out.write_all(bytes)?;
+/// Compressed, the library has a third of its size.
+fn compress(bytes: &[u8]) -> Result<Vec<u8>> {
+    let mut code = bytes.to_vec();
+    calls::to_places(&mut code);
+    let options = LzmaOptions::with_preset(9);
+    let mut out = LzmaWriter::new_use_header(Vec::new(), &options, Some(code.len() as u64))?;
+    out.write_all(&code)?;
     Ok(out.finish()?)
 }
 

@@ -3,6 +3,7 @@
 //! A release build of `skep` carries it (`build/main.rs`) and puts it into a file before it starts
 //! a command ([`unpack`]); a debug build looks beside itself. `SKEP_PRELOAD` names another one.
 
+mod calls;
 mod hash;
 mod unpack;
 
@@ -21,14 +22,15 @@ const LIBRARY: &str = "libskep_preload.so";
 /// The agent in this command.
 #[derive(Debug, Clone, Copy)]
 struct Carried<'a> {
-    deflated: &'a [u8],
+    /// As the build [compresses](calls) it.
+    compressed: &'a [u8],
     /// The [hash](hash::hash) of the library.
     hash: &'a str,
 }
 
 #[cfg(carries_agent)]
 const CARRIED: Option<Carried<'static>> = Some(Carried {
-    deflated: include_bytes!(env!("SKEP_AGENT_FILE")),
+    compressed: include_bytes!(env!("SKEP_AGENT_FILE")),
     hash: env!("SKEP_AGENT_HASH"),
 });
 #[cfg(not(carries_agent))]

@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{OFlags, StatVfsMountFlags};
 
 use super::hash::hash;
-use super::{Carried, LIBRARY, can_be_preloaded};
+use super::{Carried, LIBRARY, calls, can_be_preloaded};
 use crate::args::ENV_PRELOAD;
 use crate::failure::{Failure, Result};
 
@@ -47,6 +47,13 @@ enum Refusal {
     Room(u64),
     #[error("the dynamic linker splits paths at spaces and colons, and expands `$`")]
     Name,
+}
+
+fn decompress(mut compressed: &[u8]) -> io::Result<Vec<u8>> {
+    let mut library = Vec::new();
+    lzma_rs::lzma_decompress(&mut compressed, &mut library).map_err(io::Error::other)?;
+    calls::to_distances(&mut library);
+    Ok(library)
 }
 
 /// Gives the path of the agent in a file.
@@ -100,9 +107,7 @@ fn provide(agent: Carried<'_>, place: &Path) -> Result<PathBuf, Refusal> {
         return Err(Refusal::NoExec);
     }
     if !is_usable(&path, agent.hash) {
-        let mut library = Vec::new();
-        let mut inflate = flate2::read::DeflateDecoder::new(agent.deflated);
-        inflate.read_to_end(&mut library).map_err(os("inflate"))?;
+        let library = decompress(agent.compressed).map_err(os("decompress"))?;
         let room = system.f_bavail.saturating_mul(system.f_frsize);
         // A file system without a limit says that it has no blocks at all.
         if system.f_blocks > 0 && room < ROOM * library.len() as u64 {
@@ -216,9 +221,8 @@ mod tests {
     use super::*;
 
     const LIBRARY_BYTES: &[u8] = b"an agent";
-    /// A deflate stream of one stored block, with those bytes (RFC 1951, 3.2.4).
-    const AGENT: Carried<'static> =
-        Carried { deflated: b"\x01\x08\x00\xf7\xffan agent", hash: "3006ea9b098f2204" };
+    /// What `xz --format=lzma` makes of those bytes.
+    const AGENT: Carried<'static> = Carried { compressed: b"]\x00\x00\x80\x00\xff\xff\xff\xff\xff\xff\xff\xff\x000\x9b\x80\x05\x11\xfch[\x12\x91O9\xff\xffRx\x00\x00", hash: "3006ea9b098f2204" };
 
     fn set_mode(path: &Path, mode: u32) {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("it is ours");
