@@ -23,6 +23,7 @@ use skep_net::chain::{Graph, Stats};
 use skep_net::port::interface::index_of;
 
 use super::error::KernelChainError as Error;
+use super::holder;
 use super::pins::{LinkPin, MapPins};
 use super::{COUNTS, DESCRIPTION, KernelChain, Result, described, stats};
 
@@ -122,8 +123,9 @@ fn refused(interface: &str, mode: XdpMode, error: skep_kernel::Error) -> Error {
     let interface = interface.to_owned();
     match error.errno() {
         errno::EBUSY | errno::EEXIST => {
-            let by = "it has an XDP program that skep did not attach, or in another mode";
-            Error::Busy { interface, by: by.to_owned() }
+            let programs = index_of(&interface).and_then(holder::programs);
+            let by = programs.unwrap_or_else(|| "an XDP program".to_owned());
+            Error::Busy { interface, by: format!("{by}, which skep did not attach") }
         }
         errno::ENODEV => Error::NoInterface { interface },
         errno::EINVAL if index_of(&interface).is_none() => Error::NoInterface { interface },

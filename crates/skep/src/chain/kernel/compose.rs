@@ -12,7 +12,8 @@
 //! So a chain is one frame, and going from program to program takes a jump instead of a call and a
 //! return, which are dear where the kernel defends against speculation. What all programs need is
 //! on the stack, below the deepest frame of them. A program that makes tail calls is a function
-//! that main calls, because a tail call ends the function that makes it.
+//! that main calls, because a tail call ends the function that makes it; so is one whose stack would
+//! leave too little to the others ([`super::stack`]).
 
 use std::collections::BTreeMap;
 
@@ -26,6 +27,7 @@ use skep_vm::chain::{Count, Edge, Exhausted, Plan, To};
 use super::assemble::{Assembler, Label, TooFar};
 use super::counters::Pages;
 use super::error::KernelChainError as Error;
+use super::stack::called;
 
 /// A program of a chain.
 #[derive(Clone, Copy)]
@@ -81,11 +83,6 @@ fn main_len(linked: &Linked) -> usize {
     linked.subprogs.get(1).map_or(linked.insns.len(), |s| s.start)
 }
 
-/// Tells whether a program makes tail calls.
-fn calls_tails(linked: &Linked) -> bool {
-    linked.insns.iter().any(|i| i.is_helper_call() && i.imm as u32 == helper::TAIL_CALL)
-}
-
 /// A call whose function has no place yet: where, the block, the instruction in its program.
 struct Call {
     at: usize,
@@ -100,6 +97,8 @@ struct Composer<'a> {
     frags: bool,
     asm: Assembler,
     pages: Pages,
+    /// Steps whose programs are functions that main calls.
+    called: Vec<bool>,
     /// Offsets from the frame pointer.
     ctx: i32,
     counters: i32,
@@ -126,8 +125,9 @@ impl<'a> Composer<'a> {
         if parts.len() != plan.steps.len() {
             return Err(Error::Parts);
         }
-        let inline = |p: &&Part<'_>| !calls_tails(p.linked);
-        let deepest = parts.iter().filter(inline).map(|p| p.stack.0).max().unwrap_or(0);
+        let called = called(plan, parts, count)?;
+        let inline = parts.iter().zip(&called).filter(|(_, called)| !**called);
+        let deepest = inline.map(|(p, _)| p.stack.0).max().unwrap_or(0);
         let mut bottom = -(deepest.next_multiple_of(8) as i32);
         let mut slot = |wanted: bool| {
             bottom -= if wanted { 8 } else { 0 };
@@ -146,19 +146,6 @@ impl<'a> Composer<'a> {
                 }
             }
         }
-        let frame = (-bottom as u32).next_multiple_of(16);
-        for part in parts {
-            let (own, whole) = part.stack;
-            let own = own.next_multiple_of(16);
-            let needs = if calls_tails(part.linked) {
-                frame + whole
-            } else {
-                frame + whole.saturating_sub(own)
-            };
-            if needs > op::STACK_SIZE as u32 {
-                return Err(Error::Stack { node: part.label.to_owned(), whole, needs });
-            }
-        }
         let mut asm = Assembler::new(long);
         let steps = plan.steps.iter().map(|_| asm.label()).collect();
         let (lines, ranges) = (BTreeMap::new(), Vec::new());
@@ -170,6 +157,7 @@ impl<'a> Composer<'a> {
             frags,
             asm,
             pages,
+            called,
             ctx,
             counters,
             left,
@@ -293,7 +281,6 @@ impl<'a> Composer<'a> {
 
     fn step(&mut self, step: usize, part: &Part<'_>) {
         let behind = self.asm.label();
-        let linked = part.linked;
         self.line(part.label, format!("node {} begins", part.label));
         let (page, first) = self.pages.step(step);
         if self.counts() {
@@ -307,7 +294,7 @@ impl<'a> Composer<'a> {
             }
         }
         self.load(R[1], self.ctx);
-        if calls_tails(linked) {
+        if self.called.get(step) == Some(&true) {
             let (at, block) = (self.asm.insns.len(), (part.code, true));
             self.calls.push(Call { at, block, target: 0 });
             self.asm.push(op::CALL, 0, op::PSEUDO_CALL, 0, 0);

@@ -27,8 +27,10 @@ mod attach;
 mod compose;
 mod counters;
 mod error;
+mod holder;
 mod maps;
 mod pins;
+mod stack;
 
 use std::collections::BTreeMap;
 

@@ -1,0 +1,340 @@
+//! `skep chain attach --kernel` and its like, on interfaces of network namespaces of their own.
+
+mod common;
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use common::{Skep, json, text};
+use serde_json::{Value as Json, json};
+use skep_testkit::run::{Ended, run};
+
+const LIMIT: Duration = Duration::from_secs(300);
+
+const GUIDE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/chains.md"));
+
+/// Calls `ip`.
+fn ip(line: &str) -> Ended {
+    run(Command::new("ip").args(line.split(' ')), b"", LIMIT)
+}
+
+fn must_ip(line: &str) {
+    let ended = ip(line);
+    assert_eq!(ended.shell_status(), 0, "ip {line}: {}", ended.transcript());
+}
+
+/// A network namespace with `one` and `two`, both ends of a cable, and a mount namespace with a bpf
+/// file system, for this thread and what it starts. They go with the thread.
+struct World {
+    skep: Skep,
+    bpf: PathBuf,
+}
+
+impl World {
+    /// `None` where that cannot be had; the reason is printed.
+    fn new() -> Option<Self> {
+        if !rustix::process::geteuid().is_root() || skep_kernel::probe().is_err() {
+            skep_testkit::skip("root, for network namespaces and bpf(2)");
+            return None;
+        }
+        if Command::new("ip").arg("-V").stdout(Stdio::null()).status().is_err() {
+            skep_testkit::skip("`ip`");
+            return None;
+        }
+        // SAFETY: changes the namespaces of this thread only.
+        if unsafe { libc::unshare(libc::CLONE_NEWNET | libc::CLONE_NEWNS) } != 0 {
+            skep_testkit::skip("network namespaces");
+            return None;
+        }
+        let skep = Skep::new();
+        for name in ["chain.bpf.o", "corpus.bpf.o"] {
+            let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../skep/tests/data").join(name);
+            std::fs::copy(from, skep.path(name)).unwrap();
+        }
+        for (language, body) in blocks() {
+            if language == "toml" {
+                let name = body.lines().next().and_then(|l| l.strip_prefix("# ")).unwrap();
+                std::fs::write(skep.path(name), &body).unwrap();
+            }
+        }
+        let mount = |args: &[&str]| {
+            let ended = run(Command::new("mount").args(args), b"", LIMIT);
+            assert_eq!(ended.shell_status(), 0, "mount {args:?}: {}", ended.transcript());
+        };
+        mount(&["--make-rprivate", "/"]);
+        mount(&["-t", "bpf", "bpf", "/sys/fs/bpf"]);
+        let bpf = PathBuf::from("/sys/fs/bpf");
+        must_ip("link add one type veth peer name two");
+        must_ip("link set one up");
+        must_ip("link set two up");
+        Some(Self { skep, bpf })
+    }
+
+    /// The command in the directory of the files.
+    fn command(&self, line: &str) -> Command {
+        let mut command = self.skep.command(line.split(' '));
+        command.current_dir(self.skep.path("."));
+        command
+    }
+
+    fn run(&self, line: &str) -> Ended {
+        run(&mut self.command(line), b"", LIMIT)
+    }
+
+    fn must(&self, line: &str) -> Ended {
+        let ended = self.run(line);
+        assert_eq!(ended.shell_status(), 0, "{line}: {}", ended.transcript());
+        ended
+    }
+
+    /// Status and first line of what is said.
+    fn said(&self, line: &str) -> (i32, String) {
+        let ended = self.run(line);
+        let first = text(&ended.stderr).lines().next().unwrap_or_default().to_owned();
+        (ended.shell_status(), first)
+    }
+
+    /// What skep left in the bpf file system.
+    fn links(&self) -> usize {
+        std::fs::read_dir(self.bpf.join("skep")).map_or(0, Iterator::count)
+    }
+}
+
+/// The id of the program on an interface, by `ip`.
+fn attached(interface: &str) -> Option<u64> {
+    let shown: Json = json(&ip(&format!("-j link show dev {interface}")).stdout);
+    shown[0]["xdp"]["prog"]["id"].as_u64()
+}
+
+/// Language and text of the blocks of the guide.
+fn blocks() -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    let mut lines = GUIDE.lines();
+    while let Some(line) = lines.next() {
+        if let Some(language) = line.strip_prefix("```") {
+            let body: Vec<&str> = lines.by_ref().take_while(|l| *l != "```").collect();
+            all.push((language.to_owned(), body.join("\n") + "\n"));
+        }
+    }
+    all
+}
+
+/// Sends frames of so many bytes into an interface.
+fn send(interface: &str, sizes: &[usize]) {
+    let name = std::ffi::CString::new(interface).unwrap();
+    // SAFETY: a socket and a send of bytes that are borrowed; the address is initialized.
+    unsafe {
+        let index = libc::if_nametoindex(name.as_ptr());
+        let socket = libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0);
+        assert!(socket >= 0 && index != 0);
+        let mut to: libc::sockaddr_ll = std::mem::zeroed();
+        to.sll_family = libc::AF_PACKET as u16;
+        to.sll_ifindex = index as i32;
+        for size in sizes {
+            let mut frame = vec![0xff; *size];
+            frame[12] = 8;
+            let sent = libc::sendto(
+                socket,
+                frame.as_ptr().cast(),
+                frame.len(),
+                0,
+                (&raw const to).cast(),
+                size_of_val(&to) as u32,
+            );
+            assert_eq!(sent, *size as isize, "{}", std::io::Error::last_os_error());
+        }
+        libc::close(socket);
+    }
+}
+
+/// Commands of the guide's part about the kernel, which the other test leaves out.
+#[test]
+fn the_guide_about_the_kernel_is_true() {
+    let Some(world) = World::new() else { return };
+    let mut ran = 0;
+    for (language, body) in blocks() {
+        if language == "sh root" {
+            for line in body.lines() {
+                let line = line.strip_prefix("skep ").unwrap().replace("eth0", "two");
+                world.must(&line);
+                ran += 1;
+            }
+        }
+    }
+    assert!(ran >= 4);
+}
+
+#[test]
+fn a_chain_counts_on_an_interface_and_outlives_the_command() {
+    let Some(world) = World::new() else { return };
+    let maps = world.bpf.join("maps").display().to_string();
+    world.must(&format!("chain attach two fw.toml --kernel --pin {maps}"));
+    let first = attached("two").expect("it is attached");
+    // Frames of the kernel's own may come too; the short ones are all ours.
+    send("one", &[20, 20, 20, 64, 64]);
+    let shown = json(&world.must("chain show two --kernel --json").stdout);
+    let node = |n: usize| &shown["nodes"][n];
+    assert_eq!(node(0)["verdicts"]["drop"], 3);
+    assert!(node(1)["runs"].as_u64() >= Some(2));
+    assert_eq!((&node(2)["program"], &node(2)["runs"]), (&json!("count"), &json!(3)));
+    assert_eq!(node(2)["bytes"], 60);
+    let dump = |name: &str| text(&world.must(&format!("map dump --kernel {maps}/{name}")).stdout);
+    assert_eq!(dump("chain/packets"), "0: 3\n");
+    for picture in ["--dot", "--svg"] {
+        let drawn = text(&world.must(&format!("chain show two --kernel {picture}")).stdout);
+        assert!(drawn.contains("drop_short") && drawn.contains("3 runs"), "{drawn}");
+    }
+    // A swap: another program, the same map, other counters.
+    world.must(&format!("chain attach two fw.toml --kernel --time --pin {maps}"));
+    assert_ne!(attached("two"), Some(first));
+    send("one", &[20, 20]);
+    let shown = json(&world.must("chain show two --kernel --json").stdout);
+    assert_eq!(shown["nodes"][2]["runs"], 2);
+    assert!(shown["nodes"][2]["ns"].as_u64() > Some(0));
+    assert_eq!(dump("chain/packets"), "0: 5\n");
+    assert_eq!(world.links(), 1);
+    world.must("chain detach two --kernel");
+    assert_eq!((attached("two"), world.links()), (None, 0));
+}
+
+#[test]
+fn what_cannot_be_attached_is_told_and_changes_nothing() {
+    let Some(world) = World::new() else { return };
+    let (status, said) = world.said("chain attach three fw.toml --kernel");
+    assert_eq!((status, &*said), (2, "error: there is no interface `three`"));
+    let (status, said) = world.said("chain detach two --kernel");
+    assert_eq!((status, &*said), (1, "error: interface `two` has no chain in the kernel"));
+    let (status, said) = world.said("chain attach two fw.toml --kernel --bpf-fs /proc");
+    assert_eq!(status, 2);
+    assert!(said.starts_with("error: `/proc` is not in a bpf file system"), "{said}");
+    let (status, said) = world.said("chain attach two fw --kernel");
+    assert_eq!((status, &*said), (2, "error: there is no file `fw`"));
+    // Somebody else's program stays.
+    let object = world.skep.path("chain.bpf.o").display().to_string();
+    must_ip(&format!("link set dev two xdp obj {object} sec xdp"));
+    let foreign = attached("two");
+    let (status, said) = world.said("chain attach two fw.toml --kernel");
+    assert!(status == 1 && said.contains("`two` is taken"), "{said}");
+    assert!(said.contains(&format!("program {}", foreign.unwrap())), "{said}");
+    assert_eq!((attached("two"), world.links()), (foreign, 0));
+    must_ip("link set dev two xdp off");
+    // Somebody else cannot take the place of a chain.
+    world.must("chain attach two fw.toml --kernel");
+    let ours = attached("two");
+    assert_ne!(ip(&format!("link set dev two xdp obj {object} sec xdp")).shell_status(), 0);
+    assert_ne!(ip("link set dev two xdp off").shell_status(), 0);
+    assert_eq!(attached("two"), ours);
+    // The interface goes and comes again: what was left of the chain is no hindrance.
+    must_ip("link del one");
+    must_ip("link add one type veth peer name two");
+    let (status, said) = world.said("chain show two --kernel");
+    assert_eq!((status, &*said), (1, "error: interface `two` has no chain in the kernel"));
+    world.must("chain attach two fw.toml --kernel --mode generic");
+    assert!(attached("two").is_some());
+    world.must("chain detach two --kernel");
+}
+
+/// Runs a command until its `n`-th system call of the kind that changes something (`bpf`, `unlink`,
+/// `rename`, `mkdir`), kills it before or after that call, and tells whether it came to that.
+fn killed_at(command: &mut Command, n: usize) -> bool {
+    const CALLS: [libc::c_long; 8] = [
+        libc::SYS_bpf,
+        libc::SYS_unlink,
+        libc::SYS_unlinkat,
+        libc::SYS_rename,
+        libc::SYS_renameat2,
+        libc::SYS_mkdir,
+        libc::SYS_flock,
+        libc::SYS_close,
+    ];
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    // SAFETY: one system call between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            let done = libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0);
+            if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        });
+    }
+    let mut child = command.spawn().unwrap();
+    let pid = child.id() as i32;
+    let mut stops = 0;
+    // SAFETY: the child is ours, and stopped where it is asked; the structures are ours.
+    unsafe {
+        let mut status = 0;
+        assert_eq!(libc::waitpid(pid, &mut status, 0), pid);
+        libc::ptrace(libc::PTRACE_SETOPTIONS, pid, 0, libc::PTRACE_O_TRACESYSGOOD);
+        let mut deliver = 0;
+        loop {
+            libc::ptrace(libc::PTRACE_SYSCALL, pid, 0, deliver as libc::c_long);
+            if libc::waitpid(pid, &mut status, 0) != pid || !libc::WIFSTOPPED(status) {
+                return false;
+            }
+            let signal = libc::WSTOPSIG(status);
+            deliver = if signal & 0x80 != 0 { 0 } else { signal };
+            if signal & 0x80 == 0 {
+                continue;
+            }
+            let mut regs: libc::user_regs_struct = std::mem::zeroed();
+            libc::ptrace(libc::PTRACE_GETREGS, pid, 0, &raw mut regs);
+            if CALLS.contains(&(regs.orig_rax as libc::c_long)) {
+                if stops == n {
+                    child.kill().unwrap();
+                    child.wait().ok();
+                    return true;
+                }
+                stops += 1;
+            }
+        }
+    }
+}
+
+/// Whoever is killed at any step leaves the chain that was there or the new one, and nothing that
+/// hinders the next.
+#[test]
+fn killed_at_any_step_it_leaves_the_old_chain_or_the_new_one() {
+    let Some(world) = World::new() else { return };
+    let maps = world.bpf.join("maps").display().to_string();
+    let attach = format!("chain attach two fw.toml --kernel --pin {maps}");
+    // How many of the stops to look at: all under stress.
+    let step = if std::env::var_os("SKEP_STRESS").is_some() { 1 } else { 3 };
+    // A first chain: nothing or the chain.
+    let mut n = 0;
+    while killed_at(&mut world.command(&attach), n) {
+        let pinned = world.links() == 1;
+        assert_eq!(attached("two").is_some(), pinned, "killed at {n}");
+        if pinned {
+            world.must("chain detach two --kernel");
+        }
+        assert_eq!(attached("two"), None);
+        n += step;
+    }
+    assert!(n > 10, "{n}");
+    // A swap: one of the two.
+    world.must(&attach);
+    let mut n = 0;
+    let (mut before, mut swapped) = (attached("two"), 0);
+    while killed_at(&mut world.command(&attach), n) {
+        let now = attached("two");
+        assert!(now.is_some(), "killed at {n}");
+        swapped += usize::from(now != before);
+        json(&world.must("chain show two --kernel --json").stdout);
+        before = now;
+        n += step;
+    }
+    assert!(n > 10 && swapped > 0, "{n} {swapped}");
+    world.must(&attach);
+    // Detaching: the chain or nothing.
+    let mut n = 0;
+    while killed_at(&mut world.command("chain detach two --kernel"), n) {
+        assert_eq!(attached("two").is_some(), world.links() == 1, "killed at {n}");
+        world.must(&attach);
+        n += 1;
+    }
+    assert!(n > 5, "{n}");
+    assert_eq!((attached("two"), world.links()), (None, 0));
+    let left = std::fs::read_dir(Path::new(&maps).join("chain")).unwrap();
+    let left: Vec<_> = left.flatten().map(|f| f.file_name()).collect();
+    assert_eq!(left, ["packets"]);
+}
