@@ -238,4 +238,18 @@ int tails(struct xdp_md *ctx)
     return XDP_PASS;
 }
 
+// Two programs of one chain leave one number, those of the other another.
+#define LEAVE(name, offset, number)                                                                \
+    SEC("xdp") int name(struct xdp_md *ctx)                                                        \
+    {                                                                                              \
+        __u8 *data = bytes(ctx, 16);                                                               \
+        if (data)                                                                                  \
+            data[offset] = number;                                                                 \
+        return XDP_PASS;                                                                           \
+    }
+LEAVE(one_first, 14, 1)
+LEAVE(one_second, 15, 1)
+LEAVE(two_first, 14, 2)
+LEAVE(two_second, 15, 2)
+
 char _license[] SEC("license") = "GPL";
