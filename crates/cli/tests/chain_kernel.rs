@@ -261,7 +261,7 @@ fn killed_at(command: &mut Command, n: usize) -> bool {
     let pid = child.id() as i32;
     let mut stops = 0;
     // SAFETY: the child is ours, and stopped where it is asked; the structures are ours.
-    unsafe {
+    let reached = unsafe {
         let mut status = 0;
         assert_eq!(libc::waitpid(pid, &mut status, 0), pid);
         libc::ptrace(libc::PTRACE_SETOPTIONS, pid, 0, libc::PTRACE_O_TRACESYSGOOD);
@@ -269,7 +269,7 @@ fn killed_at(command: &mut Command, n: usize) -> bool {
         loop {
             libc::ptrace(libc::PTRACE_SYSCALL, pid, 0, deliver as libc::c_long);
             if libc::waitpid(pid, &mut status, 0) != pid || !libc::WIFSTOPPED(status) {
-                return false;
+                break false;
             }
             let signal = libc::WSTOPSIG(status);
             deliver = if signal & 0x80 != 0 { 0 } else { signal };
@@ -280,14 +280,17 @@ fn killed_at(command: &mut Command, n: usize) -> bool {
             libc::ptrace(libc::PTRACE_GETREGS, pid, 0, &raw mut regs);
             if CALLS.contains(&(regs.orig_rax as libc::c_long)) {
                 if stops == n {
-                    child.kill().unwrap();
-                    child.wait().ok();
-                    return true;
+                    break true;
                 }
                 stops += 1;
             }
         }
+    };
+    if reached {
+        child.kill().unwrap();
     }
+    child.wait().ok();
+    reached
 }
 
 /// Whoever is killed at any step leaves the chain that was there or the new one, and nothing that

@@ -1,7 +1,7 @@
 //! The running kernel's side of eBPF: its maps, programs and types, through bpf(2).
 //!
-//! For what compares with the kernel or shows what is in it: `skep map --kernel`, the oracles of
-//! tests, the rivals of benches. Nothing that skep itself runs comes here.
+//! For what compares with the kernel or works on it: `skep map --kernel`, chains on interfaces, the
+//! oracles of tests, the rivals of benches. Nothing that skep itself runs comes here.
 //!
 //! A [`Map`] is created from a [`MapSpec`], or opened by id or pin; a [`Program`] is loaded from a
 //! [`ProgramSpec`] and run by [`Program::test_run`]. Keys, values and instructions are bytes, as

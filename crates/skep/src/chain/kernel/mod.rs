@@ -33,6 +33,7 @@ mod pins;
 mod stack;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use skep_isa::{AttachType, Insn, MapFlags, MapType, ProgramType, helper, kfunc, op};
 use skep_kernel::{Btf as KernelBtf, Map, MapSpec, Program, ProgramSpec, with_maps};
@@ -170,8 +171,8 @@ impl KernelChain {
             }
             let number = (node.program.id as usize).wrapping_sub(1);
             let (object, program) = known.get(number).copied().ok_or(Error::Parts)?;
-            if !proofs.contains_key(&number) {
-                proofs.insert(number, sources.prove(object, program)?);
+            if let Entry::Vacant(place) = proofs.entry(number) {
+                place.insert(sources.prove(object, program)?);
             }
             steps.push((label, number, object));
         }
