@@ -44,7 +44,7 @@ fn packet(rng: &mut Rng) -> Vec<u8> {
 fn may() -> bool {
     let probe = skep_kernel::probe();
     if let Err(e) = &probe {
-        skep_testkit::skip(&format!("{}", e.requirement().unwrap_or("bpf(2)")));
+        skep_testkit::skip(e.requirement().unwrap_or("bpf(2)"));
     }
     probe.is_ok()
 }
@@ -73,7 +73,10 @@ fn random_edits(rng: &mut Rng, nodes: usize) -> Vec<Edit> {
     edits
 }
 
-fn sums(stats: &Stats) -> Vec<(u32, u64, u64, Vec<(String, u64)>)> {
+/// Node, runs, bytes, verdicts.
+type Counted = (u32, u64, u64, Vec<(String, u64)>);
+
+fn sums(stats: &Stats) -> Vec<Counted> {
     stats.nodes.iter().map(|(id, n)| (id.0, n.runs(), n.bytes, n.verdicts())).collect()
 }
 
