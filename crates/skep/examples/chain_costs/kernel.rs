@@ -80,13 +80,17 @@ impl Loaded {
 
     /// Runs a program that notes the time in two of its runs: nanoseconds of one run.
     pub fn time(&self, program: &Program, packet: &[u8], runs: u32, want: u32) -> Result<f64> {
-        let globals = self.map(".bss")?;
-        let size = globals.lookup(&[0; 4])?.len();
-        globals.update(&[0; 4], &mark::begin(size, runs), 0)?;
-        let done = run(program, packet, runs)?;
-        mark::check(done.retval, want)?;
-        mark::each(&globals.lookup(&[0; 4])?, runs)
+        time(self.map(".bss")?, program, packet, runs, want)
     }
+}
+
+/// The same; `globals` are the program's global variables.
+fn time(globals: &Map, program: &Program, packet: &[u8], runs: u32, want: u32) -> Result<f64> {
+    let size = globals.lookup(&[0; 4])?.len();
+    globals.update(&[0; 4], &mark::begin(size, runs), 0)?;
+    let done = run(program, packet, runs)?;
+    mark::check(done.retval, want)?;
+    mark::each(&globals.lookup(&[0; 4])?, runs)
 }
 
 /// Runs a program on a packet.

@@ -16,7 +16,9 @@
 //! the same instructions there (`benches/chain/bpf`), by `BPF_PROG_TEST_RUN`, as root.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "the result")]
 
+mod agree;
 mod balancer;
+mod balancer_maps;
 mod kernel;
 mod links;
 mod mark;
@@ -83,7 +85,7 @@ fn run(args: &[&str]) -> Result<()> {
         ["packets"] => packets::run(),
         ["balancer", "skep"] => balancer::ours(),
         ["balancer", "kernel"] => balancer::kernels(),
-        ["agree"] => balancer::agree(),
+        ["agree"] => agree::run(),
         ["wire", c] => wire::compare(c.as_ref()),
         ["receive", way @ ("packet" | "native" | "generic")] => wire::receive(way),
         ["send", way @ ("packet" | "generic"), seconds] => wire::send(way, seconds.parse()?),

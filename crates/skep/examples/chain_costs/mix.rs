@@ -5,6 +5,8 @@
 pub const PACKETS: usize = 16_384;
 /// Bytes of each.
 pub const PACKET: usize = 96;
+/// Where the numbers of the mix begin.
+pub const SEED: u64 = 0x5eed;
 /// Connections that there are.
 const CONNECTIONS: usize = 10_000;
 /// Virtual addresses: the first six are IPv4, the others IPv6.
