@@ -159,7 +159,7 @@ const CRATES: &[(&str, Policy)] = &[
             "chain/once.rs",
             "chain/runner.rs",
             "convert.rs",
-            "packets.rs",
+            "packets/",
             "test_run/mod.rs",
             "test_run/plain.rs",
         ]),

@@ -1,7 +1,6 @@
 //! Running chains on one thread: on test packets, and on frames of batches.
 
 use std::cell::RefCell;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -10,7 +9,7 @@ use skep_isa::ProgramType;
 use skep_maps::slots;
 use skep_net::chain::swap::{Current, Reader};
 use skep_net::chain::{Graph, Stats};
-use skep_net::port::{self, Batch, Outputs, Source, Until, Verdicts, pump};
+use skep_net::port::{self, Batch, Outputs, Source, Until, Verdicts};
 use skep_net::test_run::{self, Errno, Input, Outcome};
 use skep_runtime::compile;
 use skep_runtime::directory;
@@ -22,7 +21,7 @@ use super::counted::{self, Memory};
 use super::explain::Explained;
 use super::once::Once;
 use super::{ChainError, Result};
-use crate::packets::OnFrames;
+use crate::packets::{OnFrames, pump_until_failure};
 use crate::test_run::{Engine, RunnerError, Slots};
 
 /// Where a chain comes from; shared by the threads that run it.
@@ -216,7 +215,7 @@ impl ChainRunner {
             return Err(ChainError::TestRun(Errno::ENOTSUPP));
         }
         let from = Arc::clone(&self.from);
-        let _directory = directory::use_for_run(&from.slots.table, &from.slots.path)
+        let directory = directory::use_for_run(&from.slots.table, &from.slots.path)
             .map_err(RunnerError::Directory)?;
         self.frames.begin();
         let slot = slots::enter();
@@ -242,7 +241,9 @@ impl ChainRunner {
             unsafe { self.frames.one(batch, verdicts, index, may_fragment, run) };
         }
         slots::exit(slot);
-        Ok(())
+        drop(directory);
+        let with = (&from.slots, from.engine);
+        self.frames.run_entries(with, batch, verdicts).map_err(ChainError::TestRun)
     }
 
     /// Moves the frames of a source through the chain to the outputs, until the source ends or
@@ -257,19 +258,12 @@ impl ChainRunner {
         outputs: &mut Outputs,
         until: &Until<'_>,
     ) -> Result<port::Stats> {
-        let mut failed = None;
-        let stats = pump(source, outputs, until, |batch, verdicts| {
+        let (stats, failed) = pump_until_failure(source, outputs, until, |batch, verdicts| {
             if self.looked.elapsed() >= LOOK {
                 self.looked = Instant::now();
                 self.stale = self.refresh().err().or(self.stale.take());
             }
-            match self.run(batch, verdicts) {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(error) => {
-                    failed = Some(error);
-                    ControlFlow::Break(())
-                }
-            }
+            self.run(batch, verdicts)
         })?;
         match failed {
             None => Ok(stats),

@@ -171,6 +171,26 @@ impl Slots {
     }
 }
 
+/// A thread that has its slot, and the directory: [`Slots::enter`].
+#[derive(Clone, Copy)]
+pub(crate) struct OnSlot<'s>(&'s Slots);
+
+impl Slots {
+    /// Takes the directory and a slot for as long as `runs` takes, which runs programs as often as
+    /// it likes. Waits as [`Runner::test_run`] does, and is waited for.
+    ///
+    /// # Errors
+    /// With [`Errno::EBUSY`], as that.
+    pub(crate) fn enter<R>(&self, runs: impl FnOnce(OnSlot<'_>) -> R) -> Result<R, Errno> {
+        let _directory =
+            directory::use_for_run(&self.table, &self.path).map_err(|_| Errno::EBUSY)?;
+        let slot = slots::enter();
+        let done = if slot.is_refused() { Err(Errno::EBUSY) } else { Ok(runs(OnSlot(self))) };
+        slots::exit(slot);
+        done
+    }
+}
+
 /// A program ready to run. It keeps the compiled code and the open maps until it is dropped, but not
 /// the process's directory: that is taken for each run ([`Runner::test_run`]).
 pub struct Runner {
@@ -287,35 +307,32 @@ impl Runner {
         &self.program
     }
 
-    /// Takes the directory and a slot for as long as `runs` takes, which runs the program as often
-    /// as it likes. Waits as [`Runner::test_run`] does, and is waited for.
+    /// Runs the program as often as `runs` likes, as [`Slots::enter`].
     ///
     /// # Errors
-    /// With [`Errno::EBUSY`], as that.
+    /// As that.
     pub(crate) fn enter<R>(&self, runs: impl FnOnce(Entered<'_>) -> R) -> Result<R, Errno> {
-        let _directory = directory::use_for_run(&self.slots.table, &self.slots.path)
-            .map_err(|_| Errno::EBUSY)?;
-        let slot = slots::enter();
-        let done =
-            if slot.is_refused() { Err(Errno::EBUSY) } else { Ok(runs(Entered(&self.compiled))) };
-        slots::exit(slot);
-        done
+        self.slots.enter(|_| runs(Entered(&self.compiled)))
     }
 
-    /// Runs the program where another one of the same directory may run; `None` when this one is of
-    /// another directory.
-    pub(crate) fn enter_with<'r>(&'r self, other: &Self, _: Entered<'_>) -> Option<Entered<'r>> {
-        (self.slots.path == other.slots.path).then_some(Entered(&self.compiled))
+    /// Runs the program on a thread that has its slot; `None` when that is of another directory.
+    pub(crate) fn entered(&self, on: OnSlot<'_>) -> Option<Entered<'_>> {
+        (self.slots.path == on.0.path).then_some(Entered(&self.compiled))
     }
 
-    /// Opens a program of the directory that this one is of.
-    pub(crate) fn open_beside(&self, id: u32) -> Option<Self> {
-        let dir = Dir::open(&self.slots.path).ok()?;
+    /// Opens a program by its id, of the directory that the slots are of.
+    pub(crate) fn open_by_id(slots: &Slots, id: u32, engine: Engine) -> Option<Self> {
+        let dir = Dir::open(&slots.path).ok()?;
+        Self::open(&dir, ProgramFile::open(&dir, id).ok()?.program(), engine).ok()
+    }
+
+    /// Returns what programs run with that are called from this one.
+    pub(crate) fn with(&self) -> (&Slots, Engine) {
         let engine = match self.compiled {
             Compiled::Jit(_) => Engine::Jit,
             Compiled::Interp(_) => Engine::Interp,
         };
-        Self::open(&dir, ProgramFile::open(&dir, id).ok()?.program(), engine).ok()
+        (&self.slots, engine)
     }
 
     /// Runs the program as `BPF_PROG_TEST_RUN` would. Waits for runs of other directories to end: all

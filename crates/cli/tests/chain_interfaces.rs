@@ -1,0 +1,231 @@
+//! `skep chain run` on veth pairs and TAP devices in network namespaces of the test's own: packets
+//! come and go, and what cannot be done any more is reported with what was done before.
+
+mod common;
+
+use std::io::Read;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use common::{Skep, json, out, text};
+use serde_json::{Value as Json, json};
+use skep_testkit::run::{Running, run};
+use skep_testkit::skip;
+use skep_testkit::skip::is_root;
+
+const LIMIT: Duration = Duration::from_secs(20);
+const DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../skep/tests/data");
+
+/// Gives the calling thread a network and a mount namespace of its own, which go with it.
+fn enter_namespace() -> bool {
+    if !is_root() {
+        skip("root, for a network namespace");
+        return false;
+    }
+    if !Command::new("ip").arg("-V").output().is_ok_and(|ended| ended.status.success()) {
+        skip("ip, of iproute2");
+        return false;
+    }
+    // SAFETY: changes the namespaces of this thread only.
+    if unsafe { libc::unshare(libc::CLONE_NEWNET | libc::CLONE_NEWNS) } != 0 {
+        skip("a kernel that makes network namespaces");
+        return false;
+    }
+    true
+}
+
+fn command(line: &str) {
+    let mut words = line.split(' ');
+    let ended = run(Command::new(words.next().unwrap()).args(words), b"", LIMIT);
+    assert_eq!(ended.shell_status(), 0, "{line}: {}", ended.transcript());
+}
+
+/// A pair of veth devices without addresses: nothing but the test sends there.
+fn veth(one: &str, two: &str) {
+    command(&format!("ip link add {one} type veth peer name {two}"));
+    for device in [one, two] {
+        command(&format!("ip link set {device} addrgenmode none"));
+        command(&format!("ip link set {device} up"));
+    }
+}
+
+/// A directory with files of chains: `fw.toml` drops short packets and marks others, `swap.toml`
+/// sends all back.
+fn prepared() -> Skep {
+    let skep = Skep::new();
+    let program = |object: &str, program: &str| {
+        format!("[[program]]\nobject = '{DATA}/{object}'\nprogram = '{program}'\n")
+    };
+    let fw = program("chain.bpf.o", "drop_short") + &program("chain.bpf.o", "mark");
+    std::fs::write(skep.path("fw.toml"), fw).unwrap();
+    std::fs::write(skep.path("swap.toml"), program("packets/packets.bpf.o", "swap")).unwrap();
+    skep
+}
+
+/// Starts a chain, and waits until it has so many packet sockets.
+fn start(skep: &Skep, chain: &str, args: &[&str], sockets: usize) -> Running {
+    let chain = skep.path(chain).display().to_string();
+    let running = skep.start(["chain", "run", &chain, "--json"].iter().chain(args));
+    until("it has its sockets", || packet_sockets() >= sockets);
+    running
+}
+
+/// Waits until something is so, and fails when that takes far too long.
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < LIMIT, "{what} in the end");
+        std::thread::yield_now();
+    }
+}
+
+/// Counts the packet sockets of this thread's network namespace.
+fn packet_sockets() -> usize {
+    std::fs::read_to_string("/proc/thread-self/net/packet").unwrap().lines().count() - 1
+}
+
+/// Waits for the end of a run: its status, report and messages.
+fn ended(mut running: Running) -> (Option<i32>, Json, String) {
+    let (mut report, mut said) = (String::new(), String::new());
+    running.stdout.take().unwrap().read_to_string(&mut report).unwrap();
+    running.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    (running.wait().unwrap().code(), json(report.as_bytes()), said)
+}
+
+/// Sends packets of 64 and 54 bytes in turn to an interface.
+fn send(skep: &Skep, packets: u32, to: &str) {
+    let (chain, packets) = (skep.path("swap.toml").display().to_string(), packets.to_string());
+    let to = format!("*={to}");
+    let args = ["chain", "run", &chain, "--in", "gen:64+54", "--packets", &packets, "--out", &to];
+    out(skep, &args);
+}
+
+#[test]
+fn a_chain_runs_on_what_comes_in_on_an_interface() {
+    if !enter_namespace() {
+        return;
+    }
+    let skep = prepared();
+    veth("one", "two");
+    veth("three", "four");
+    let file = skep.path("ok.pcap").display().to_string();
+    let to = format!("pass={file},drop=three");
+    let args = ["--in", "two", "--out", &to, "--packets", "200"];
+    let running = start(&skep, "fw.toml", &args, 2);
+    let short = start(&skep, "fw.toml", &["--in", "four", "--packets", "100"], 3);
+    send(&skep, 200, "one");
+    let (status, report, said) = ended(running);
+    assert_eq!(status, Some(0), "{said}");
+    assert_eq!(report["verdicts"]["pass"], json!(100), "{report}");
+    assert_eq!(report["nodes"][0]["verdicts"], json!({"drop": 100, "pass": 100}));
+    assert_eq!(report["sent"]["packets"], json!(200));
+    assert_eq!(report["dropped"]["before_receive"], json!(0));
+    let captured = std::fs::read(file).unwrap();
+    let packets: Vec<&[u8]> = captured[24..].chunks(80).collect();
+    assert_eq!(packets.len(), 100);
+    assert!(packets.iter().all(|p| p[16 + 12..16 + 14] == [0xbe, 0xe5]), "all are marked");
+    let (status, report, said) = ended(short);
+    assert_eq!((status, &report["verdicts"]["drop"]), (Some(0), &json!(100)), "{said}");
+    assert_eq!(report["bytes"], json!(5400));
+}
+
+#[test]
+fn a_chain_runs_between_the_kernel_and_a_tap_device() {
+    if !enter_namespace() {
+        return;
+    }
+    if !std::path::Path::new("/dev/net/tun").exists() {
+        return skip("/dev/net/tun");
+    }
+    let skep = prepared();
+    let chain = skep.path("fw.toml").display().to_string();
+    let file = skep.path("ok.pcap").display().to_string();
+    let to = format!("pass={file}");
+    let running = skep.start(["chain", "run", &chain, "--in", "tap:t0", "--out", &to, "--json"]);
+    let is_up = || std::fs::read_to_string("/proc/thread-self/net/dev").unwrap().contains("t0:");
+    until("the device is there", is_up);
+    command("ip link set t0 addrgenmode none");
+    command("ip link set t0 up");
+    send(&skep, 300, "t0");
+    // What the device is asked for now ends the run: it is removed.
+    let enough = |lines: &str| {
+        let line = lines.lines().find(|l| l.contains("t0:")).unwrap();
+        line.split_whitespace().nth(10).unwrap().parse::<u64>().unwrap() >= 300
+    };
+    let devices = || std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+    until("all was sent", || enough(&devices()));
+    command("ip link del t0");
+    let (status, report, said) = ended(running);
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("`t0` is down, or gone"), "{said}");
+    let passed = report["verdicts"]["pass"].as_u64().unwrap();
+    let packets = report["packets"].as_u64().unwrap();
+    // What the kernel had not handed over when the device went is gone with it.
+    assert!(passed > 0 && (150..=160).contains(&passed) || packets < 300, "{report}");
+    assert_eq!(report["sent"]["packets"], json!(passed));
+    let written = std::fs::metadata(file).unwrap().len();
+    assert_eq!(written, report["sent"]["bytes"].as_u64().unwrap() + 24 + 16 * passed);
+}
+
+#[test]
+fn an_interface_that_goes_away_ends_a_run_with_its_report() {
+    if !enter_namespace() {
+        return;
+    }
+    let skep = prepared();
+    veth("one", "two");
+    // The input goes.
+    let (file, all) = (skep.path("all.pcap"), format!("*={}", skep.path("all.pcap").display()));
+    let running = start(&skep, "fw.toml", &["--in", "two", "--out", &all], 1);
+    send(&skep, 20, "one");
+    let written = || std::fs::metadata(&file).map_or(0, |m| m.len());
+    until("all is written", || written() == 24 + 10 * (80 + 70));
+    command("ip link del one");
+    let (status, report, said) = ended(running);
+    assert_eq!((status, &report["packets"]), (Some(1), &json!(20)), "{said}");
+    assert!(said.contains("the interface `two` is down, or gone"), "{said}");
+    assert_eq!(report["error"], json!("the interface `two` is down, or gone"));
+
+    // An output goes: what it has taken is counted, what it has not is not.
+    veth("one", "two");
+    let running = start(&skep, "swap.toml", &["--in", "gen:64", "--out", "*=one"], 1);
+    command("ip link del one");
+    let (status, report, said) = ended(running);
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("the interface `one` is down, or gone"), "{said}");
+    let (packets, sent) = (report["packets"].as_u64(), report["sent"]["packets"].as_u64());
+    assert!(packets >= sent && report["nodes"][0]["runs"].as_u64() == packets, "{report}");
+}
+
+#[test]
+fn a_full_disk_ends_a_run_and_what_was_written_is_whole() {
+    if !enter_namespace() {
+        return;
+    }
+    let skep = prepared();
+    let disk = skep.path("disk");
+    std::fs::create_dir(&disk).unwrap();
+    // Not seen outside of this thread's namespace.
+    command("mount --make-rprivate /");
+    command(&format!("mount -t tmpfs -o size=64k none {}", disk.display()));
+    let (file, chain) = (disk.join("ok.pcap"), skep.path("fw.toml").display().to_string());
+    let to = format!("pass={}", file.display());
+    let args = ["chain", "run", &chain, "--in", "gen:64", "--packets", "5000", "--out", &to];
+    let ended = skep.run(args.iter().chain(&["--json"]));
+    let (report, said) = (json(&ended.stdout), text(&ended.stderr));
+    assert_eq!(ended.shell_status(), 1, "{}", ended.transcript());
+    let written = std::fs::metadata(&file).unwrap().len();
+    let whole = (written - 24) / 80;
+    assert_eq!((written - 24) % 80, 0, "it ends behind a packet");
+    assert!(whole > 700 && written <= 65_536, "{written}");
+    assert!(
+        said.contains(&format!("No space left on device (os error 28); {whole} packets are in it")),
+        "{said}"
+    );
+    assert!(report["packets"].as_u64() >= Some(whole), "{report}");
+    // What is there can be read again.
+    let input = file.display().to_string();
+    let again = json(out(&skep, &["chain", "run", &chain, "--in", &input, "--json"]).as_bytes());
+    assert_eq!((&again["packets"], &again["cut_at"]), (&json!(whole), &json!(null)));
+    command(&format!("umount {}", disk.display()));
+}

@@ -1,0 +1,79 @@
+//! Programs on frames where they lie, and where these are redirected to.
+
+use skep_net::port::{Batch, Context, Redirect, Target, Verdict, Verdicts};
+
+use super::broadcasts::Broadcasts;
+use super::entries::Entries;
+use crate::test_run::{Engine, Errno, Slots};
+
+/// Runs programs on frames of batches, and finds where these are redirected to.
+#[derive(Debug, Default)]
+pub(crate) struct OnFrames {
+    context: Context,
+    broadcasts: Broadcasts,
+    entries: Entries,
+}
+
+impl OnFrames {
+    /// Begins another batch.
+    pub(crate) fn begin(&mut self) {
+        self.broadcasts.begin();
+        self.entries.pending.clear();
+    }
+
+    /// Runs the programs of the entries that frames of the batch are redirected to, which are in
+    /// the directory of the slots.
+    pub(crate) fn run_entries(
+        &mut self,
+        with: (&Slots, Engine),
+        batch: &mut Batch,
+        verdicts: &mut Verdicts,
+    ) -> Result<(), Errno> {
+        match self.entries.pending.is_empty() {
+            true => Ok(()),
+            false => self.entries.run_pending(with, &mut self.context, batch, verdicts),
+        }
+    }
+
+    /// Runs something on one frame, and notes its verdict: what `run` returned, or `XDP_ABORTED`
+    /// where that is nothing.
+    ///
+    /// # Safety
+    /// `run` runs an XDP program with the context that it is given, on this thread, and the
+    /// program's maps are still there when it returns.
+    #[inline]
+    pub(crate) unsafe fn one(
+        &mut self,
+        batch: &mut Batch,
+        verdicts: &mut Verdicts,
+        index: usize,
+        may_fragment: bool,
+        run: impl FnOnce(*mut u8) -> Option<u32>,
+    ) -> Verdict {
+        let Self { context, broadcasts, entries } = self;
+        let raw = context.with(batch, index, may_fragment, run).flatten().unwrap_or_default();
+        let mut target = Target::default();
+        if raw == Verdict::Redirect(target).kind() as u32 {
+            // SAFETY: the caller's promise.
+            match unsafe { context.redirect() } {
+                Some(Redirect::To(to)) => {
+                    target = to;
+                    if let Some(id) = context.entry_program() {
+                        entries.pending.push((index, id, target));
+                    }
+                }
+                Some(Redirect::Broadcast { map, exclude_ingress }) => {
+                    let port = batch.meta(index).map_or(0, |meta| meta.port);
+                    let without = exclude_ingress.then_some(port);
+                    let mut to = broadcasts.of(map).filter(|port| Some(*port) != without);
+                    target = Target::Port(to.next().unwrap_or_default());
+                    to.for_each(|port| verdicts.copy(index, Target::Port(port)));
+                }
+                None => {}
+            }
+        }
+        let verdict = Verdict::from_raw(raw, target);
+        verdicts.set(index, verdict);
+        verdict
+    }
+}

@@ -1,0 +1,200 @@
+//! An XDP program on real packets: frames of a source get its verdicts and go to sinks.
+//!
+//! ```no_run
+//! use skep::packets::PacketRunner;
+//! use skep::port::capture::{Format, Reader, Writer};
+//! use skep::port::{Outputs, Until};
+//! use skep::test_run::Engine;
+//!
+//! let session = skep::Session::scratch()?;
+//! let object = session.load("filter.bpf.o")?;
+//! let mut program = object.program("filter")?.packets(Engine::Jit)?;
+//!
+//! let mut source = Reader::open("capture.pcap".as_ref())?;
+//! let mut outputs = Outputs::new();
+//! let passed = outputs.add(Box::new(Writer::create("ok.pcapng".as_ref(), Format::Pcapng)?));
+//! outputs.send_verdict(2, passed);
+//! let stats = program.pump(&mut source, &mut outputs, &Until::default())?;
+//! println!("{} packets, {} passed", stats.packets, stats.verdicts[2]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A frame is changed where it lies: what the program does to it, and where it moves its ends, is
+//! what sinks get. Metadata ends with the program. Redirects go to the outputs' targets: interfaces
+//! by number, processors of a CPU map by key, sockets of an XSK map by their number in it. Programs
+//! in the entries of device and CPU maps run on the frame then, before it is sent, and may drop it;
+//! not so for broadcasts.
+
+mod broadcasts;
+mod entries;
+mod frames;
+
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+use skep_isa::{AttachType, ProgramType};
+use skep_net::port::{Batch, Outputs, PumpError, Source, Stats, Until, Verdict, Verdicts, pump};
+
+use crate::test_run::{Errno, Runner};
+pub(crate) use frames::OnFrames;
+
+/// Says why a program cannot run on packets, or stopped.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PacketsError {
+    /// It is a program of another type.
+    #[error(
+        "program `{program}` is of type `{prog_type}`; packets of a source go to `xdp` programs"
+    )]
+    Type {
+        /// Which program.
+        program: String,
+        /// Its type.
+        prog_type: ProgramType,
+    },
+    /// It runs behind a redirect only.
+    #[error("program `{program}` is for the entries of a map, it gets no packets of a source")]
+    Entry {
+        /// Which program.
+        program: String,
+    },
+    /// The program could not run.
+    #[error("program `{program}` cannot run: {errno}")]
+    Run {
+        /// Which program.
+        program: String,
+        /// Why.
+        errno: Errno,
+        /// What was done before.
+        stats: Box<Stats>,
+    },
+    /// A port failed.
+    #[error(transparent)]
+    Port(#[from] PumpError),
+}
+
+/// What a program did with the packets it was given.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct ProgramStats {
+    /// How often it ran.
+    pub runs: u64,
+    /// What all runs took together, in nanoseconds.
+    pub ns: u64,
+    /// Its verdicts, by [`Verdict::kind`].
+    pub verdicts: [u64; Verdict::KINDS],
+}
+
+/// Moves frames through `run`, as [`pump`], and ends when that fails; returns what was done, and
+/// why it failed.
+pub(crate) fn pump_until_failure<E>(
+    source: &mut dyn Source,
+    outputs: &mut Outputs,
+    until: &Until<'_>,
+    mut run: impl FnMut(&mut Batch, &mut Verdicts) -> Result<(), E>,
+) -> Result<(Stats, Option<E>), PumpError> {
+    let mut failed = None;
+    let stats = pump(source, outputs, until, |batch, verdicts| match run(batch, verdicts) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(error) => {
+            failed = Some(error);
+            ControlFlow::Break(())
+        }
+    })?;
+    Ok((stats, failed))
+}
+
+/// An XDP program that is ready to run on batches of frames.
+#[derive(Debug)]
+pub struct PacketRunner {
+    runner: Runner,
+    frames: OnFrames,
+    may_fragment: bool,
+    stats: ProgramStats,
+}
+
+impl PacketRunner {
+    /// Takes a program that is ready to run.
+    ///
+    /// # Errors
+    /// When it is no XDP program, or one for the entries of device and CPU maps.
+    pub fn new(runner: Runner) -> Result<Self, PacketsError> {
+        let program = runner.program();
+        let name = || program.name().to_owned();
+        if program.prog_type() != ProgramType::Xdp {
+            return Err(PacketsError::Type { program: name(), prog_type: program.prog_type() });
+        }
+        if matches!(program.attach_type(), Some(AttachType::XdpDevmap | AttachType::XdpCpumap)) {
+            return Err(PacketsError::Entry { program: name() });
+        }
+        let may_fragment = program.section().starts_with("xdp.frags");
+        Ok(Self {
+            runner,
+            frames: OnFrames::default(),
+            may_fragment,
+            stats: ProgramStats::default(),
+        })
+    }
+
+    /// Returns the program.
+    #[must_use]
+    pub fn runner(&self) -> &Runner {
+        &self.runner
+    }
+
+    /// Returns what it did so far.
+    #[must_use]
+    pub fn stats(&self) -> &ProgramStats {
+        &self.stats
+    }
+
+    /// Runs the program on each frame of a batch, and notes its verdicts.
+    ///
+    /// # Errors
+    /// With [`Errno::EBUSY`] when the process has links of another directory, or the thread can
+    /// have no slot. The frames are as they were then, and their verdicts too.
+    pub fn run(&mut self, batch: &mut Batch, verdicts: &mut Verdicts) -> Result<(), Errno> {
+        let Self { runner, frames, may_fragment, stats } = self;
+        frames.begin();
+        let started = Instant::now();
+        runner.enter(|program| {
+            for index in 0..batch.len() {
+                // SAFETY: the program is an XDP program (checked when the runner was made), and
+                // this is the context of one, pointed at a frame.
+                let run = |ctx| unsafe { program.run(ctx) };
+                // SAFETY: that runs on this thread, and the runner has the program's maps.
+                let verdict = unsafe { frames.one(batch, verdicts, index, *may_fragment, run) };
+                if let Some(count) = stats.verdicts.get_mut(verdict.kind()) {
+                    *count += 1;
+                }
+            }
+        })?;
+        frames.run_entries(runner.with(), batch, verdicts)?;
+        stats.runs += batch.len() as u64;
+        stats.ns += u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        Ok(())
+    }
+
+    /// Moves the frames of a source through the program to the outputs, until the source ends or
+    /// `until` says so.
+    ///
+    /// # Errors
+    /// When a port fails, or the program cannot run, with what was done before.
+    pub fn pump(
+        &mut self,
+        source: &mut dyn Source,
+        outputs: &mut Outputs,
+        until: &Until<'_>,
+    ) -> Result<Stats, PacketsError> {
+        let (stats, failed) = pump_until_failure(source, outputs, until, |batch, verdicts| {
+            self.run(batch, verdicts)
+        })?;
+        match failed {
+            None => Ok(stats),
+            Some(errno) => {
+                let program = self.runner.program().name().to_owned();
+                Err(PacketsError::Run { program, errno, stats: Box::new(stats) })
+            }
+        }
+    }
+}
