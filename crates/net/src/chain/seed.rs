@@ -91,6 +91,12 @@ impl Programs {
         }
     }
 
+    /// Tells whether a user has a program open.
+    #[must_use]
+    pub fn is_open(&self, id: u32) -> bool {
+        self.all.get(&id).is_some_and(|p| p.open)
+    }
+
     /// Returns how many references keep a program; `None` when it is gone.
     #[must_use]
     pub fn references(&self, id: u32) -> Option<u32> {

@@ -35,6 +35,12 @@ pub enum ChainError {
         /// The program.
         program: String,
     },
+    /// A call of [`ChainCalls`](super::ChainCalls) was refused.
+    #[error("the chain call failed with errno {errno}")]
+    Call {
+        /// The error number of the proposed calls.
+        errno: i32,
+    },
     /// The chain cannot be changed so.
     #[error(transparent)]
     Edit(#[from] EditError),

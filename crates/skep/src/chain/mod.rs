@@ -28,6 +28,7 @@
 //! # }
 //! ```
 
+mod calls;
 mod compiled;
 mod convert;
 mod counted;
@@ -51,6 +52,7 @@ use crate::load::Loaded;
 use crate::loaded::Program;
 use crate::session::{Place as Directory, Session};
 
+pub use calls::ChainCalls;
 pub use counted::Running;
 pub use error::ChainError;
 pub use explain::{Change, Explained, Visit};
