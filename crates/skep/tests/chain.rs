@@ -18,6 +18,7 @@ use skep::port::{
 };
 use skep::test_run::{Engine, Input};
 use skep::{Error, Session};
+use skep_testkit::random::Random;
 
 fn data() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/chain.bpf.o"))
@@ -25,30 +26,13 @@ fn data() -> PathBuf {
 
 const PROGRAMS: [&str; 5] = ["drop_short", "count", "mark", "push", "obey"];
 
-/// SplitMix64.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-}
-
-fn packet(rng: &mut Rng) -> Vec<u8> {
+fn packet(rng: &mut Random) -> Vec<u8> {
     let len = [14, 20, 59, 60, 64, 200][rng.below(6)];
-    (0..len).map(|_| rng.next() as u8).collect()
+    (0..len).map(|_| rng.next_u64() as u8).collect()
 }
 
 /// A chain of all programs of the object, in a random graph.
-fn random_chain(session: &Session, rng: &mut Rng, name: &str) -> Result<Chain, Error> {
+fn random_chain(session: &Session, rng: &mut Random, name: &str) -> Result<Chain, Error> {
     let object = session.load(data())?;
     let chain = Chain::create(session, name, ProgramType::Xdp)?;
     let nodes = 1 + rng.below(6);
@@ -83,7 +67,7 @@ fn random_chain(session: &Session, rng: &mut Rng, name: &str) -> Result<Chain, E
 #[test]
 fn random_chains_do_what_their_programs_do_one_by_one() -> Result<(), Error> {
     for seed in 0..40 {
-        let mut rng = Rng(seed);
+        let mut rng = Random::new(seed + 1);
         let session = Session::scratch()?;
         let chain = random_chain(&session, &mut rng, "random")?;
         let graph = chain.graph()?;

@@ -292,11 +292,14 @@ impl ChainFile {
         make: impl FnOnce(ChainSpec) -> Result<(Option<ChainSpec>, T), E>,
     ) -> Result<Result<T, E>, RecordError> {
         self.file.append_with(|records, batch| {
-            let made = make(self.last(records)?);
-            Ok(made.map(|(spec, result)| {
+            let old = self.last(records)?;
+            let objects = old.objects.clone();
+            Ok(make(old).map(|(spec, result)| {
                 if let Some(spec) = spec {
                     // First, so that a graph is never there without what belongs to it.
-                    batch.push(TAG_OBJECTS, |w| w.raw(&encode_objects(&spec.objects)));
+                    if spec.objects != objects {
+                        batch.push(TAG_OBJECTS, |w| w.raw(&encode_objects(&spec.objects)));
+                    }
                     batch.push(TAG_GRAPH, |w| w.raw(&spec.encode()));
                 }
                 result

@@ -6,8 +6,9 @@ use skep_isa::{ProgramType, errno};
 use skep_net::chain::{
     Bridge, Edge, Edit, EditError, Exhausted, Graph, NodeId, Place, ProgramRef, To, Verdicts,
 };
+use skep_testkit::random::Random;
 
-use crate::model::{Rng, program, run, verdicts};
+use crate::model::{program, run, verdicts};
 
 fn add(id: u32, place: Place) -> Edit {
     Edit::Add { program: program(id), place }
@@ -202,7 +203,7 @@ impl Model {
 #[test]
 fn random_edges_lead_where_a_table_says() {
     for seed in 0..300 {
-        let mut rng = Rng(seed);
+        let mut rng = Random::new(seed + 1);
         let nodes = 1 + rng.below(6) as u32;
         let (mut graph, mut model) = (loose(nodes), Model::default());
         for _ in 0..30 {
@@ -287,7 +288,7 @@ fn random_edges_lead_where_a_table_says() {
 #[test]
 fn bridging_by_verdict_is_as_if_the_program_had_agreed() {
     for seed in 0..500 {
-        let mut rng = Rng(seed);
+        let mut rng = Random::new(seed + 1);
         let nodes = 2 + rng.below(5) as u32;
         let mut graph = loose(nodes);
         for _ in 0..12 {

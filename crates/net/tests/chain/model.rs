@@ -1,26 +1,9 @@
-//! Runs of a graph, followed node by node, and random numbers.
+//! Runs of a graph, followed node by node.
 
 use std::collections::HashMap;
 
 use skep_isa::ProgramType;
 use skep_net::chain::{Edge, Exhausted, Graph, NodeId, ProgramRef, To};
-
-/// SplitMix64.
-pub struct Rng(pub u64);
-
-impl Rng {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    pub fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-}
 
 /// Verdicts that have slots of their own, and some that have none.
 pub fn verdicts() -> impl Iterator<Item = u32> {

@@ -4,8 +4,9 @@ use skep_isa::ProgramType;
 use skep_isa::errno::{EBUSY, EEXIST, EINVAL, ENOENT, ERANGE, ESTALE};
 use skep_net::chain::ProgramRef;
 use skep_net::chain::mprog::{Flags, How, List, MOST, Relative};
+use skep_testkit::random::Random;
 
-use crate::model::{Rng, program, run};
+use crate::model::{program, run};
 
 fn tcx(id: u32) -> ProgramRef {
     ProgramRef { prog_type: ProgramType::SchedCls, ..program(id) }
@@ -98,7 +99,7 @@ fn a_link_is_detached_as_one() {
 #[test]
 fn random_lists_run_as_tcx_would() {
     for seed in 0..1000 {
-        let mut rng = Rng(seed);
+        let mut rng = Random::new(seed + 1);
         let mut list = List::new(ProgramType::SchedCls);
         let mut model: Vec<u32> = Vec::new();
         for id in 1..=1 + rng.below(9) as u32 {

@@ -1,8 +1,9 @@
 //! libxdp's chains against a model: a list, walked as its dispatcher does.
 
 use skep_net::chain::priority::{AtEnd, DEFAULT_ACTIONS, Entry, RunConfig, graph};
+use skep_testkit::random::Random;
 
-use crate::model::{Rng, program, run, verdicts};
+use crate::model::{program, run, verdicts};
 
 fn entry(id: u32, priority: u32, actions: u32) -> Entry {
     Entry {
@@ -18,11 +19,12 @@ fn entry(id: u32, priority: u32, actions: u32) -> Entry {
 #[test]
 fn random_lists_run_as_the_dispatcher_would() {
     for seed in 0..2000 {
-        let mut rng = Rng(seed);
+        let mut rng = Random::new(seed + 1);
         let count = rng.below(14) as u32;
         let list: Vec<Entry> = (1..=count)
             .map(|id| {
-                let actions = if rng.below(2) == 0 { DEFAULT_ACTIONS } else { rng.next() as u32 };
+                let actions =
+                    if rng.below(2) == 0 { DEFAULT_ACTIONS } else { rng.next_u64() as u32 };
                 entry(id, 50 + rng.below(4) as u32, actions)
             })
             .collect();
