@@ -61,7 +61,10 @@ fn packets_of_a_capture_go_through_in_turn_when_a_chain_is_measured() {
         let told = json(out(&skep, &[&args[..], &["--engine", engine]].concat()).as_bytes());
         assert_eq!((&told["runs"], &told["packets"]), (&json!(1000), &json!(3)));
         // Each packet comes as it was captured: the long ones stay as long as they are.
-        assert_eq!(told["verdicts"], json!({"drop": 333, "tx": 667}));
+        assert_eq!(
+            told["verdicts"],
+            json!({"aborted": 0, "drop": 333, "pass": 0, "tx": 667, "redirect": 0})
+        );
         assert_eq!(told["nodes"][0]["bytes"], json!(334 * 64 + 333 * 20 + 333 * 80));
         assert_eq!(told["nodes"][1]["bytes"], json!(334 * 64 + 333 * 80));
         assert!(told["ns"].as_f64() > Some(0.0), "{told}");

@@ -12,13 +12,16 @@ use skep::{Error, Session};
 const OBJECT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/packets/packets.bpf.o");
 const FIRST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/chain.bpf.o");
 
+/// Verdicts, copies, and the first byte of each frame.
+type Ran = (Vec<Verdict>, Vec<(u16, Target)>, Vec<u8>);
+
 /// What a chain of `count` and a program that redirects makes of frames: port and bytes of each.
 fn run(
     session: &Session,
     object: &Loaded,
     (engine, name): (Engine, &str),
     frames: &[(u32, [u8; 60])],
-) -> Result<(Vec<Verdict>, Vec<(u16, Target)>, Vec<u8>), Error> {
+) -> Result<Ran, Error> {
     let chain = Chain::create(session, &format!("{name}{engine:?}"), ProgramType::Xdp)?;
     let first = session.load(FIRST)?;
     let count = chain.add(first.program("count")?, Place::First { on: On::ANY })?;

@@ -1,6 +1,5 @@
 //! What a chain takes for a packet, and each program of it.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -14,6 +13,7 @@ use super::failed;
 use crate::args::{BenchArgs, EngineName};
 use crate::failure::Result;
 use crate::printer::{Output, Printer};
+use crate::prog::packets;
 use crate::units;
 
 /// What goes through the chain.
@@ -30,8 +30,8 @@ struct Measured {
     ns: f64,
     /// The answer to one packet.
     verdict: Option<String>,
-    /// Answers to packets in turn.
-    verdicts: BTreeMap<&'static str, u64>,
+    /// Answers to packets in turn, by kind.
+    verdicts: [u64; Verdict::KINDS],
     runner: ChainRunner,
 }
 
@@ -52,12 +52,12 @@ pub fn bench(args: &BenchArgs, printer: Printer) -> Result<u8> {
     let mut timed = measure(Count::Timed)?;
     let (stats, graph) = (timed.runner.stats(), timed.runner.graph().clone());
     let ns = [&bare, &counted, &timed].map(|m| m.ns);
-    let packets = if let Given::Captured(kept) = &given { kept.len() } else { 1 };
+    let count = if let Given::Captured(kept) = &given { kept.len() } else { 1 };
     if args.format.json {
         let [bare_ns, counted_ns, timed_ns] = ns.map(|ns| (ns * 10.0).round() / 10.0);
         let result = json!({
-            "runs": args.repeat, "packets": packets, "verdict": bare.verdict,
-            "verdicts": bare.verdicts, "ns": bare_ns,
+            "runs": args.repeat, "packets": count, "verdict": bare.verdict,
+            "verdicts": packets::verdicts(&bare.verdicts), "ns": bare_ns,
             "counted_ns": counted_ns, "timed_ns": timed_ns, "nodes": nodes(&graph, &stats),
             "edges": edges(&stats),
         });
@@ -69,9 +69,11 @@ pub fn bench(args: &BenchArgs, printer: Printer) -> Result<u8> {
             true => format!("{ns:.1}ns"),
             false => units::time(ns as u64),
         });
-        let of = if packets > 1 { format!(" of {packets} packets") } else { String::new() };
+        let of = if count > 1 { format!(" of {count} packets") } else { String::new() };
         let mut said = bare.verdict.iter().map(|name| format!("  {name}")).collect::<String>();
-        said.extend(bare.verdicts.iter().map(|(name, n)| format!("  {name} {n}")));
+        for (name, n) in Verdict::NAMES.iter().zip(bare.verdicts).filter(|(_, n)| *n > 0) {
+            said += &format!("  {name} {n}");
+        }
         writeln!(out, "{} runs{of}{said}", args.repeat)?;
         writeln!(
             out,
@@ -94,7 +96,7 @@ fn measure(
             let input = Input { repeat: runs, ..Input::data(packet) };
             let done = runner.test_run(&input).map_err(failed)?;
             let (ns, verdict) = (done.duration_ns as f64, Some(verdicts::name(done.retval)));
-            Ok(Measured { ns, verdict, verdicts: BTreeMap::new(), runner })
+            Ok(Measured { ns, verdict, verdicts: [0; Verdict::KINDS], runner })
         }
         Given::Captured(kept) => {
             let (mut batch, mut verdicts) = (Batch::new(), Verdicts::default());
@@ -114,10 +116,8 @@ fn measure(
                     }
                 }
             }
-            let by_name = Verdict::NAMES.iter().zip(counts).filter(|(_, n)| *n > 0);
-            let verdicts = by_name.map(|(name, n)| (*name, n)).collect();
             let ns = took.as_nanos() as f64 / f64::from(runs);
-            Ok(Measured { ns, verdict: None, verdicts, runner })
+            Ok(Measured { ns, verdict: None, verdicts: counts, runner })
         }
     }
 }

@@ -13,7 +13,7 @@ const WAIT: Duration = Duration::from_millis(50);
 
 /// Goes through the packets of a port, counted from 1 on, until `each` has enough of them and
 /// returns `false`. Returns how many there were.
-fn read(port: &str, mut each: impl FnMut(u64, Meta, &[u8]) -> bool) -> Result<u64> {
+fn read(port: &str, each: &mut dyn FnMut(u64, Meta, &[u8]) -> bool) -> Result<u64> {
     let mut source = open_source(port)?.source;
     let (mut batch, mut number) = (Batch::new(), 0);
     loop {
@@ -37,7 +37,7 @@ pub fn numbered(port: &str, numbers: &[u64]) -> Result<Vec<(u64, Vec<u8>)>> {
     let wanted = if numbers.is_empty() { &[1] } else { numbers };
     let last = wanted.iter().copied().max().unwrap_or(1);
     let mut found: Vec<Option<Vec<u8>>> = vec![None; wanted.len()];
-    let there = read(port, |number, _, bytes| {
+    let there = read(port, &mut |number, _, bytes| {
         let these = wanted.iter().zip(&mut found).filter(|(n, _)| **n == number);
         these.for_each(|(_, place)| *place = Some(bytes.to_vec()));
         number < last
@@ -64,7 +64,7 @@ impl Kept {
     /// Takes the first packets of a port.
     pub fn of(port: &str) -> Result<Self> {
         let mut kept = Self { bytes: Vec::new(), packets: Vec::new() };
-        read(port, |_, meta, bytes| {
+        read(port, &mut |_, meta, bytes| {
             kept.bytes.extend_from_slice(bytes);
             kept.packets.push((meta, kept.bytes.len()));
             kept.packets.len() < Self::PACKETS && kept.bytes.len() < Self::BYTES

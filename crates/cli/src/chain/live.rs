@@ -1,7 +1,8 @@
 //! The counters of a running chain on a terminal, drawn over and over in the same place.
 
 use std::io::{self, IsTerminal, Write};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ const EVERY: Duration = Duration::from_millis(500);
 
 /// Draws until it is dropped, and leaves the terminal as it was.
 pub struct Live {
-    end: Option<Sender<()>>,
+    end: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -26,24 +27,32 @@ impl Live {
         if printer.is_quiet() || is_dumb || !io::stderr().is_terminal() {
             return None;
         }
-        let (end, ended) = channel();
+        let end = Arc::new(AtomicBool::new(false));
+        let ended = Arc::clone(&end);
         let draw = move || {
             let mut screen = Screen { lines: 0, began: Instant::now(), last: None };
-            while ended.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
+            loop {
+                std::thread::park_timeout(EVERY);
+                if ended.load(Relaxed) {
+                    break;
+                }
                 screen.draw(&chain);
             }
             screen.erase(&mut io::stderr().lock());
         };
         let thread = std::thread::Builder::new().name("skep-live".to_owned()).spawn(draw).ok()?;
-        Some(Self { end: Some(end), thread: Some(thread) })
+        Some(Self { end, thread: Some(thread) })
     }
 }
 
 impl Drop for Live {
     fn drop(&mut self) {
-        drop(self.end.take());
-        // It only draws: when it failed, there is nothing to be done.
-        drop(self.thread.take().map(JoinHandle::join));
+        self.end.store(true, Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // It only draws: when it failed, there is nothing to be done.
+            drop(thread.join());
+        }
     }
 }
 

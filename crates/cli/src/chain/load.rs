@@ -1,11 +1,9 @@
 //! Programs for chains, loaded into a session's directory.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use skep::chain::ObjectHash;
+use skep::chain::{NamedMaps, ObjectHash};
 use skep::load::{Loaded, Loader};
-use skep::maps::Map;
 use skep::object::Object;
 use skep::{Dir, chain};
 
@@ -23,9 +21,6 @@ pub struct Loads {
     hash: ObjectHash,
 }
 
-/// Maps by their names in an object.
-pub type Maps = Vec<(String, Arc<Map>)>;
-
 impl Loads {
     /// Loads programs of one object, which share its maps. `given` finds maps that are there already,
     /// to be used in place of the object's.
@@ -33,7 +28,7 @@ impl Loads {
         dir: &Dir,
         path: &Path,
         programs: &[&str],
-        given: impl FnOnce(&Object, ObjectHash) -> Result<Maps>,
+        given: impl FnOnce(&Object, ObjectHash) -> Result<NamedMaps>,
     ) -> Result<Self> {
         let bytes = std::fs::read(path).unwrap_or_default();
         let hash = ObjectHash::of(&bytes);

@@ -58,7 +58,7 @@ pub use error::ChainError;
 pub use explain::{Change, Explained, Visit};
 pub use run_config::run_config;
 pub use runner::ChainRunner;
-pub use shared::ObjectHash;
+pub use shared::{NamedMaps, ObjectHash};
 pub use skep_net::chain::{
     BUDGET, Bridge, Edge, EdgeKey, EdgeStats, Edit, EditError, Exhausted, Graph, Node, NodeId,
     NodeStats, Place, ProgramRef, Stats, To, UnknownVerdict, Verdicts, mprog, priority, seed,

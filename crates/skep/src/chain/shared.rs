@@ -24,6 +24,9 @@ impl ObjectHash {
     }
 }
 
+/// Maps by their names in an object.
+pub type NamedMaps = Vec<(String, Arc<Map>)>;
+
 impl Chain {
     /// Opens the maps that programs of an object have in this chain, by their names in it: for
     /// [`Loader::reuse_map`](crate::load::Loader::reuse_map). With the revision at which that is
@@ -31,7 +34,7 @@ impl Chain {
     ///
     /// # Errors
     /// When the chain cannot be read.
-    pub fn shared_maps(&self, object: ObjectHash) -> Result<(u64, Vec<(String, Arc<Map>)>)> {
+    pub fn shared_maps(&self, object: ObjectHash) -> Result<(u64, NamedMaps)> {
         let spec = self.file.read()?;
         let found = spec.objects.iter().find(|o| o.hash == object.0);
         skep_runtime::memory::guard();

@@ -28,7 +28,7 @@ fn why_not(spec: &MapSpec, btf: Option<&Btf>, want: &MapDef, map: &Map) -> Optio
     {
         return Some("its keys, values or number of entries are of another size");
     }
-    if bare(want) != bare(is) {
+    if !is_like(want, is) {
         return Some("its flags, spin lock or inner maps are not the same");
     }
     if !map.file().writable() {
@@ -53,14 +53,14 @@ fn why_not(spec: &MapSpec, btf: Option<&Btf>, want: &MapDef, map: &Map) -> Optio
     None
 }
 
-/// A definition without what has no meaning for programs: names and types.
-fn bare(def: &MapDef) -> MapDef {
-    MapDef {
-        name: String::new(),
-        btf_id: 0,
-        key_type_id: 0,
-        value_type_id: 0,
-        inner: def.inner.as_deref().map(|inner| Box::new(bare(inner))),
-        ..def.clone()
-    }
+/// Compares definitions but for names and types, which have no meaning for programs.
+fn is_like(want: &MapDef, is: &MapDef) -> bool {
+    let same = |a: &MapDef| {
+        (a.map_type, a.key_size, a.value_size, a.max_entries, a.flags, a.map_extra, a.spin_lock)
+    };
+    let inner = match (&want.inner, &is.inner) {
+        (Some(want), Some(is)) => is_like(want, is),
+        (want, is) => want.is_none() && is.is_none(),
+    };
+    inner && same(want) == same(is)
 }

@@ -94,13 +94,16 @@ pub(crate) fn pump_until_failure<E>(
     mut run: impl FnMut(&mut Batch, &mut Verdicts) -> Result<(), E>,
 ) -> Result<(Stats, Option<E>), PumpError> {
     let mut failed = None;
-    let stats = pump(source, outputs, until, |batch, verdicts| match run(batch, verdicts) {
+    let mut run = |batch: &mut Batch, verdicts: &mut Verdicts| match run(batch, verdicts) {
         Ok(()) => ControlFlow::Continue(()),
         Err(error) => {
             failed = Some(error);
             ControlFlow::Break(())
         }
-    })?;
+    };
+    // One pump for all that runs: it is asked once for each batch.
+    let run: &mut dyn FnMut(&mut Batch, &mut Verdicts) -> ControlFlow<()> = &mut run;
+    let stats = pump(source, outputs, until, run)?;
     Ok((stats, failed))
 }
 
