@@ -15,6 +15,7 @@
 //! all that was counted before in it, and then removes the old one. A reader that sees both knows
 //! by word 4 which of them counts.
 
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{
@@ -134,7 +135,7 @@ pub fn running(dir: &Dir, chain: u32) -> Result<Vec<Counted>, crate::DirError> {
     let mut all: Vec<(u32, u32, Counted)> = Vec::new();
     for id in dir.ids(Kind::Map)? {
         let path = dir.object(Kind::Map, id);
-        if !is_used(&path) {
+        if !is_used(&path, chain) {
             continue;
         }
         let Ok(map) = Map::open(&path, Access::ReadWrite) else { continue };
@@ -151,10 +152,18 @@ pub fn running(dir: &Dir, chain: u32) -> Result<Vec<Counted>, crate::DirError> {
     Ok(all.into_iter().map(|(.., counted)| counted).collect())
 }
 
-/// Tells whether a process has a map: who opens it holds a lock, which ends with the process.
-fn is_used(path: &Path) -> bool {
-    std::fs::File::open(path)
-        .is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockExclusive).is_err())
+/// Tells whether a file begins as the counters of a chain, and a process has it: who opens a map
+/// holds a lock, which ends with the process. Other maps are not locked, not even for a moment:
+/// somebody may be opening them.
+fn is_used(path: &Path, chain: u32) -> bool {
+    let mut start = [0; 16];
+    let [magic, id] = [MAGIC, u64::from(chain)].map(u64::to_ne_bytes);
+    std::fs::File::open(path).is_ok_and(|file| {
+        file.read_exact_at(&mut start, 0).is_ok()
+            && start.starts_with(&magic)
+            && start.ends_with(&id)
+            && flock(&file, FlockOperation::NonBlockingLockExclusive).is_err()
+    })
 }
 
 /// Reads one map, which may hold anything.
