@@ -8,6 +8,7 @@ pub mod machine;
 mod maps;
 mod micro;
 mod place;
+mod procmap;
 mod qptrie;
 mod row;
 mod sample;
@@ -49,6 +50,11 @@ pub const BENCHES: &[Bench] = &[
         name: "maps",
         what: "every operation of the map types; the rival is the kernel (root)",
         run: maps::run,
+    },
+    Bench {
+        name: "procmap",
+        what: "addresses of a process to files; rivals blazesym, procfs, reading the text",
+        run: procmap::run,
     },
     Bench {
         name: "qptrie",
