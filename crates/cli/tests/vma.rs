@@ -36,13 +36,14 @@ fn a_snapshot_answers_as_the_process_did() {
     let skep = Skep::new();
     let mut child = skep_testkit::run::start(Command::new("sleep").arg("60"), LIMIT);
     let pid = child.id().to_string();
-    // `exec` is over when its name is there.
-    let comm = format!("/proc/{pid}/comm");
-    while std::fs::read_to_string(&comm).expect("it runs") != "sleep\n" {
-        std::thread::yield_now();
-    }
-    while !std::fs::read_to_string(format!("/proc/{pid}/syscall")).is_ok_and(|s| s.contains("0x")) {
-        std::thread::yield_now();
+    // It has started when it sleeps (`clock_nanosleep` or `nanosleep`).
+    let asleep = |s: &str| s.starts_with("230 ") || s.starts_with("35 ");
+    loop {
+        match std::fs::read_to_string(format!("/proc/{pid}/syscall")) {
+            Ok(call) if asleep(&call) => break,
+            Ok(_) => std::thread::yield_now(),
+            Err(_) => return skep_testkit::skip("/proc/PID/syscall, and the right to read it"),
+        }
     }
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("it runs");
     let file = skep.path("saved").display().to_string();

@@ -1,15 +1,13 @@
 //! What a process is made of: its mappings, its ELF modules, their functions and names.
 //!
 //! The same questions are asked of a live process, of the own process (from inside a constructor,
-//! before `main`), of a snapshot, a core file or a recording of perf, and get the same answers. Nothing here changes a
-//! process; nothing here keeps global state, starts threads or trusts a byte it reads: a malformed
-//! file or a torn answer is an error, never a panic.
+//! before `main`), of a snapshot, a core file or a recording of perf, and get the same answers.
+//! Nothing here changes a process; nothing here keeps global state, starts threads or trusts a byte
+//! it reads: a malformed file or a torn answer is an error, never a panic.
 //!
-//! The types to know: [`maps::MapSource`] answers "what is mapped here?",
-#![cfg_attr(feature = "users", doc = "[`maps::Normalizer`] turns many addresses into files,")]
-//! [`module::Module`] is one
-//! loaded ELF file with its load bias, [`elf::Elf`] reads a file's functions and tables,
-//! [`elf::Functions`] is the sorted result.
+//! The types to know: [`maps::MapSource`] answers "what is mapped here?", `maps::Normalizer` turns
+//! many addresses into files, [`module::Module`] is one loaded ELF file with its load bias,
+//! [`elf::Elf`] reads a file's functions and tables, [`elf::Functions`] is the sorted result.
 //!
 //! A part of [skep](https://docs.rs/skep) that needs nothing of the rest, and can be used alone.
 //!
