@@ -1,6 +1,6 @@
 //! Whose mappings `skep vma` asks about.
 
-use skep_proc::maps::{self, MapSource, MapsError, Process, Saved, Snapshot};
+use skep_proc::maps::{self, MapSource, MapsError, PerfData, Process, Saved, Snapshot};
 use skep_proc::module;
 use skep_proc::symbolize::Symbolizer;
 
@@ -26,7 +26,7 @@ impl Target {
             };
         }
         match maps::open(&args.target).context(format!("cannot read `{}`", args.target))? {
-            Saved::Recording(processes) => one_of(processes, args),
+            Saved::Recording(recording) => one_of(&recording, args),
             Saved::One(snapshot) => Ok(Self::Saved(snapshot)),
             _ => Err(Failure::environment(format!("`{}` is of an unknown kind", args.target))),
         }
@@ -51,28 +51,34 @@ impl Target {
 }
 
 /// The process that is meant; one need not say which if there is only one besides the kernel.
-fn one_of(mut processes: Vec<maps::Recorded>, args: &TargetArgs) -> Result<Target> {
+fn one_of(recording: &PerfData, args: &TargetArgs) -> Result<Target> {
     let file = &args.target;
-    match args.pid {
-        Some(pid) => processes.retain(|p| p.pid == pid),
-        None => processes.retain(|p| !p.snapshot.vmas().is_empty() && p.pid as i32 > 0),
-    }
-    if let [_] = processes.as_slice()
-        && let Some(one) = processes.pop()
-    {
-        return Ok(Target::Saved(one.snapshot));
-    }
     if let Some(pid) = args.pid {
-        return Err(Failure::failed(format!("`{file}` has no mappings of process `{pid}`")));
+        return match recording.process(pid)? {
+            Some(process) => Ok(Target::Saved(process.snapshot)),
+            None => Err(Failure::failed(format!("`{file}` says nothing of process `{pid}`"))),
+        };
     }
-    if processes.is_empty() {
-        return Err(Failure::failed(format!("`{file}` has no mappings of a process")));
+    let (mut only, mut names) = (None, Vec::new());
+    for pid in recording.pids().filter(|pid| *pid as i32 > 0) {
+        let Some(process) = recording.process(pid)?.filter(|p| !p.snapshot.vmas().is_empty())
+        else {
+            continue;
+        };
+        names.push(format!("{pid} ({})", String::from_utf8_lossy(&process.name)));
+        only = Some(process.snapshot);
+        if names.len() > 8 {
+            names.pop();
+            names.push("…".to_owned());
+            break;
+        }
     }
-    let name = |p: &maps::Recorded| format!("{} ({})", p.pid, String::from_utf8_lossy(&p.name));
-    let names: Vec<String> = processes.iter().take(8).map(name).collect();
-    let more = if processes.len() > 8 { ", …" } else { "" };
-    Err(Failure::environment(format!("`{file}` has mappings of {} processes", processes.len()))
-        .hint(format!("choose one by `--pid`: {}{more}", names.join(", "))))
+    match (only, names.len()) {
+        (None, _) => Err(Failure::failed(format!("`{file}` has no mappings of a process"))),
+        (Some(snapshot), 1) => Ok(Target::Saved(snapshot)),
+        _ => Err(Failure::environment(format!("`{file}` has mappings of several processes"))
+            .hint(format!("choose one by `--pid`: {}", names.join(", ")))),
+    }
 }
 
 /// A process that has gone was asked for in vain, any other error is of the machine.

@@ -181,7 +181,7 @@ fn a_mapping_is_asked_for_once_and_kept_only_when_told_so() {
     let falling: Vec<u64> = (0..100_000).map(|a| (5 << 20) - 1 - a).collect();
     let places = n.normalize(&falling).unwrap();
     assert!(places.iter().all(|p| *p == Place::Other(Reason::Unmapped)));
-    assert!(counting.1.get() < 1_000_000 + 200, "{}", counting.1.get());
+    assert!((1_000_000..1_000_100).contains(&counting.1.get()), "{}", counting.1.get());
 }
 
 #[test]

@@ -159,7 +159,8 @@ fn perf_data_says_what_perf_says() {
         script.args(["script", "--show-mmap-events", "-i"]).arg(&file);
         let said = run(&mut script, b"", LIMIT);
         let said = String::from_utf8_lossy(&said.stdout).into_owned();
-        let recording = PerfData::open(&file).unwrap().processes().unwrap();
+        let data_file = PerfData::open(&file).unwrap();
+        let recording: Vec<_> = data_file.processes().map(Result::unwrap).collect();
         let mut compared = 0;
         for line in said.lines() {
             // `… PERF_RECORD_MMAP2 1/1: [0x1000(0x2000) @ 0x3000 fe:00 7 0]: r-xp /bin/x`
@@ -353,7 +354,7 @@ fn read_as(name: &str, mut bytes: Vec<u8>, intact: bool) -> bool {
     match name {
         "core" => core_from_bytes(bytes).map(|s| ask(&s)).is_ok(),
         "perf" => PerfData::from_bytes(bytes)
-            .and_then(|p| p.processes())
+            .and_then(|p| p.processes().collect::<Result<Vec<_>, _>>())
             .map(|all| all.iter().for_each(|p| ask(&p.snapshot)))
             .is_ok(),
         _ => {
@@ -510,7 +511,8 @@ fn small_perf_data() -> Vec<u8> {
 
 #[test]
 fn records_count_in_order_of_time_and_later_ones_win() {
-    let all = PerfData::from_bytes(small_perf_data()).unwrap().processes().unwrap();
+    let recording = PerfData::from_bytes(small_perf_data()).unwrap();
+    let all: Vec<_> = recording.processes().map(Result::unwrap).collect();
     let line = |v: &Vma| {
         let name = String::from_utf8_lossy(v.name.as_deref().unwrap_or_default()).into_owned();
         let id = v.build_id.as_ref().map_or(0, Vec::len);

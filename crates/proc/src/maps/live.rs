@@ -283,12 +283,11 @@ impl Live {
         }
     }
 
-    /// Settles what the escapes of a name stand for, and adds the build id.
-    fn finish(&self, mut vma: Vma, want: Want) -> Vma {
+    /// Settles what the escapes of a name stand for, and adds the build id. `named` is whether the
+    /// name was asked for.
+    fn finish(&self, mut vma: Vma, want: Want, named: bool) -> Vma {
         if want.build_id && vma.build_id.is_none() {
-            if vma.name.is_none()
-                && !want.name
-                && let Ok(Some(named)) = self.query(vma.start, &Filter::default(), Want::NAME)
+            if !named && let Ok(Some(named)) = self.query(vma.start, &Filter::default(), Want::NAME)
             {
                 (vma.name, vma.escaped) = (named.name, named.escaped);
             }
@@ -341,7 +340,7 @@ impl MapSource for Live {
             let now = Want { build_id: want.build_id && cfg!(not(feature = "users")), ..want };
             match self.with_buffers(|query| self.ask(query, addr, filter, now)) {
                 Ok(Some(vma)) if want.build_id || vma.escaped => {
-                    return Ok(Some(self.finish(vma, want)));
+                    return Ok(Some(self.finish(vma, want, want.name)));
                 }
                 Ok(found) => return Ok(found),
                 Err(Errno::NOTTY) => self.text.store(true, Ordering::Relaxed),
@@ -350,7 +349,7 @@ impl MapSource for Live {
             }
         }
         let mut vmas = self.read_text(&Filter::default(), want)?;
-        Ok(filter.find(&vmas, addr).map(|at| self.finish(vmas.swap_remove(at), want)))
+        Ok(filter.find(&vmas, addr).map(|at| self.finish(vmas.swap_remove(at), want, true)))
     }
 
     /// Reads the text, which costs no more than asking for every mapping, unless the kernel can
@@ -361,11 +360,12 @@ impl MapSource for Live {
             return self.walk(filter, want).collect();
         }
         let vmas = self.read_text(filter, want)?.into_iter();
-        Ok(vmas.map(|vma| self.finish(vma, want)).collect())
+        Ok(vmas.map(|vma| self.finish(vma, want, true)).collect())
     }
 
     fn build_id(&self, vma: &Vma) -> Result<Option<Vec<u8>>, MapsError> {
-        let found = self.finish(Vma { build_id: None, ..vma.clone() }, Want::ALL);
+        let found =
+            self.finish(Vma { build_id: None, ..vma.clone() }, Want::ALL, vma.name.is_some());
         Ok(found.build_id)
     }
 

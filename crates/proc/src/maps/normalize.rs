@@ -295,10 +295,13 @@ impl<'a> Normalizer<'a> {
             Some(vma) if vma.contains(address) => vma,
             other => {
                 self.gaps += 1;
-                self.insert_gap(address, address, other.map_or(u64::MAX, |next| next.start - 1));
+                self.insert_gap(
+                    address,
+                    address,
+                    other.map_or(u64::MAX, |next| next.start.saturating_sub(1)),
+                );
                 // Addresses that go down through gaps take a query each.
-                let many =
-                    self.gaps > 64 + self.ranges.len() && self.strategy == Strategy::Adaptive;
+                let many = self.gaps > 64 + 2 * self.found && self.strategy == Strategy::Adaptive;
                 return if many { self.read_all() } else { Ok(()) };
             }
         };
@@ -310,8 +313,8 @@ impl<'a> Normalizer<'a> {
                     let want = Want { name: true, build_id: self.build_ids, page_size: false };
                     // What is there by now, which may be another mapping.
                     match self.source.query(address, &Filter::default(), want)? {
-                        Some(again) => vma = again,
-                        None => {
+                        Some(again) if again.contains(address) => vma = again,
+                        _ => {
                             self.insert_gap(address, address, address);
                             return Ok(());
                         }
@@ -333,7 +336,8 @@ impl<'a> Normalizer<'a> {
         } else {
             first = first.max(VSYSCALL.end);
         }
-        self.ranges.insert(first, last, Target::Other(Reason::Unmapped));
+        // Whatever a source says, the address itself is known then.
+        self.ranges.insert(first, last.max(address), Target::Other(Reason::Unmapped));
     }
 
     /// What is in a mapping, if that needs neither its name nor its build id.

@@ -63,6 +63,8 @@ pub struct Recorded {
 #[derive(Debug, Default)]
 pub struct PerfData {
     events: Vec<Event>,
+    /// The numbers of the events of each process.
+    of_pid: BTreeMap<u32, Vec<usize>>,
     build_ids: HashMap<Vec<u8>, Vec<u8>>,
     /// `sample_type`, if records end with it.
     sample_type: u64,
@@ -132,6 +134,9 @@ impl PerfData {
             }
         }
         data.events.sort_by_key(|event| event.time);
+        for (number, event) in data.events.iter().enumerate() {
+            data.of_pid.entry(event.pid).or_default().push(number);
+        }
         Ok(data)
     }
 
@@ -255,29 +260,57 @@ impl PerfData {
         Some(())
     }
 
-    /// The processes of the recording, by id, each with its last mappings.
+    /// The ids of the processes in the recording, in order; `u32::MAX` is the kernel.
+    pub fn pids(&self) -> impl Iterator<Item = u32> {
+        self.of_pid.keys().copied()
+    }
+
+    /// The processes of the recording, in order of their ids; see [`process`](Self::process).
+    pub fn processes(&self) -> impl Iterator<Item = Result<Recorded, MapsError>> {
+        self.pids().filter_map(|pid| self.process(pid).transpose())
+    }
+
+    /// What the recording says about a process: of several that had the id, about the last.
     ///
     /// # Errors
-    /// [`MapsError::Malformed`] if mappings are empty or end where they begin.
-    pub fn processes(&self) -> Result<Vec<Recorded>, MapsError> {
-        let mut all: BTreeMap<u32, (Vec<u8>, BTreeMap<u64, Vma>)> = BTreeMap::new();
-        for event in &self.events {
+    /// [`MapsError::Malformed`] if mappings cannot be what they say.
+    pub fn process(&self, pid: u32) -> Result<Option<Recorded>, MapsError> {
+        if !self.of_pid.contains_key(&pid) {
+            return Ok(None);
+        }
+        // Back to the first known forebear: which records of which process made the mappings.
+        let mut line = Vec::new();
+        let (mut who, mut until) = (pid, self.events.len());
+        while let Some(numbers) = self.of_pid.get(&who) {
+            let before = numbers.partition_point(|n| *n < until);
+            let before = numbers.get(..before).unwrap_or_default();
+            let fork = before.iter().rposition(|n| self.fork(*n).is_some());
+            line.push(before.get(fork.map_or(0, |at| at + 1)..).unwrap_or_default());
+            let Some(parent) = fork.and_then(|at| before.get(at)) else { break };
+            (who, until) = (self.fork(*parent).unwrap_or(who), *parent);
+        }
+        let (mut name, mut vmas) = (Vec::new(), BTreeMap::new());
+        for event in line.iter().rev().copied().flatten().filter_map(|n| self.events.get(*n)) {
             match &event.what {
-                What::Map(vma) => map(&mut all.entry(event.pid).or_default().1, vma),
-                What::Name { name, exec } => {
-                    let process = all.entry(event.pid).or_default();
-                    process.0.clone_from(name);
+                What::Map(vma) => map(&mut vmas, vma),
+                What::Name { name: new, exec } => {
+                    name.clone_from(new);
                     if *exec {
-                        process.1.clear();
+                        vmas.clear();
                     }
                 }
-                What::Fork { parent } => {
-                    let copy = all.get(parent).cloned().unwrap_or_default();
-                    all.insert(event.pid, copy);
-                }
+                What::Fork { .. } => {}
             }
         }
-        all.into_iter().map(|(pid, (name, vmas))| self.recorded(pid, name, vmas)).collect()
+        self.recorded(pid, name, vmas).map(Some)
+    }
+
+    /// The parent, if the record is one of forking.
+    fn fork(&self, number: usize) -> Option<u32> {
+        match self.events.get(number)?.what {
+            What::Fork { parent } => Some(parent),
+            _ => None,
+        }
     }
 
     fn recorded(

@@ -24,10 +24,6 @@ impl<T: Copy> Ranges<T> {
         self.firsts.is_empty() && self.new.is_empty()
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.firsts.len() + self.new.len()
-    }
-
     pub(crate) fn clear(&mut self) {
         self.firsts.clear();
         self.rest.clear();

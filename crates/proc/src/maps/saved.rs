@@ -5,7 +5,7 @@ use std::path::Path;
 use super::MapsError;
 use super::core::{is_core, open_core};
 use super::input::Input;
-use super::perf_data::{self, PerfData, Recorded};
+use super::perf_data::{self, PerfData};
 use super::snapshot::{self, Snapshot};
 
 /// What a file has: the mappings of one process, or of all of a recording.
@@ -15,7 +15,7 @@ pub enum Saved {
     /// A snapshot or a core file.
     One(Snapshot),
     /// A `perf.data`.
-    Recording(Vec<Recorded>),
+    Recording(PerfData),
 }
 
 /// Opens a snapshot, a core file or a `perf.data`.
@@ -29,7 +29,7 @@ pub fn open(path: impl AsRef<Path>) -> Result<Saved, MapsError> {
     if head.starts_with(snapshot::MAGIC) {
         Snapshot::open(path).map(Saved::One)
     } else if head.starts_with(perf_data::MAGIC) || head.starts_with(b"2ELIFREP") {
-        PerfData::open(path)?.processes().map(Saved::Recording)
+        PerfData::open(path).map(Saved::Recording)
     } else if is_core(&head) {
         open_core(path).map(Saved::One)
     } else {
