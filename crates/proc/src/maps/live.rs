@@ -313,11 +313,13 @@ impl Live {
     /// Finds out which `\012` of a name from the text are newlines: by the ioctl, which gives names
     /// as they are; else by the file that is found under one of the readings.
     fn settle_name(&self, vma: &mut Vma) {
-        let asked =
-            self.with_buffers(|query| self.ask(query, vma.start, &Filter::default(), Want::NAME));
-        if let Ok(Some(Vma { name: Some(name), escaped: false, .. })) = asked {
-            (vma.name, vma.escaped) = (Some(name), false);
-            return;
+        if !self.text.load(Ordering::Relaxed) {
+            let filter = Filter::default();
+            let asked = self.with_buffers(|query| self.ask(query, vma.start, &filter, Want::NAME));
+            if let Ok(Some(Vma { name: Some(name), escaped: false, .. })) = asked {
+                (vma.name, vma.escaped) = (Some(name), false);
+                return;
+            }
         }
         let root = if self.pid.is_some() { format!("{}/root", self.dir()) } else { String::new() };
         let right = vma.readings().into_iter().find(|name| {
@@ -327,7 +329,7 @@ impl Live {
         });
         if let Some(name) = right.map(|name| name.into_owned()) {
             let marked = vma.name_deleted().1 && !name.ends_with(b" (deleted)");
-            // A file that is found by the name without the mark is another link to the same inode.
+            // The mark stays part of the name, also where the file has another link of that name.
             let mark: &[u8] = if marked { b" (deleted)" } else { b"" };
             (vma.name, vma.escaped) = (Some([&name, mark].concat()), false);
         }
