@@ -11,8 +11,10 @@
 //!
 //! A part of [skep](https://docs.rs/skep) that needs nothing of the rest, and can be used alone.
 //!
-//! Not here: DWARF line tables, `.gnu_debugdata` (LZMA-compressed symbols), anything that needs
-//! ptrace.
+//! With the feature `symbolize`, [`symbolize`] also finds source lines and inlined functions, of
+//! many addresses at once.
+//!
+//! Not here: anything that needs ptrace, or the network.
 
 #![deny(unsafe_code)]
 

@@ -36,7 +36,7 @@ pub fn run(args: &Addr2lineArgs, printer: Printer) -> Result<u8> {
                     Some(section) => section.contains(addr),
                     None => is_loaded(&file, *addr),
                 };
-                write(args, *addr, answers.get(*addr).filter(|_| inside), out)
+                write(args, addr.wrapping_sub(base), answers.get(*addr).filter(|_| inside), out)
             })
         })?;
     }
@@ -82,7 +82,7 @@ fn write(
         }
         if args.functions {
             let name = frame.and_then(|f| f.name);
-            let name = name.or(nearest.filter(|_| i == 0).map(|s| s.name));
+            let name = name.or(nearest.filter(|_| i == 0).map(|s| s.first_name));
             let name = String::from_utf8_lossy(name.unwrap_or(b"??"));
             let name = match &name {
                 Cow::Borrowed(raw) if args.demangle.is_some() => demangle(raw),

@@ -2,8 +2,8 @@
 //!
 //! Same order as gdb: by build id below `/usr/lib/debug/.build-id`, then by the name in
 //! `.gnu_debuglink` next to the file, in `.debug/` there, and below `/usr/lib/debug`.
-//! `.gnu_debugdata` (symbols compressed with LZMA inside the file itself, a Fedora habit) is not
-//! read.
+//! `.gnu_debugdata` (symbols compressed with LZMA inside the file itself, a Fedora habit) is read by
+//! `crate::symbolize` only.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

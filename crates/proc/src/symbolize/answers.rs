@@ -20,6 +20,8 @@ pub(super) struct SymbolRecord {
     pub start: u64,
     pub size: u64,
     pub name: u32,
+    /// The first name of several.
+    pub first: u32,
     pub file: u32,
 }
 
@@ -45,8 +47,10 @@ pub struct Answer<'a> {
 /// The symbol at or before an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NearSymbol<'a> {
-    /// Raw name.
+    /// Raw name; of several, the first that is visible to other files.
     pub name: &'a [u8],
+    /// The first of its names in the table, which binutils prints.
+    pub first_name: &'a [u8],
     /// Link-time address.
     pub start: u64,
     /// Size in bytes; 0 if the table has none.
@@ -102,7 +106,8 @@ impl<'a> Answer<'a> {
         let record = self.all.symbols.get(self.at)?;
         let name = self.all.strings.get(record.name)?;
         let file = self.all.strings.get(record.file);
-        Some(NearSymbol { name, start: record.start, size: record.size, file })
+        let first_name = self.all.strings.get(record.first).unwrap_or(name);
+        Some(NearSymbol { name, first_name, start: record.start, size: record.size, file })
     }
 
     /// The symbol that covers the address; one without a size reaches to the next.

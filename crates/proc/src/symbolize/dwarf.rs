@@ -185,7 +185,7 @@ impl Debug {
                 (record.name, record.linkage) = (function.name, function.linkage);
                 if !function.linkage && !function.inlined && symbol.start == function.start {
                     // The symbol is a better name: it has namespaces and types.
-                    (record.name, record.linkage) = (symbol.name, symbol.name != 0);
+                    (record.name, record.linkage) = (symbol.first, symbol.first != 0);
                 }
                 answers.frames.push(record);
                 place = Row { discriminator: place.discriminator, ..function.call };

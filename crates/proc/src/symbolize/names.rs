@@ -29,6 +29,8 @@ struct Best {
     start: u64,
     size: u64,
     name: u32,
+    /// Name of the first of those equal to it that is visible to other files.
+    visible: u32,
     /// Name of the source file that it stands below in the table.
     file: u32,
     section: u16,
@@ -112,9 +114,14 @@ fn register(image: &Image, table: &Section, addrs: &[u64], best: &mut [Best]) {
             let (Some(slot), Some(addr)) = (best.get_mut(at), addrs.get(at)) else { continue };
             let rank = 1 + u8::from(kind == STT_FUNC) + u8::from(kind != STT_NOTYPE);
             let file = files.of(info >> 4 == STB_LOCAL);
-            let new = Best { start, size, name: u32_at(symbol, 0), file, section, rank };
+            let name = u32_at(symbol, 0);
+            let visible = if info >> 4 == STB_LOCAL { 0 } else { name };
+            let new = Best { start, size, name, visible, file, section, rank };
             if better(&new, slot, *addr) {
                 *slot = new;
+            } else if slot.visible == 0 && (slot.start, slot.size, slot.rank) == (start, size, rank)
+            {
+                slot.visible = visible;
             }
         }
         if data.len() > WINDOW {
@@ -199,7 +206,12 @@ fn name(image: &Image, strings: &Section, best: &[Best], answers: &mut Answers) 
             last = (b.name, add(&mut answers.strings, text, b.name));
         }
         let file = if b.file == 0 { 0 } else { add(&mut answers.strings, text, b.file) };
-        *record = SymbolRecord { start: b.start, size: b.size, name: last.1, file };
+        let visible = match b.visible {
+            0 => last.1,
+            at if at == b.name => last.1,
+            at => add(&mut answers.strings, text, at),
+        };
+        *record = SymbolRecord { start: b.start, size: b.size, name: visible, first: last.1, file };
         if b.name as usize / WINDOW != window {
             window = b.name as usize / WINDOW;
             image.forget();
