@@ -10,6 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::{Skep, data, fails, json, object, out, text};
+use serde_json::Value as Json;
 use skep_testkit::TempDir;
 use skep_testkit::cc::Cc;
 use skep_testkit::run::run;
@@ -167,8 +168,10 @@ fn a_process_is_asked_for_its_own_addresses() {
     let (skep, dir) = (Skep::new(), TempDir::new());
     let file = program(&dir, &["-O2", "-g"]);
     let source = std::fs::read_to_string(data("inlined.c")).unwrap();
-    // The compiler gives the first instruction the line of the brace.
-    let line_of_outer = 2 + source.lines().position(|l| l.contains(" outer(")).unwrap();
+    // The first instruction is of the brace, or of the call that is inlined behind it.
+    let line = 2 + source.lines().position(|l| l.contains(" outer(")).unwrap() as u64;
+    let is_there =
+        |found: &Json| found["symbol"]["line"].as_u64().is_some_and(|l| l == line || l == line + 1);
     let mut child = skep_testkit::run::start(&Command::new(&file), LIMIT);
     let mut line = [0; 64];
     let stdout = child.stdout.as_mut().expect("a pipe");
@@ -185,7 +188,7 @@ fn a_process_is_asked_for_its_own_addresses() {
     let found = &said[0];
     assert_eq!(found["symbol"]["name"], "outer");
     assert_eq!(found["symbol"]["offset"], 0);
-    assert_eq!(found["symbol"]["line"], line_of_outer);
+    assert!(is_there(found), "{found}");
     assert_eq!(found["vma"]["name"].as_str(), file.to_str());
     assert_eq!(found["vaddr"], format!("{:#x}", symbol(&file, "outer")));
     assert_eq!(
@@ -195,7 +198,8 @@ fn a_process_is_asked_for_its_own_addresses() {
 
     // The program's file is gone; `/proc/PID/exe` still has it.
     std::fs::remove_file(&file).unwrap();
-    assert_eq!(json(&ask(&[&address]).stdout)[0]["symbol"]["line"], line_of_outer);
+    let found = json(&ask(&[&address]).stdout);
+    assert!(is_there(&found[0]), "{found}");
     child.stdin.as_mut().expect("a pipe").write_all(b"\n").unwrap();
     fails(&skep, &["symbolize", "-p", "4194304", "0"], 1, "there is no process");
     fails(
@@ -265,7 +269,7 @@ fn stacks_have_the_names_of_their_functions() {
         for line in folded.lines() {
             let (stack, count) = line.rsplit_once(' ').expect("a stack and its weight");
             // From `main` on; `malloc` itself is in the stacks of one of the programs only.
-            let Some((_, stack)) = stack.split_once("main;") else { continue };
+            let Some((_, stack)) = stack.split_once(";main;") else { continue };
             let stack = match stack.rsplit_once(';') {
                 Some((stack, last)) if last.contains("malloc") => stack.to_owned(),
                 _ => stack.to_owned(),
