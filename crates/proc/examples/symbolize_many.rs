@@ -2,14 +2,15 @@
 //! symbolize`.
 //!
 //! ```text
-//! symbolize_many ours|blazesym names|lines FILE ADDRESSES
-//! symbolize_many command names|lines FILE ADDRESSES -- COMMAND…
+//! symbolize_many ours|blazesym mangled|names|lines FILE ADDRESSES
+//! symbolize_many command mangled|names|lines FILE ADDRESSES -- COMMAND…
 //! ```
 //!
 //! ADDRESSES is a file with a link-time address in hex on each line; a command gets it as its
-//! standard input. All open the file, answer all addresses with demangled names, and with `lines`
-//! source lines and inlined functions too. Prints `measured NANOSECONDS PEAK-BYTES NAMED`.
+//! standard input. All open the file, answer all addresses with names, demangled but with
+//! `mangled`; with `lines` source lines and inlined functions too. Prints `measured NANOSECONDS PEAK-BYTES NAMED`.
 
+use std::collections::HashMap;
 use std::error::Error;
 use std::fs::File;
 use std::hint::black_box;
@@ -25,9 +26,11 @@ use skep_proc::symbolize::{SymbolFile, Want};
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [side, what, file, list, rest @ ..] = args.as_slice() else {
-        return Err("usage: symbolize_many SIDE names|lines FILE ADDRESSES [-- COMMAND…]".into());
+        return Err(
+            "usage: symbolize_many SIDE mangled|names|lines FILE ADDRESSES [-- COMMAND…]".into()
+        );
     };
-    let lines = what == "lines";
+    let (lines, plain) = (what == "lines", what != "mangled");
     let (named, nanos) = match side.as_str() {
         "ours" | "blazesym" => {
             let addrs = std::fs::read_to_string(list)?
@@ -36,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 .collect::<Result<Vec<u64>, _>>()?;
             let side = if side == "ours" { ours } else { rival };
             let before = Instant::now();
-            (side(Path::new(file), &addrs, lines)?, before.elapsed().as_nanos())
+            (side(Path::new(file), &addrs, lines, plain)?, before.elapsed().as_nanos())
         }
         _ => {
             let [_, program, arguments @ ..] = rest else { return Err("no command".into()) };
@@ -56,21 +59,22 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Symbolizes with skep; returns how many addresses have a name.
-fn ours(path: &Path, addrs: &[u64], lines: bool) -> Result<usize, Box<dyn Error>> {
+fn ours(path: &Path, addrs: &[u64], lines: bool, plain: bool) -> Result<usize, Box<dyn Error>> {
     let mut file = SymbolFile::open(path)?;
     let answers = file.find(addrs, Want { lines, inlined: lines });
     let mut named = 0;
-    // The last name, as addresses of one function often come together.
-    let mut last = (&[][..], String::new());
+    // Many addresses are of one function.
+    let mut known = HashMap::new();
     for addr in addrs {
         let Some(answer) = answers.get(*addr) else { continue };
         if let Some(symbol) = answer.symbol() {
-            if last.0 != symbol.name {
-                last = (symbol.name, demangle(&String::from_utf8_lossy(symbol.name)).into_owned());
+            let name = || demangle(&String::from_utf8_lossy(symbol.name)).into_owned();
+            if plain {
+                black_box(known.entry(symbol.id).or_insert_with(name));
             }
-            black_box(&last.1);
-            named += 1;
+            black_box(symbol.name);
         }
+        named += usize::from(answer.symbol().is_some() || answer.frames().len() > 0);
         for frame in answer.frames() {
             let name = String::from_utf8_lossy(frame.name.unwrap_or_default());
             black_box((demangle(&name), frame.file, frame.line));
@@ -80,11 +84,11 @@ fn ours(path: &Path, addrs: &[u64], lines: bool) -> Result<usize, Box<dyn Error>
 }
 
 /// The same with blazesym.
-fn rival(path: &Path, addrs: &[u64], lines: bool) -> Result<usize, Box<dyn Error>> {
+fn rival(path: &Path, addrs: &[u64], lines: bool, plain: bool) -> Result<usize, Box<dyn Error>> {
     let symbolizer = Symbolizer::builder()
         .enable_code_info(lines)
         .enable_inlined_fns(lines)
-        .enable_demangling(true)
+        .enable_demangling(plain)
         .build();
     let mut elf = Elf::new(path);
     // Without lines, names come from the symbol table here too.

@@ -64,7 +64,9 @@ fn all_at_once_answers_what_one_by_one_does() {
     for addr in addrs {
         let one = file.find(&[addr], BOTH);
         let (one, all) = (one.get(addr).unwrap(), all.get(addr).unwrap());
-        assert_eq!(one.symbol(), all.symbol(), "{addr:#x}");
+        // Numbers of symbols are those of one set of answers.
+        let plain = |s: skep_proc::symbolize::NearSymbol<'_>| (s.name.to_vec(), s.start, s.size);
+        assert_eq!(one.symbol().map(plain), all.symbol().map(plain), "{addr:#x}");
         assert_eq!(one.frames().collect::<Vec<_>>(), all.frames().collect::<Vec<_>>(), "{addr:#x}");
         inlined += usize::from(all.frames().len() == 3);
     }

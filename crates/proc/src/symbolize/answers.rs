@@ -7,6 +7,9 @@ use std::hash::{BuildHasher, RandomState};
 #[derive(Debug)]
 pub struct Answers {
     pub(super) addrs: Vec<u64>,
+    /// For each address the number of its symbol.
+    pub(super) nearest: Vec<u32>,
+    /// The first stands for none.
     pub(super) symbols: Vec<SymbolRecord>,
     /// For each address its first frame and how many it has; empty if no lines were asked for.
     pub(super) spans: Vec<(u32, u32)>,
@@ -47,6 +50,9 @@ pub struct Answer<'a> {
 /// The symbol at or before an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NearSymbol<'a> {
+    /// Its number among all answers, from 1: equal numbers are equal symbols, whose names need to be
+    /// demangled once.
+    pub id: u32,
     /// Raw name; of several, the first that is visible to other files.
     pub name: &'a [u8],
     /// The first of its names in the table, which binutils prints.
@@ -84,7 +90,8 @@ impl Answers {
         addrs.sort_unstable();
         addrs.dedup();
         Self {
-            symbols: vec![SymbolRecord::default(); addrs.len()],
+            nearest: vec![0; addrs.len()],
+            symbols: vec![SymbolRecord::default()],
             spans: Vec::new(),
             frames: Vec::new(),
             strings: Strings::default(),
@@ -103,11 +110,12 @@ impl<'a> Answer<'a> {
     /// The nearest symbol at or before the address, in its section. It need not reach to the
     /// address.
     pub fn nearest(&self) -> Option<NearSymbol<'a>> {
-        let record = self.all.symbols.get(self.at)?;
+        let id = *self.all.nearest.get(self.at)?;
+        let record = self.all.symbols.get(id as usize)?;
         let name = self.all.strings.get(record.name)?;
         let file = self.all.strings.get(record.file);
         let first_name = self.all.strings.get(record.first).unwrap_or(name);
-        Some(NearSymbol { name, first_name, start: record.start, size: record.size, file })
+        Some(NearSymbol { id, name, first_name, start: record.start, size: record.size, file })
     }
 
     /// The symbol that covers the address; one without a size reaches to the next.
@@ -135,6 +143,14 @@ impl<'a> Answer<'a> {
 
 /// Most bytes of all strings; a damaged file may claim more.
 const MAX_STRINGS: usize = 512 << 20;
+
+impl Answers {
+    /// The symbol of an address by its place.
+    pub(super) fn symbol_at(&self, at: usize) -> SymbolRecord {
+        let id = self.nearest.get(at).copied().unwrap_or(0);
+        self.symbols.get(id as usize).copied().unwrap_or_default()
+    }
+}
 
 /// Strings, each kept once, under numbers from 1.
 #[derive(Debug, Default)]

@@ -179,7 +179,7 @@ impl Debug {
             let row = lines.get(at).copied().flatten();
             let first = u32::try_from(answers.frames.len()).unwrap_or(u32::MAX);
             let mut place = row.unwrap_or_default();
-            let symbol = answers.symbols.get(*wanted as usize).copied().unwrap_or_default();
+            let symbol = answers.symbol_at(*wanted as usize);
             for function in chains.of(at) {
                 let mut record = frame(&place, &mut files, &mut answers.strings);
                 (record.name, record.linkage) = (function.name, function.linkage);

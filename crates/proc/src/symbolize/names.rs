@@ -18,7 +18,7 @@ const STB_LOCAL: u8 = 0;
 const STV_HIDDEN: u8 = 2;
 const ENTRY: usize = 24;
 /// Bytes of a table or of its strings after which their pages are given back.
-const WINDOW: usize = 2 << 20;
+const WINDOW: usize = 1 << 20;
 
 /// Longer names are cut.
 const LONGEST: usize = 64 << 10;
@@ -194,24 +194,27 @@ fn name(image: &Image, strings: &Section, best: &[Best], answers: &mut Answers) 
     let mut order: Vec<u32> = (0..u32::try_from(best.len()).unwrap_or(u32::MAX))
         .filter(|i| best.get(*i as usize).is_some_and(|b| b.rank != 0))
         .collect();
-    let offset = |i: &u32| best.get(*i as usize).map_or(0, |b| b.name);
-    order.sort_unstable_by_key(offset);
-    let (mut window, mut last) = (0, (u32::MAX, 0));
+    let key = |i: &u32| best.get(*i as usize).map_or((0, 0), |b| (b.name, b.start));
+    order.sort_unstable_by_key(key);
+    let (mut window, mut last) = (0, None);
     for i in order {
-        let (Some(b), Some(record)) = (best.get(i as usize), answers.symbols.get_mut(i as usize))
+        let (Some(b), Some(slot)) = (best.get(i as usize), answers.nearest.get_mut(i as usize))
         else {
             continue;
         };
-        if last.0 != b.name {
-            last = (b.name, add(&mut answers.strings, text, b.name));
+        if last != Some((b.name, b.start)) {
+            last = Some((b.name, b.start));
+            let strings = &mut answers.strings;
+            let first = add(strings, text, b.name);
+            let name = if b.visible == 0 || b.visible == b.name {
+                first
+            } else {
+                add(strings, text, b.visible)
+            };
+            let file = if b.file == 0 { 0 } else { add(strings, text, b.file) };
+            answers.symbols.push(SymbolRecord { start: b.start, size: b.size, name, first, file });
         }
-        let file = if b.file == 0 { 0 } else { add(&mut answers.strings, text, b.file) };
-        let visible = match b.visible {
-            0 => last.1,
-            at if at == b.name => last.1,
-            at => add(&mut answers.strings, text, at),
-        };
-        *record = SymbolRecord { start: b.start, size: b.size, name: visible, first: last.1, file };
+        *slot = u32::try_from(answers.symbols.len() - 1).unwrap_or(0);
         if b.name as usize / WINDOW != window {
             window = b.name as usize / WINDOW;
             image.forget();
