@@ -10,6 +10,8 @@
 //! standard input. All open the file, answer all addresses with names, demangled but with
 //! `mangled`; with `lines` source lines and inlined functions too. Prints `measured NANOSECONDS PEAK-BYTES NAMED`.
 
+#![allow(clippy::print_stdout, reason = "this is a program")]
+
 use std::collections::HashMap;
 use std::error::Error;
 use std::fs::File;

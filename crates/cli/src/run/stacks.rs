@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn the_weight_is_the_member_asked_for() {
-        let member = |name: &str, n| skep::object::btf::Member {
+        let member = |name: &str, n| skep::object::btf::ValueMember {
             name: name.to_owned(),
             value: Value::Uint(n),
         };

@@ -17,6 +17,9 @@ pub struct OutsideNames {
     entries: Vec<Entry>,
 }
 
+/// Takes start, size and name out of a line.
+type LineReader = fn(&[u8]) -> Option<(u64, u64, &[u8])>;
+
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     start: u64,
@@ -66,7 +69,7 @@ impl OutsideNames {
         })
     }
 
-    fn parse(text: Vec<u8>, entry: fn(&[u8]) -> Option<(u64, u64, &[u8])>) -> Self {
+    fn parse(text: Vec<u8>, entry: LineReader) -> Self {
         let mut entries = Vec::new();
         let base = text.as_ptr() as usize;
         for line in text.split(|b| *b == b'\n') {
