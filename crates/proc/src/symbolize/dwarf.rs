@@ -21,6 +21,10 @@ pub(super) type Unit<'a> = gimli::Unit<Slice<'a>>;
 /// Bytes of debug information after which the pages of the file are given back.
 const WINDOW: usize = 8 << 20;
 
+/// How many addresses are looked for in units that do not say where their code is, each in each.
+/// Compilers make such units of assembly only.
+const UNBOUNDED_LOOKS: usize = 100_000_000;
+
 /// The debug information of a file.
 #[derive(Debug)]
 pub(super) struct Debug {
@@ -109,7 +113,7 @@ impl Debug {
         let index = self.index.take().unwrap_or_else(|| Index::read(self));
         self.image.forget();
         answers.spans = vec![(0, 0); answers.addrs.len()];
-        let (tasks, missing) = index.assign(&answers.addrs);
+        let (tasks, mut missing) = index.assign(&answers.addrs);
         let dwarf = self.dwarf(false);
         let mut names = Names::default();
         let mut seen = 0;
@@ -122,8 +126,14 @@ impl Debug {
                 seen = 0;
             }
         }
-        for unit in index.unbounded.iter().filter(|_| !missing.is_empty()) {
+        let mut looks = UNBOUNDED_LOOKS;
+        for unit in &index.unbounded {
+            looks = looks.saturating_sub(missing.len());
+            if missing.is_empty() || looks == 0 {
+                break;
+            }
             self.unit(&dwarf, &index.units, *unit, &missing, inlined, &mut names, answers);
+            missing.retain(|i| answers.spans.get(*i as usize).is_some_and(|span| span.1 == 0));
             self.image.forget();
         }
         self.image.forget();

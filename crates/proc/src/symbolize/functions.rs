@@ -11,6 +11,9 @@ use super::dwarf::{Dwarf, Unit, unit_at};
 use super::lines::Row;
 
 const NONE: u32 = u32::MAX;
+/// How often, on average, each address may be looked at: as often as functions around it are inlined
+/// into one another. A file in which each of a million functions covers all addresses is lying.
+const LOOKS: usize = 1000;
 /// A name is found in so many steps from entry to entry, or not at all.
 const STEPS: usize = 16;
 /// Other units that are kept because names were found there.
@@ -47,6 +50,7 @@ pub(super) struct Chains<'s> {
     nodes: Vec<Node>,
     /// For each address its innermost node, and the size of the range of its outermost one.
     innermost: Vec<(u32, u64)>,
+    looks: usize,
 }
 
 /// What the attributes of a function say.
@@ -70,7 +74,8 @@ impl<'s> Chains<'s> {
     /// Of sorted addresses.
     pub fn new(addrs: &'s [u64]) -> Self {
         let innermost = vec![(NONE, u64::MAX); addrs.len()];
-        Self { addrs, functions: Vec::new(), nodes: Vec::new(), innermost }
+        let looks = addrs.len().saturating_mul(LOOKS).saturating_add(1 << 20);
+        Self { addrs, functions: Vec::new(), nodes: Vec::new(), innermost, looks }
     }
 
     /// The functions around the address with a number, the innermost first.
@@ -148,7 +153,8 @@ impl<'s> Chains<'s> {
             return;
         }
         let mut at = self.addrs.partition_point(|a| *a < start);
-        while self.addrs.get(at).is_some_and(|a| *a < end) {
+        while self.looks > 0 && self.addrs.get(at).is_some_and(|a| *a < end) {
+            self.looks -= 1;
             let Some(innermost) = self.innermost.get_mut(at) else { return };
             at += 1;
             let node = u32::try_from(self.nodes.len()).unwrap_or(NONE);

@@ -13,12 +13,17 @@ pub(super) struct Row {
     pub discriminator: u32,
 }
 
+/// How often, on average, each address may be looked at: once, unless sequences overlap. A file
+/// that lets each of a million rows cover all addresses is lying.
+const LOOKS: usize = 64;
+
 /// Runs a unit's line program, and keeps the rows of sorted addresses only. Where the program is
 /// damaged it ends.
 pub(super) fn rows(unit: &Unit<'_>, addrs: &[u64]) -> Vec<Option<Row>> {
     let mut found = vec![None; addrs.len()];
     let Some(program) = unit.line_program.clone() else { return found };
     let mut rows = program.rows();
+    let mut looks = addrs.len().saturating_mul(LOOKS).saturating_add(1 << 20);
     // The row before, its address, and the first address that is not below it.
     let mut last: Option<(Row, u64, usize)> = None;
     while let Ok(Some((_, row))) = rows.next_row() {
@@ -35,6 +40,10 @@ pub(super) fn rows(unit: &Unit<'_>, addrs: &[u64]) -> Vec<Option<Row>> {
                     *slot = Some(place);
                 }
                 at += 1;
+                looks = looks.saturating_sub(1);
+            }
+            if looks == 0 {
+                break;
             }
             if address >= start {
                 next = Some(at);
