@@ -22,6 +22,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("skep-verifier", &["skep-isa", "skep-object"]),
     ("skep-sys", &[]),
     ("skep-attach", &["skep-proc", "skep-sys"]),
+    ("skep-inject", &["skep-proc"]),
     ("skep-store", &["skep-isa", "skep-proc", "skep-maps"]),
     ("skep-helpers", &["skep-isa", "skep-sys", "skep-maps", "skep-vm"]),
     // XDP sockets get their frames by a program in the kernel.

@@ -106,6 +106,8 @@ const CRATES: &[(&str, Policy)] = &[
             "tramp/",
         ]),
     ),
+    // ptrace(2) and wait4(2).
+    ("crates/inject", Policy::Leaves(&["sys.rs"])),
     // System calls by number.
     ("crates/sys", Policy::Leaves(&["lib.rs", "syscall.rs"])),
     // Takes the verifier's word for the instructions of a program; a link's control map is atomics.

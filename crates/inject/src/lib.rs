@@ -1,0 +1,32 @@
+//! Stopping a running process, changing it, and letting it go as it was: what attaching to a
+//! process needs that was not started for it.
+//!
+//! Nothing of the process is used for that: not its dynamic linker, its C library, its heap, its
+//! files or its stack. So it may be of any language, static, in another mount namespace, and stand
+//! anywhere, also while it holds locks. Everything goes through ptrace(2) and `/proc/PID/mem`, and
+//! through system calls that one of its threads makes.
+//!
+//! * [`stop`] stops all threads, and lets them go on when its closure ends, also if that panics;
+//! * [`Target`] is the stopped process: memory, mappings, descriptors, registers;
+//! * [`Error`] names the step that failed and what would help.
+//!
+//! A tracer that is killed at any time leaves a process that goes on rightly (`call.rs` says how).
+//!
+//! Not here: what is put into the process, and where hooks go. x86-64 only; programs of 32 bits are
+//! refused.
+
+mod call;
+mod error;
+mod files;
+mod memory;
+mod registers;
+mod rseq;
+mod stop;
+mod stub;
+mod sys;
+mod target;
+mod task;
+
+pub use error::{Error, Refusal, Unfit};
+pub use registers::{NO_CALL, Registers, Restart};
+pub use target::{Target, stop};

@@ -1,0 +1,249 @@
+//! Stopping all threads of a process, and letting them go as they were.
+//!
+//! Each thread ends up at `PTRACE_EVENT_STOP`, inside the kernel on its way back to the program:
+//! no signal is being delivered there, and a system call that was interrupted has not yet been
+//! started again. A thread that stops earlier, because a signal is delivered to it or because it
+//! made another thread, goes on with that up to there. Threads of a process that `SIGSTOP` has
+//! stopped are taken out of that state, and the kernel puts them back when they are let go.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use crate::error::{Error, Refusal};
+use crate::registers::{Registers, Restart};
+use crate::sys::{self, Happened};
+use crate::task::{self, Status};
+
+/// How long a thread may take to stop. Almost all take microseconds; one that waits for a child of
+/// `vfork` takes as long as the child.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Coming,
+    Stopped,
+    /// Not of this process: a new process that the kernel began to trace for its parent's sake.
+    Foreign,
+}
+
+/// The threads of a process, stopped or about to be.
+#[derive(Debug)]
+pub(crate) struct Threads {
+    pub(crate) pid: u32,
+    threads: BTreeMap<u32, State>,
+}
+
+impl Threads {
+    /// Stops all threads of a process.
+    pub(crate) fn stop(pid: u32) -> Result<Self, Error> {
+        let refused = |reason| Error::Refused { pid, reason };
+        if pid == std::process::id() {
+            return Err(refused(Refusal::Itself));
+        }
+        // The id of a thread that does not lead a process has a folder too, which no list shows.
+        let leads = Status::of(pid, pid).is_some_and(|status| status.number("Tgid") == Some(pid));
+        if !leads {
+            return Err(Error::NoProcess { pid });
+        }
+        let mut all = Self { pid, threads: BTreeMap::new() };
+        all.gather(Instant::now() + PATIENCE)?;
+        all.check_memory()?;
+        Ok(all)
+    }
+
+    /// The ids of the threads, which all stand.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = u32> {
+        self.threads.iter().filter(|(_, state)| **state == State::Stopped).map(|(&tid, _)| tid)
+    }
+
+    /// Finds and stops threads until two readings of the list show none that runs.
+    fn gather(&mut self, deadline: Instant) -> Result<(), Error> {
+        let pid = self.pid;
+        let mut calm = 0;
+        while calm < 2 {
+            let ids = task::threads(pid).ok_or(Error::NoProcess { pid })?;
+            calm += 1;
+            for tid in ids {
+                if !self.threads.contains_key(&tid) && self.seize(tid)? {
+                    calm = 0;
+                }
+            }
+            self.settle(deadline)?;
+            if self.ids().next().is_none() && calm == 2 {
+                // Only dead threads are left, and what the kernel runs in the process.
+                return Err(match task::stat(pid, pid) {
+                    Some(_) => Error::Refused { pid, reason: Refusal::of(pid, pid) },
+                    None => Error::NoProcess { pid },
+                });
+            }
+            if calm == 0 && Instant::now() > deadline {
+                return Err(Error::Restless { pid });
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins to trace a thread; tells whether there is a new one to wait for.
+    fn seize(&mut self, tid: u32) -> Result<bool, Error> {
+        let pid = self.pid;
+        match sys::seize(tid) {
+            Ok(()) => {
+                sys::interrupt(tid).ok();
+            }
+            Err(Errno::SRCH) => return Ok(false),
+            Err(_) => match task::stat(pid, tid) {
+                None => return Ok(false),
+                Some(stat) if stat.is_not_of_program() => return Ok(false),
+                // A thread that one of ours has made is traced from its first instruction on.
+                Some(_) => match Refusal::of(pid, tid) {
+                    Refusal::Traced { by, .. } if by == std::process::id() => {}
+                    reason => return Err(Error::Refused { pid, reason }),
+                },
+            },
+        }
+        self.threads.insert(tid, State::Coming);
+        Ok(true)
+    }
+
+    /// Waits until every thread that is traced stands.
+    fn settle(&mut self, deadline: Instant) -> Result<(), Error> {
+        let mut idle = 0_u32;
+        loop {
+            let coming: Vec<(u32, State)> = self
+                .threads
+                .iter()
+                .filter(|(_, state)| **state != State::Stopped)
+                .map(|(&tid, &state)| (tid, state))
+                .collect();
+            let Some(&(first, _)) = coming.first() else { return Ok(()) };
+            let mut any = false;
+            for (tid, state) in coming {
+                let Some(happened) = sys::wait(tid) else { continue };
+                any = true;
+                self.advance(tid, state, happened);
+            }
+            if any {
+                idle = 0;
+                continue;
+            }
+            if Instant::now() > deadline {
+                let state = task::stat(self.pid, first).map_or('?', |stat| stat.state);
+                return Err(Error::Unstoppable { pid: self.pid, tid: first, state });
+            }
+            idle += 1;
+            if idle < 50 {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        }
+    }
+
+    fn advance(&mut self, tid: u32, state: State, happened: Happened) {
+        match happened {
+            Happened::Gone => {
+                self.threads.remove(&tid);
+            }
+            _ if state == State::Foreign => {
+                sys::detach(tid).ok();
+                self.threads.remove(&tid);
+            }
+            Happened::Event(sys::EVENT_STOP) => {
+                self.threads.insert(tid, State::Stopped);
+            }
+            Happened::Event(event) => {
+                if event == sys::EVENT_CLONE
+                    && let Ok(new) = sys::event_message(tid)
+                {
+                    let is_ours = task::stat(self.pid, new).is_some();
+                    let state = if is_ours { State::Coming } else { State::Foreign };
+                    self.threads.entry(new).or_insert(state);
+                }
+                go_on_to_a_stop(tid, 0);
+            }
+            Happened::Signal(signal) => go_on_to_a_stop(tid, signal),
+            Happened::Call => go_on_to_a_stop(tid, 0),
+        }
+    }
+
+    /// Fails if a process that shares the memory still runs: what it executes cannot be changed.
+    /// Finds children of threads; others that share are not known to the kernel by name.
+    fn check_memory(&self) -> Result<(), Error> {
+        for tid in self.ids() {
+            for with in task::children(self.pid, tid) {
+                if sys::share_memory(self.pid, with) == Some(true) {
+                    let reason = Refusal::SharedMemory { with };
+                    return Err(Error::Refused { pid: self.pid, reason });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets a thread run for a moment, and stops it again. The others stand.
+    pub(crate) fn run_a_little(&mut self, tid: u32) -> Result<(), Error> {
+        sys::resume(tid, 0).ok();
+        self.threads.insert(tid, State::Coming);
+        std::thread::sleep(Duration::from_micros(100));
+        sys::interrupt(tid).ok();
+        self.settle(Instant::now() + PATIENCE)
+    }
+
+    /// Waits until a thread that goes on by itself has come to something.
+    pub(crate) fn next(&mut self, tid: u32) -> Option<Happened> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut idle = 0_u32;
+        loop {
+            if let Some(happened) = sys::wait(tid) {
+                if happened == Happened::Gone {
+                    self.threads.remove(&tid);
+                }
+                return Some(happened);
+            }
+            if idle > 1000 {
+                if Instant::now() > deadline {
+                    return None;
+                }
+                std::thread::sleep(Duration::from_micros(50));
+            }
+            idle += 1;
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// Lets a thread go on with what it stopped at, up to the next `PTRACE_EVENT_STOP`, which comes
+/// before it executes an instruction of the program. Where that fails, the thread has been killed.
+pub(crate) fn go_on_to_a_stop(tid: u32, signal: u8) {
+    sys::interrupt(tid).ok();
+    sys::resume(tid, signal).ok();
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        for tid in self.ids() {
+            repeat_interrupted_call(self.pid, tid);
+            sys::detach(tid).ok();
+        }
+        // Threads that do not stand are let go by the kernel when the tracing thread ends.
+    }
+}
+
+/// Has a thread make a system call again that failed only because it was stopped. A program
+/// without signal handlers need not know of `EINTR`. A time limit begins anew.
+fn repeat_interrupted_call(pid: u32, tid: u32) {
+    let Ok(Some(registers)) = sys::registers(tid) else { return };
+    let is_signal_free = || Status::of(pid, tid).is_some_and(|status| !status.has_pending_signal());
+    if registers.restart() != Restart::Interrupted || !is_signal_free() {
+        return;
+    }
+    // Calls that wait with a mask of their own: a signal that comes from here on waits for the
+    // repeated call, which sets that mask again.
+    if let Ok(mask) = sys::signal_mask(tid)
+        && sys::set_signal_mask(tid, mask).is_ok()
+    {
+        sys::set_registers(tid, &Registers::repeated(&registers)).ok();
+    }
+}

@@ -1,0 +1,210 @@
+//! ptrace(2) and wait4(2) as safe functions.
+//!
+//! Rules of this leaf: every address that the kernel reads or writes in this process is that of a
+//! value that lives during the call and has the size that the kernel is told or assumes. What the
+//! calls do to the traced thread is not a matter of this process's memory; the kernel refuses them
+//! for threads that the caller does not trace.
+
+use std::ptr;
+
+use rustix::io::Errno;
+
+use crate::registers::Registers;
+
+const POKEDATA: i64 = 5;
+const CONT: i64 = 7;
+const DETACH: i64 = 17;
+const SYSCALL: i64 = 24;
+const GETEVENTMSG: i64 = 0x4201;
+const GETREGSET: i64 = 0x4204;
+const SETREGSET: i64 = 0x4205;
+const SEIZE: i64 = 0x4206;
+const INTERRUPT: i64 = 0x4207;
+const GETSIGMASK: i64 = 0x420a;
+const SETSIGMASK: i64 = 0x420b;
+const GET_RSEQ_CONFIGURATION: i64 = 0x420f;
+const GET_SYSCALL_USER_DISPATCH_CONFIG: i64 = 0x4211;
+
+/// The general registers, for `GETREGSET`.
+const NT_PRSTATUS: u64 = 1;
+
+/// `PTRACE_O_TRACESYSGOOD`, `PTRACE_O_TRACECLONE`, `PTRACE_O_TRACEEXEC`. Not `PTRACE_O_EXITKILL`:
+/// threads outlive their tracer.
+const OPTIONS: u64 = 1 | 1 << 3 | 1 << 4;
+
+/// `PTRACE_EVENT_CLONE`.
+pub(crate) const EVENT_CLONE: u8 = 3;
+/// `PTRACE_EVENT_STOP`.
+pub(crate) const EVENT_STOP: u8 = 128;
+
+/// # Safety
+/// `address` and `data` are what the request asks for: numbers, or addresses of memory that lives
+/// during the call, as large as the kernel is told.
+unsafe fn ptrace(request: i64, thread: u32, address: u64, data: u64) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    let r = unsafe { libc::syscall(libc::SYS_ptrace, request, u64::from(thread), address, data) };
+    if r < 0 { Err(last()) } else { Ok(()) }
+}
+
+fn last() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+/// Begins to trace a thread, which runs on.
+pub(crate) fn seize(thread: u32) -> Result<(), Errno> {
+    // SAFETY: numbers only.
+    unsafe { ptrace(SEIZE, thread, 0, OPTIONS) }
+}
+
+/// Asks a traced thread to stop. One that stands already stops once more when it goes on.
+pub(crate) fn interrupt(thread: u32) -> Result<(), Errno> {
+    // SAFETY: numbers only.
+    unsafe { ptrace(INTERRUPT, thread, 0, 0) }
+}
+
+/// Lets a stopped thread go on, with the signal that it stopped at, or 0.
+pub(crate) fn resume(thread: u32, signal: u8) -> Result<(), Errno> {
+    // SAFETY: numbers only.
+    unsafe { ptrace(CONT, thread, 0, u64::from(signal)) }
+}
+
+/// The same, up to the beginning or end of its next system call.
+pub(crate) fn resume_to_call(thread: u32, signal: u8) -> Result<(), Errno> {
+    // SAFETY: numbers only.
+    unsafe { ptrace(SYSCALL, thread, 0, u64::from(signal)) }
+}
+
+/// Lets a stopped thread go for good.
+pub(crate) fn detach(thread: u32) -> Result<(), Errno> {
+    // SAFETY: numbers only.
+    unsafe { ptrace(DETACH, thread, 0, 0) }
+}
+
+/// The id of the thread or process that a thread has made, when it stopped at that event.
+pub(crate) fn event_message(thread: u32) -> Result<u32, Errno> {
+    let mut message = 0_u64;
+    // SAFETY: the kernel writes one word.
+    unsafe { ptrace(GETEVENTMSG, thread, 0, (&raw mut message) as u64)? };
+    Ok(message as u32)
+}
+
+/// The registers of a stopped thread; `None` for one that executes 32-bit code.
+pub(crate) fn registers(thread: u32) -> Result<Option<Registers>, Errno> {
+    let mut registers = Registers::default();
+    let mut vector =
+        libc::iovec { iov_base: (&raw mut registers).cast(), iov_len: size_of::<Registers>() };
+    // SAFETY: the kernel writes as much as the vector says, into plain numbers.
+    unsafe { ptrace(GETREGSET, thread, NT_PRSTATUS, (&raw mut vector) as u64)? };
+    const USER_CODE_SELECTOR: u64 = 0x33;
+    let whole = vector.iov_len == size_of::<Registers>() && registers.cs == USER_CODE_SELECTOR;
+    Ok(whole.then_some(registers))
+}
+
+/// Sets all general registers of a stopped thread at once.
+pub(crate) fn set_registers(thread: u32, registers: &Registers) -> Result<(), Errno> {
+    let mut vector = libc::iovec {
+        iov_base: ptr::from_ref(registers).cast_mut().cast(),
+        iov_len: size_of::<Registers>(),
+    };
+    // SAFETY: the kernel only reads as much as the vector says.
+    unsafe { ptrace(SETREGSET, thread, NT_PRSTATUS, (&raw mut vector) as u64) }
+}
+
+/// The blocked signals of a stopped thread, by bit.
+pub(crate) fn signal_mask(thread: u32) -> Result<u64, Errno> {
+    let mut mask = 0_u64;
+    // SAFETY: the kernel writes as many bytes as the address argument says.
+    unsafe { ptrace(GETSIGMASK, thread, size_of::<u64>() as u64, (&raw mut mask) as u64)? };
+    Ok(mask)
+}
+
+/// Sets the blocked signals of a stopped thread.
+pub(crate) fn set_signal_mask(thread: u32, mask: u64) -> Result<(), Errno> {
+    // SAFETY: the kernel reads as many bytes as the address argument says.
+    unsafe { ptrace(SETSIGMASK, thread, size_of::<u64>() as u64, (&raw const mask) as u64) }
+}
+
+/// Writes a word into the memory of a stopped thread's process, whatever its protection.
+pub(crate) fn poke(thread: u32, address: u64, word: u64) -> Result<(), Errno> {
+    // SAFETY: numbers only.
+    unsafe { ptrace(POKEDATA, thread, address, word) }
+}
+
+/// Where a stopped thread has its `struct rseq`; 0: it has none. Linux 5.13.
+pub(crate) fn rseq(thread: u32) -> Result<u64, Errno> {
+    // `struct ptrace_rseq_configuration`: the address; size, signature, flags, padding.
+    let mut configuration = [0_u64; 3];
+    let size = size_of_val(&configuration) as u64;
+    // SAFETY: the kernel writes at most as many bytes as the address argument says.
+    unsafe {
+        ptrace(GET_RSEQ_CONFIGURATION, thread, size, configuration.as_mut_ptr() as u64)?;
+    }
+    Ok(configuration[0])
+}
+
+/// Tells whether a stopped thread has its system calls turned into signals
+/// (`PR_SET_SYSCALL_USER_DISPATCH`). A kernel before Linux 6.4 does not say.
+pub(crate) fn dispatches_calls(thread: u32) -> bool {
+    // `struct ptrace_sud_config`: mode, selector, offset, len.
+    let mut configuration = [0_u64; 4];
+    let size = size_of_val(&configuration) as u64;
+    // SAFETY: the kernel writes as many bytes as the address argument says.
+    let asked = unsafe {
+        ptrace(GET_SYSCALL_USER_DISPATCH_CONFIG, thread, size, configuration.as_mut_ptr() as u64)
+    };
+    asked.is_ok() && configuration[0] != 0
+}
+
+/// What happened to a traced thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Happened {
+    /// It ended, or is no longer traced by this thread.
+    Gone,
+    /// It stands at `PTRACE_EVENT_…`.
+    Event(u8),
+    /// It stands at the beginning or end of a system call.
+    Call,
+    /// It stands before this signal is delivered.
+    Signal(u8),
+}
+
+/// Asks, without waiting, what happened to a thread since the last time.
+pub(crate) fn wait(thread: u32) -> Option<Happened> {
+    let mut status = 0_i32;
+    // SAFETY: the kernel writes the status, and no usage where the address is null.
+    let r = unsafe {
+        libc::syscall(
+            libc::SYS_wait4,
+            u64::from(thread),
+            (&raw mut status) as u64,
+            (libc::__WALL | libc::WNOHANG) as u64,
+            0_u64,
+        )
+    };
+    if r == 0 {
+        return None;
+    }
+    if r < 0 {
+        return (last() != Errno::INTR).then_some(Happened::Gone);
+    }
+    if status & 0xff != 0x7f {
+        return Some(Happened::Gone);
+    }
+    let (signal, event) = ((status >> 8) as u8, (status >> 16) as u8);
+    const CALL: u8 = libc::SIGTRAP as u8 | 0x80;
+    Some(match (event, signal) {
+        (0, CALL) => Happened::Call,
+        (0, signal) => Happened::Signal(signal),
+        (event, _) => Happened::Event(event),
+    })
+}
+
+/// Tells whether two processes have the same memory; `None` where the kernel does not say.
+pub(crate) fn share_memory(one: u32, other: u32) -> Option<bool> {
+    const KCMP_VM: u64 = 1;
+    // SAFETY: numbers only.
+    let r = unsafe {
+        libc::syscall(libc::SYS_kcmp, u64::from(one), u64::from(other), KCMP_VM, 0_u64, 0_u64)
+    };
+    (r >= 0).then_some(r == 0)
+}

@@ -1,0 +1,136 @@
+//! What `/proc` says of a process and its threads.
+
+use skep_proc::file;
+
+/// Longer than any of these files.
+const LIMIT: usize = 1 << 16;
+
+/// `PF_IO_WORKER` and `PF_USER_WORKER`: threads that the kernel made for itself inside the process.
+const WORKER: u64 = 0x10 | 0x4000;
+/// `PF_KTHREAD`.
+const KERNEL: u64 = 0x0020_0000;
+
+/// A thread, as `/proc/PID/task/TID/stat` shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stat {
+    /// `R`, `S`, `D`, `t`, `Z`…
+    pub(crate) state: char,
+    flags: u64,
+}
+
+impl Stat {
+    /// Tells whether the thread never executes code of the program (again).
+    pub(crate) fn is_not_of_program(&self) -> bool {
+        self.is_dead() || self.flags & WORKER != 0
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        matches!(self.state, 'Z' | 'X' | 'x')
+    }
+
+    pub(crate) fn is_kernel_thread(&self) -> bool {
+        self.flags & KERNEL != 0
+    }
+}
+
+fn text(path: String) -> Option<String> {
+    Some(String::from_utf8_lossy(&file::read(path, LIMIT).ok()?).into_owned())
+}
+
+/// A thread's state, if it is there.
+pub(crate) fn stat(pid: u32, tid: u32) -> Option<Stat> {
+    parse_stat(&text(format!("/proc/{pid}/task/{tid}/stat"))?)
+}
+
+fn parse_stat(text: &str) -> Option<Stat> {
+    // The name, in parentheses, may hold anything.
+    let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?.chars().next()?;
+    // ppid, pgrp, session, tty, tpgid, then the flags.
+    let flags = fields.nth(5)?.parse().ok()?;
+    Some(Stat { state, flags })
+}
+
+/// The text of `/proc/PID/task/TID/status`.
+#[derive(Debug)]
+pub(crate) struct Status(String);
+
+impl Status {
+    pub(crate) fn of(pid: u32, tid: u32) -> Option<Self> {
+        text(format!("/proc/{pid}/task/{tid}/status")).map(Self)
+    }
+
+    fn field(&self, name: &str) -> Option<&str> {
+        self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+    }
+
+    pub(crate) fn number(&self, name: &str) -> Option<u32> {
+        self.field(name)?.split_ascii_whitespace().next()?.parse().ok()
+    }
+
+    /// Tells whether a signal waits that the thread does not block, and would be delivered when it
+    /// goes on.
+    pub(crate) fn has_pending_signal(&self) -> bool {
+        let set = |name| self.field(name).and_then(|set| u64::from_str_radix(set, 16).ok());
+        match (set("SigPnd"), set("ShdPnd"), set("SigBlk")) {
+            (Some(own), Some(shared), Some(blocked)) => (own | shared) & !blocked != 0,
+            _ => true,
+        }
+    }
+}
+
+/// The name that a process gave itself.
+pub(crate) fn name(pid: u32) -> String {
+    text(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned()
+}
+
+/// The ids of all threads, in order; `None` if the process is gone. The list may lack threads when
+/// others end while it is read.
+pub(crate) fn threads(pid: u32) -> Option<Vec<u32>> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    let mut ids: Vec<u32> =
+        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    ids.sort_unstable();
+    Some(ids)
+}
+
+/// The children of a thread, where the kernel lists them.
+pub(crate) fn children(pid: u32, tid: u32) -> Vec<u32> {
+    let list = text(format!("/proc/{pid}/task/{tid}/children")).unwrap_or_default();
+    list.split_ascii_whitespace().filter_map(|id| id.parse().ok()).collect()
+}
+
+/// `/proc/sys/kernel/yama/ptrace_scope`, where there is Yama.
+pub(crate) fn ptrace_scope() -> Option<u32> {
+    text("/proc/sys/kernel/yama/ptrace_scope".to_owned())?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_may_look_like_fields() {
+        let stat = parse_stat("7 (a) R (b)) Z 1 7 7 0 -1 4194560 1 2 3").unwrap();
+        assert!(stat.is_dead() && !stat.is_kernel_thread());
+        let worker = parse_stat("8 (iou-wrk-7) S 1 7 7 0 -1 4194624 0 0").unwrap();
+        assert!(!worker.is_not_of_program());
+        let worker = parse_stat("8 (iou-wrk-7) S 1 7 7 0 -1 16400 0 0").unwrap();
+        assert!(worker.is_not_of_program());
+        assert_eq!(parse_stat("8 (x"), None);
+        assert_eq!(parse_stat(""), None);
+    }
+
+    #[test]
+    fn only_signals_that_are_not_blocked_count() {
+        let status = |own, shared, blocked| {
+            Status(format!(
+                "SigPnd:\t{own:016x}\nShdPnd:\t{shared:016x}\nSigBlk:\t{blocked:016x}\n"
+            ))
+        };
+        assert!(!status(4_u64, 8_u64, 12_u64).has_pending_signal());
+        assert!(status(4, 8, 4).has_pending_signal());
+        assert!(!status(0, 0, 0).has_pending_signal());
+        assert!(Status(String::new()).has_pending_signal());
+    }
+}
