@@ -130,6 +130,11 @@ impl Target {
             let mut best = None;
             for tid in self.threads() {
                 match self.fitness(tid) {
+                    // None is better, and looking at a thread takes time.
+                    Ok(0) => {
+                        best = Some((0, tid));
+                        break;
+                    }
                     Ok(rank) => best = best.min(Some((rank, tid))).or(Some((rank, tid))),
                     Err(Unfit::Sequence) => busy = Some(tid),
                     Err(unfit) => reason = unfit,
@@ -159,6 +164,10 @@ impl Target {
     /// Tells how well a thread suits, 0 best, or why it must be left alone.
     fn fitness(&self, tid: u32) -> Result<u8, Unfit> {
         let registers = self.registers(tid).map_err(|_| Unfit::Ended)?;
+        // Anywhere else the kernel would change the registers once more.
+        if !sys::is_at_event_stop(tid) {
+            return Err(Unfit::Ended);
+        }
         if registers.eflags & TRAP_FLAG != 0 {
             return Err(Unfit::SingleStep);
         }

@@ -113,13 +113,18 @@ pub enum Error {
 pub enum Refusal {
     /// It is the caller.
     Itself,
+    /// It is a thread that does not lead its process.
+    Thread {
+        /// The process.
+        of: u32,
+    },
     /// A thread of the kernel.
     KernelThread,
     /// It has ended, and its parent has not asked for its status.
     Zombie,
     /// Another process traces it.
     Traced {
-        /// The tracer's id.
+        /// The id of the tracing thread.
         by: u32,
         /// The tracer's name.
         name: String,
@@ -149,13 +154,14 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Itself => f.write_str("it is the tracer itself"),
+            Self::Thread { of } => write!(f, "it is a thread; stop its process, {of}"),
             Self::KernelThread => f.write_str("it is a thread of the kernel"),
             Self::Zombie => {
                 f.write_str("it has ended, and only its parent has not asked for its status yet")
             }
             Self::Traced { by, name } => write!(
                 f,
-                "`{name}` (process {by}) traces it, and a process has one tracer only; end that first"
+                "`{name}` ({by}) traces it, and a process has one tracer only; end that first"
             ),
             Self::OtherUser { uid } => {
                 write!(f, "it belongs to user {uid}; use that user's account, or root's")

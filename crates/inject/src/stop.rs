@@ -5,8 +5,14 @@
 //! started again. A thread that stops earlier, because a signal is delivered to it or because it
 //! made another thread, goes on with that up to there. Threads of a process that `SIGSTOP` has
 //! stopped are taken out of that state, and the kernel puts them back when they are let go.
+//!
+//! A signal that a process ignores does not wake its threads, but it does when the thread that it
+//! is sent to is traced, and then a call like `epoll_wait` of any thread fails with `EINTR`. Such
+//! signals go to the thread that leads, and from children (`SIGCHLD`) to the one that made them.
+//! So these are traced last and let go first: who is woken up is about to stop then, and
+//! [`repeat_interrupted_call`] sees to it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -19,6 +25,9 @@ use crate::task::{self, Status};
 /// How long a thread may take to stop. Almost all take microseconds; one that waits for a child of
 /// `vfork` takes as long as the child.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// So often the tracer looks again at once before it sleeps.
+const SPINS: u32 = 50;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -33,6 +42,8 @@ enum State {
 pub(crate) struct Threads {
     pub(crate) pid: u32,
     threads: BTreeMap<u32, State>,
+    /// Threads that signals of the whole process are sent to.
+    addressed: BTreeSet<u32>,
 }
 
 impl Threads {
@@ -43,11 +54,12 @@ impl Threads {
             return Err(refused(Refusal::Itself));
         }
         // The id of a thread that does not lead a process has a folder too, which no list shows.
-        let leads = Status::of(pid, pid).is_some_and(|status| status.number("Tgid") == Some(pid));
-        if !leads {
-            return Err(Error::NoProcess { pid });
+        match Status::of(pid, pid).and_then(|status| status.number("Tgid")) {
+            None => return Err(Error::NoProcess { pid }),
+            Some(of) if of != pid => return Err(refused(Refusal::Thread { of })),
+            Some(_) => {}
         }
-        let mut all = Self { pid, threads: BTreeMap::new() };
+        let mut all = Self { pid, threads: BTreeMap::new(), addressed: BTreeSet::from([pid]) };
         all.gather(Instant::now() + PATIENCE)?;
         all.check_memory()?;
         Ok(all)
@@ -65,8 +77,13 @@ impl Threads {
         while calm < 2 {
             let ids = task::threads(pid).ok_or(Error::NoProcess { pid })?;
             calm += 1;
-            for tid in ids {
-                if !self.threads.contains_key(&tid) && self.seize(tid)? {
+            let mut new: Vec<u32> =
+                ids.into_iter().filter(|tid| !self.threads.contains_key(tid)).collect();
+            let has_children = |tid: &u32| !task::children(pid, *tid).is_empty();
+            self.addressed.extend(new.iter().copied().filter(has_children));
+            new.sort_by_key(|tid| self.addressed.contains(tid));
+            for tid in new {
+                if self.seize(tid)? {
                     calm = 0;
                 }
             }
@@ -87,21 +104,30 @@ impl Threads {
 
     /// Begins to trace a thread; tells whether there is a new one to wait for.
     fn seize(&mut self, tid: u32) -> Result<bool, Error> {
+        /// A thread that ends cannot be traced, and that of the process that executes a program then
+        /// takes its id: who asks for the reason meets another thread.
+        const TRIES: u32 = 10;
         let pid = self.pid;
-        match sys::seize(tid) {
-            Ok(()) => {
-                sys::interrupt(tid).ok();
+        for tries in 1.. {
+            match sys::seize(tid) {
+                Ok(()) => {
+                    sys::interrupt(tid).ok();
+                    break;
+                }
+                Err(Errno::SRCH) => return Ok(false),
+                Err(_) => {}
             }
-            Err(Errno::SRCH) => return Ok(false),
-            Err(_) => match task::stat(pid, tid) {
+            match task::stat(pid, tid) {
                 None => return Ok(false),
                 Some(stat) if stat.is_not_of_program() => return Ok(false),
+                Some(_) => {}
+            }
+            match Refusal::of(pid, tid) {
                 // A thread that one of ours has made is traced from its first instruction on.
-                Some(_) => match Refusal::of(pid, tid) {
-                    Refusal::Traced { by, .. } if by == std::process::id() => {}
-                    reason => return Err(Error::Refused { pid, reason }),
-                },
-            },
+                Refusal::Traced { by, .. } if by == own_thread() => break,
+                _ if tries < TRIES => std::thread::yield_now(),
+                reason => return Err(Error::Refused { pid, reason }),
+            }
         }
         self.threads.insert(tid, State::Coming);
         Ok(true)
@@ -111,29 +137,37 @@ impl Threads {
     fn settle(&mut self, deadline: Instant) -> Result<(), Error> {
         let mut idle = 0_u32;
         loop {
-            let coming: Vec<(u32, State)> = self
+            let is_coming = |state: State| state != State::Stopped;
+            let first = self.threads.iter().find(|(_, state)| is_coming(**state));
+            let first = first.map(|(&tid, _)| tid);
+            // One that stands may still be killed, as by a thread that executes a program. That one
+            // waits until its tracer has seen so, and then comes to an event under another id.
+            let all = first.is_none() || idle >= SPINS;
+            let asked: Vec<(u32, State)> = self
                 .threads
                 .iter()
-                .filter(|(_, state)| **state != State::Stopped)
                 .map(|(&tid, &state)| (tid, state))
+                .filter(|&(_, state)| all || is_coming(state))
                 .collect();
-            let Some(&(first, _)) = coming.first() else { return Ok(()) };
             let mut any = false;
-            for (tid, state) in coming {
-                let Some(happened) = sys::wait(tid) else { continue };
+            for (tid, state) in asked {
+                let Some(happened) = sys::wait(tid, tid == self.pid) else { continue };
                 any = true;
                 self.advance(tid, state, happened);
             }
-            if any {
+            let Some(first) = first.filter(|_| !any) else {
+                if !any {
+                    return Ok(());
+                }
                 idle = 0;
                 continue;
-            }
+            };
             if Instant::now() > deadline {
                 let state = task::stat(self.pid, first).map_or('?', |stat| stat.state);
                 return Err(Error::Unstoppable { pid: self.pid, tid: first, state });
             }
             idle += 1;
-            if idle < 50 {
+            if idle < SPINS {
                 std::thread::yield_now();
             } else {
                 std::thread::sleep(Duration::from_micros(50));
@@ -161,11 +195,16 @@ impl Threads {
                     let state = if is_ours { State::Coming } else { State::Foreign };
                     self.threads.entry(new).or_insert(state);
                 }
-                go_on_to_a_stop(tid, 0);
+                self.go_on(tid, 0);
             }
-            Happened::Signal(signal) => go_on_to_a_stop(tid, signal),
-            Happened::Call => go_on_to_a_stop(tid, 0),
+            Happened::Signal(signal) => self.go_on(tid, signal),
+            Happened::Call => self.go_on(tid, 0),
         }
+    }
+
+    fn go_on(&mut self, tid: u32, signal: u8) {
+        self.threads.insert(tid, State::Coming);
+        go_on_to_a_stop(tid, signal);
     }
 
     /// Fails if a process that shares the memory still runs: what it executes cannot be changed.
@@ -196,7 +235,7 @@ impl Threads {
         let deadline = Instant::now() + PATIENCE;
         let mut idle = 0_u32;
         loop {
-            if let Some(happened) = sys::wait(tid) {
+            if let Some(happened) = sys::wait(tid, tid == self.pid) {
                 if happened == Happened::Gone {
                     self.threads.remove(&tid);
                 }
@@ -221,9 +260,15 @@ pub(crate) fn go_on_to_a_stop(tid: u32, signal: u8) {
     sys::resume(tid, signal).ok();
 }
 
+fn own_thread() -> u32 {
+    rustix::thread::gettid().as_raw_pid() as u32
+}
+
 impl Drop for Threads {
     fn drop(&mut self) {
-        for tid in self.ids() {
+        let (first, then): (Vec<u32>, Vec<u32>) =
+            self.ids().partition(|tid| self.addressed.contains(tid));
+        for tid in first.into_iter().chain(then) {
             repeat_interrupted_call(self.pid, tid);
             sys::detach(tid).ok();
         }

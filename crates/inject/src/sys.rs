@@ -16,6 +16,7 @@ const CONT: i64 = 7;
 const DETACH: i64 = 17;
 const SYSCALL: i64 = 24;
 const GETEVENTMSG: i64 = 0x4201;
+const GETSIGINFO: i64 = 0x4202;
 const GETREGSET: i64 = 0x4204;
 const SETREGSET: i64 = 0x4205;
 const SEIZE: i64 = 0x4206;
@@ -155,6 +156,15 @@ pub(crate) fn dispatches_calls(thread: u32) -> bool {
     asked.is_ok() && configuration[0] != 0
 }
 
+/// Tells whether a thread stands at `PTRACE_EVENT_STOP`.
+pub(crate) fn is_at_event_stop(thread: u32) -> bool {
+    // `siginfo_t`: signal, errno, code.
+    let mut information = [0_i32; 32];
+    // SAFETY: the kernel writes at most 128 bytes.
+    let asked = unsafe { ptrace(GETSIGINFO, thread, 0, information.as_mut_ptr() as u64) };
+    asked.is_ok() && (information[2] >> 8) as u8 == EVENT_STOP
+}
+
 /// What happened to a traced thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Happened {
@@ -168,8 +178,34 @@ pub(crate) enum Happened {
     Signal(u8),
 }
 
-/// Asks, without waiting, what happened to a thread since the last time.
-pub(crate) fn wait(thread: u32) -> Option<Happened> {
+/// Tells whether a traced thread has ended, and leaves that to be asked for again.
+fn has_ended(thread: u32) -> bool {
+    const P_PID: u64 = 1;
+    // `siginfo_t`: signal, errno, code; 0 where nothing has happened.
+    let mut information = [0_i32; 32];
+    let options = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG | libc::__WALL | libc::__WNOTHREAD;
+    // SAFETY: the kernel writes at most 128 bytes, and no usage where the address is null.
+    let r = unsafe {
+        libc::syscall(
+            libc::SYS_waitid,
+            P_PID,
+            u64::from(thread),
+            information.as_mut_ptr() as u64,
+            options as u64,
+            0_u64,
+        )
+    };
+    let ends = [libc::CLD_EXITED, libc::CLD_KILLED, libc::CLD_DUMPED];
+    r == 0 && information[0] != 0 && ends.contains(&information[2])
+}
+
+/// Asks, without waiting, what happened to a thread since the last time. That the thread has ended
+/// which leads a process (`is_leader`) stays to be asked for: it may be a child of this process,
+/// and somebody else here waits for it.
+pub(crate) fn wait(thread: u32, is_leader: bool) -> Option<Happened> {
+    if is_leader && has_ended(thread) {
+        return Some(Happened::Gone);
+    }
     let mut status = 0_i32;
     // SAFETY: the kernel writes the status, and no usage where the address is null.
     let r = unsafe {
@@ -177,7 +213,7 @@ pub(crate) fn wait(thread: u32) -> Option<Happened> {
             libc::SYS_wait4,
             u64::from(thread),
             (&raw mut status) as u64,
-            (libc::__WALL | libc::WNOHANG) as u64,
+            (libc::__WALL | libc::__WNOTHREAD | libc::WNOHANG) as u64,
             0_u64,
         )
     };

@@ -19,6 +19,9 @@ use crate::{rseq, stub, sys};
 /// If the calling process is killed at any instruction, the kernel lets the threads go, and each of
 /// them goes on rightly. What `f` changed up to then stays.
 ///
+/// Known to be wrong: in rare cases a process does not go on that executes another program
+/// (`execve`, with several threads) at the very time of the stop.
+///
 /// `f` runs on a thread of its own, since the kernel lets go of all that a thread traces when the
 /// thread ends.
 ///

@@ -68,15 +68,22 @@ impl Status {
         self.field(name)?.split_ascii_whitespace().next()?.parse().ok()
     }
 
-    /// Tells whether a signal waits that the thread does not block, and would be delivered when it
-    /// goes on.
+    /// Tells whether a signal waits that has an effect when the thread goes on: it is not blocked,
+    /// not ignored, and not one that does nothing unless it has a handler.
     pub(crate) fn has_pending_signal(&self) -> bool {
-        let set = |name| self.field(name).and_then(|set| u64::from_str_radix(set, 16).ok());
-        match (set("SigPnd"), set("ShdPnd"), set("SigBlk")) {
-            (Some(own), Some(shared), Some(blocked)) => (own | shared) & !blocked != 0,
-            _ => true,
-        }
+        const NOTHING_BY_DEFAULT: u64 =
+            bit(libc::SIGCHLD) | bit(libc::SIGURG) | bit(libc::SIGWINCH) | bit(libc::SIGCONT);
+        let set = |name| u64::from_str_radix(self.field(name)?, 16).ok();
+        let effective = || {
+            let waits = (set("SigPnd")? | set("ShdPnd")?) & !set("SigBlk")? & !set("SigIgn")?;
+            Some(waits & (!NOTHING_BY_DEFAULT | set("SigCgt")?))
+        };
+        effective() != Some(0)
     }
+}
+
+const fn bit(signal: i32) -> u64 {
+    1 << (signal - 1)
 }
 
 /// The name that a process gave itself.
@@ -122,15 +129,20 @@ mod tests {
     }
 
     #[test]
-    fn only_signals_that_are_not_blocked_count() {
-        let status = |own, shared, blocked| {
-            Status(format!(
-                "SigPnd:\t{own:016x}\nShdPnd:\t{shared:016x}\nSigBlk:\t{blocked:016x}\n"
-            ))
+    fn only_signals_with_an_effect_count() {
+        let waits = |own, shared, blocked, ignored, caught| {
+            let names = ["SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt"];
+            let sets: [u64; 5] = [own, shared, blocked, ignored, caught];
+            let lines = names.iter().zip(sets).map(|(name, set)| format!("{name}:\t{set:016x}\n"));
+            Status(lines.collect()).has_pending_signal()
         };
-        assert!(!status(4_u64, 8_u64, 12_u64).has_pending_signal());
-        assert!(status(4, 8, 4).has_pending_signal());
-        assert!(!status(0, 0, 0).has_pending_signal());
+        assert!(!waits(0, 0, 0, 0, 0));
+        assert!(!waits(4, 8, 12, 0, 0));
+        assert!(waits(4, 8, 4, 0, 0));
+        assert!(!waits(4, 8, 4, 8, 0));
+        // `SIGCHLD`.
+        assert!(!waits(0, 1 << 16, 0, 0, 0));
+        assert!(waits(0, 1 << 16, 0, 0, 1 << 16));
         assert!(Status(String::new()).has_pending_signal());
     }
 }

@@ -55,6 +55,12 @@ impl Program {
         line.trim_end().to_owned()
     }
 
+    /// Gives the program a byte to read.
+    pub fn tell(&mut self) {
+        let stdin = self.running.stdin.as_mut().expect("a pipe");
+        stdin.write_all(b"x").expect("the program reads");
+    }
+
     /// Has the program answer, which it does only while it runs.
     pub fn ask(&mut self) {
         let stdin = self.running.stdin.as_mut().expect("a pipe");

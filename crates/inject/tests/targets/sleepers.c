@@ -9,6 +9,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -18,6 +19,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -65,12 +67,17 @@ static void polls(void) {
   CHECK(poll(&p, 1, 20) == 0);
   CHECK(now() - begin >= 20 * MS);
 }
+static sigset_t only(int signal) {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, signal);
+  return set;
+}
 static void ppolls(void) {
   struct pollfd p = {ends[0], POLLIN, 0};
   struct timespec t = {0, 20 * MS};
-  sigset_t none;
-  sigemptyset(&none);
-  CHECK(ppoll(&p, 1, &t, &none) == 0);
+  sigset_t few_blocked = only(SIGCHLD);
+  CHECK(ppoll(&p, 1, &t, &few_blocked) == 0);
   sigset_t mask;
   CHECK(pthread_sigmask(SIG_BLOCK, NULL, &mask) == 0 && sigismember(&mask, SIGUSR1) == 1);
 }
@@ -83,9 +90,8 @@ static void epolls(void) {
   }
   struct epoll_event e;
   CHECK(epoll_wait(fd, &e, 1, 20) == 0 || STOPPED);
-  sigset_t none;
-  sigemptyset(&none);
-  CHECK(epoll_pwait(fd, &e, 1, 20, &none) == 0 || STOPPED);
+  sigset_t few_blocked = only(SIGCHLD);
+  CHECK(epoll_pwait(fd, &e, 1, 20, &few_blocked) == 0 || STOPPED);
   sigset_t mask;
   CHECK(pthread_sigmask(SIG_BLOCK, NULL, &mask) == 0 && sigismember(&mask, SIGUSR1) == 1);
 }
@@ -96,9 +102,7 @@ static void waits_on_futex(void) {
   CHECK(r == -1 && errno == ETIMEDOUT);
 }
 static void takes_signals(void) {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGUSR2);
+  sigset_t set = only(SIGUSR2);
   struct timespec t = {0, 20 * MS};
   CHECK(sigtimedwait(&set, NULL, &t) == -1 && errno == EAGAIN);
 }
@@ -153,6 +157,44 @@ static void *answers(void *unused) {
   return unused;
 }
 static atomic_int handled;
+// A child of `vfork`, for which the thread waits in the kernel.
+static void spawns(void) {
+  extern char **environ;
+  char *argv[] = {"true", NULL};
+  pid_t pid;
+  int status;
+  CHECK(posix_spawnp(&pid, "true", NULL, NULL, argv, environ) == 0);
+  CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+}
+// A child that the kernel traces like a new thread, and that is none.
+static void clones(void) {
+  long pid = syscall(SYS_clone, 0, NULL, NULL, NULL, NULL);
+  if (pid == 0) syscall(SYS_exit, 7);
+  int status;
+  CHECK(pid > 0 && waitpid(pid, &status, __WCLONE) == pid);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+}
+static _Thread_local volatile int ticks;
+static void on_tick(int s) { (void)s; ticks++; }
+static void keeps_registers(void);
+// Signals come all the time.
+static void ticks_away(void) {
+  static int made;
+  if (!made) {
+    struct sigaction action = {.sa_handler = on_tick};
+    CHECK(sigaction(SIGRTMIN, &action, NULL) == 0);
+    struct sigevent e = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGRTMIN};
+    e.sigev_notify_thread_id = gettid();
+    timer_t timer;
+    CHECK(timer_create(CLOCK_MONOTONIC, &e, &timer) == 0);
+    struct itimerspec often = {{0, MS / 5}, {0, MS / 5}};
+    CHECK(timer_settime(timer, 0, &often, NULL) == 0);
+    made = 1;
+  }
+  int before = ticks;
+  do keeps_registers();
+  while (ticks == before);
+}
 static void on_signal(int s) { (void)s; handled++; }
 // A signal that comes while its thread waits for it.
 static void waits_for_signals(void) {
@@ -249,6 +291,9 @@ static struct work {
     {"waits_for_signals", waits_for_signals, 0, 0},
     {"makes_threads", makes_threads, 0, 1},
     {"keeps_registers", keeps_registers, 0, 0},
+    {"ticks_away", ticks_away, 0, 0},
+    {"spawns", spawns, 0, 1},
+    {"clones", clones, 0, 1},
 };
 enum { WORKS = sizeof works / sizeof works[0] };
 
@@ -267,6 +312,8 @@ int main(int argc, char **argv) {
   sigemptyset(&blocked);
   sigaddset(&blocked, SIGUSR1);
   sigaddset(&blocked, SIGUSR2);
+  // It could interrupt calls of any thread while `posix_spawn` has it blocked.
+  sigaddset(&blocked, SIGCHLD);
   CHECK(pthread_sigmask(SIG_BLOCK, &blocked, NULL) == 0);
   struct sigaction action = {.sa_handler = on_signal};
   CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
