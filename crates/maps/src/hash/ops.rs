@@ -203,9 +203,12 @@ impl<K: Kind> ProgOps for Hash<K> {
             8 => lookup_sized::<K, 8>,
             12 => lookup_sized::<K, 12>,
             16 => lookup_sized::<K, 16>,
+            // Of packets, which targets do not see.
+            #[cfg(feature = "users")]
             20 => lookup_sized::<K, 20>,
             24 => lookup_sized::<K, 24>,
             32 => lookup_sized::<K, 32>,
+            #[cfg(feature = "users")]
             40 => lookup_sized::<K, 40>,
             _ => return MapShape { base: 0, stride: 0, entries: 0, kind: ShapeKind::Opaque },
         };

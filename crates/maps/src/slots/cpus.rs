@@ -2,9 +2,12 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use rustix::thread::sched_getaffinity;
+
 use crate::shm::MAX_SLOTS;
 
-/// Counts the kernel's possible CPUs, as libbpf does.
+/// Counts the kernel's possible CPUs, as libbpf does; where there is no `/sys`, those that this thread
+/// may run on.
 #[must_use]
 pub fn possible_cpus() -> u32 {
     /// 0 before somebody has asked. Two that ask at once find the same, and a child that was forked
@@ -16,7 +19,7 @@ pub fn possible_cpus() -> u32 {
     }
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
     let count = count_cpus(&text)
-        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32))
+        .unwrap_or_else(|| sched_getaffinity(None).map_or(1, |cpus| cpus.count()))
         .clamp(1, MAX_SLOTS);
     COUNT.store(count, Relaxed);
     count
