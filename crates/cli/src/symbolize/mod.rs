@@ -28,7 +28,7 @@ const MAX_SNAPSHOT: usize = 1 << 30;
 enum Source {
     File(Box<SymbolFile>),
     /// Also its mappings, while it runs.
-    Process(AddressSpace, Option<Live>),
+    Process(Box<AddressSpace>, Option<Box<Live>>),
 }
 
 /// Answers the question; the exit status is 1 if an address has no name.
@@ -72,7 +72,10 @@ fn open(args: &SymbolizeArgs, printer: Printer) -> Result<Source> {
         let what = || format!("cannot read `{}`", path.display());
         let bytes = skep_proc::file::read(path, MAX_SNAPSHOT).context(what())?;
         let snapshot = Snapshot::from_bytes(&bytes).context(what())?;
-        return Ok(Source::Process(AddressSpace::of_modules(module::saved(&snapshot)), None));
+        return Ok(Source::Process(
+            Box::new(AddressSpace::of_modules(module::saved(&snapshot))),
+            None,
+        ));
     }
     let pid = args.pid.unwrap_or_default();
     let gone = |error| match error {
@@ -81,7 +84,8 @@ fn open(args: &SymbolizeArgs, printer: Printer) -> Result<Source> {
     };
     let live = Live::of(pid).map_err(gone)?;
     let space = AddressSpace::of_modules(module::of(pid).map_err(gone)?);
-    Ok(Source::Process(space.with_outside(OutsideNames::of_process(pid)), Some(live)))
+    let space = space.with_outside(OutsideNames::of_process(pid));
+    Ok(Source::Process(Box::new(space), Some(Box::new(live))))
 }
 
 /// Opens a file to find symbols in; says so if its debug information is damaged.
