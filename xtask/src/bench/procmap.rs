@@ -9,6 +9,7 @@
 //! round.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -32,14 +33,18 @@ const ROWS: [(&str, &str, &str); 9] = [
 
 /// The rows of all cases.
 pub fn run() -> Result<Vec<Row>> {
-    let dir = root().join("benches/procmap");
-    let target = root().join("target/procmap");
-    let manifest = dir.join("Cargo.toml");
-    let mut build = cargo();
-    build.args(["build", "--quiet", "--release", "--locked", "--manifest-path"]).arg(manifest);
-    check(build.arg("--target-dir").arg(&target))?;
-    let text = output(&mut Command::new(target.join("release/procmap-bench")))?;
+    let text = output(&mut Command::new(program("procmap-bench")?))?;
     rows(&text)
+}
+
+/// Builds the programs that are measured, which also link the rivals; returns the path of one.
+pub fn program(name: &str) -> Result<PathBuf> {
+    let target = root().join("target/procmap");
+    let mut build = cargo();
+    build.args(["build", "--quiet", "--release", "--locked", "--manifest-path"]);
+    build.arg(root().join("benches/procmap/Cargo.toml"));
+    check(build.arg("--target-dir").arg(&target))?;
+    Ok(target.join("release").join(name))
 }
 
 /// Makes rows of lines `CASE|SIDE|NANOSECONDS …`.

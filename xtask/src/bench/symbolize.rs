@@ -15,9 +15,10 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use skep_testkit::skip::has_command;
 
+use super::procmap;
 use super::row::Row;
 use super::sample::{Contestant, Sample, take_turns};
-use crate::{cargo, check, output, root};
+use crate::{check, output, root};
 
 const TURNS: usize = 5;
 const ADDRESSES: usize = 100_000;
@@ -56,12 +57,8 @@ struct Case<'a> {
 
 /// The rows of both files.
 pub fn run() -> Result<Vec<Row>> {
-    let args = ["build", "--quiet", "--release", "-p", "skep-proc", "--features", "symbolize"];
-    check(cargo().args(args).args(["--example", "symbolize_many"]))?;
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    let bench = target.join("release/examples/symbolize_many");
-    let dir = target.join("bench-symbolize");
+    let bench = procmap::program("symbolize_many")?;
+    let dir = root().join("target/bench-symbolize");
     std::fs::create_dir_all(&dir)?;
     let mut rows = Vec::new();
     let library = Path::new(LIBRARY);

@@ -157,7 +157,9 @@ fn fetch_crates(dir: &Path) -> Result<()> {
             .args(["vendor", "--quiet", "--locked", "--versioned-dirs"])
             .arg(dir)
             .stdout(std::process::Stdio::null()),
-    )
+    )?;
+    // Some crates were packed with files that only their owner may read.
+    check(Command::new("chmod").args(["-R", "a+rX"]).arg(dir))
 }
 
 /// The home of an ordinary user with a clone of what is checked out.
