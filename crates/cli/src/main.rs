@@ -36,6 +36,7 @@ mod stacks;
 mod stats;
 mod symbolize;
 mod trace;
+mod unit;
 mod units;
 mod unmatched;
 mod value;
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
         Command::Vma(command) => vma::run(command, printer),
         Command::Symbolize(args) => symbolize::run(args, printer),
         Command::Addr2line(args) => symbolize::addr2line::run(args, printer),
+        Command::Test(args) => unit::run(args, printer),
         Command::Doctor(args) => doctor::run(args.json, printer),
     };
     match done {

@@ -194,7 +194,19 @@ fn help_names_no_command_that_does_nothing() {
     let names: Vec<&str> = names.filter_map(|l| l.split_whitespace().next()).collect();
     assert_eq!(
         names,
-        ["trace", "run", "prog", "map", "chain", "vma", "symbolize", "addr2line", "doctor", "help"]
+        [
+            "trace",
+            "run",
+            "prog",
+            "map",
+            "chain",
+            "vma",
+            "symbolize",
+            "addr2line",
+            "test",
+            "doctor",
+            "help"
+        ]
     );
     let help = |args: &[&str]| text(&skep.run(args).stdout);
     assert_eq!(help(&["help", "map", "dump"]), help(&["map", "dump", "--help"]));

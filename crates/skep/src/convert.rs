@@ -40,7 +40,7 @@ pub(crate) fn program(proof: &Verified, name: &str, section: &str, maps: &[&Map]
 }
 
 /// Takes what an object says of the lines of a program.
-fn source(linked: &skep_object::Linked) -> Source {
+pub(crate) fn source(linked: &skep_object::Linked) -> Source {
     let mut source = Source::default();
     source.functions.extend(linked.subprogs.iter().map(|f| (f.start as u32, f.name.clone())));
     for line in &linked.lines {

@@ -7,6 +7,7 @@ mod output;
 mod prog;
 mod run;
 mod symbolize;
+mod test;
 mod trace;
 mod vma;
 
@@ -25,6 +26,7 @@ pub use output::JsonArgs;
 pub use prog::{EngineName, PacketArgs, ProgCommand, ProgDumpArgs, ProgRunArgs};
 pub use run::RunArgs;
 pub use symbolize::{Addr2lineArgs, SymbolizeArgs};
+pub use test::TestArgs;
 pub use trace::{SortBy, TraceArgs};
 pub use vma::{TargetArgs, VmaCommand, address};
 
@@ -81,6 +83,9 @@ pub enum Command {
     /// Print what binutils' `addr2line` prints, with its options
     #[command(name = "addr2line")]
     Addr2line(Addr2lineArgs),
+    /// Run unit tests of programs, which files describe
+    #[command(after_help = test::HELP)]
+    Test(TestArgs),
     /// Check what works on this machine
     Doctor(JsonArgs),
 }

@@ -2,7 +2,7 @@
 
 mod attach;
 mod bench;
-mod captured;
+pub mod captured;
 mod change;
 mod explain;
 mod file;

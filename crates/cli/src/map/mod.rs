@@ -20,6 +20,8 @@ mod ordered;
 mod pin;
 mod show;
 
+pub use load::Encoder;
+
 use serde_json::json;
 use skep::isa::MapType;
 use skep::maps::Access;

@@ -1,5 +1,6 @@
 //! `skep prog`: programs verified, run, listed and printed.
 
+pub mod contents;
 mod dump;
 pub mod packets;
 mod run;

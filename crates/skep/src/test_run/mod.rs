@@ -26,9 +26,11 @@
 //! Where the kernel has no test run (kprobes, tracepoints, perf events) or calls functions of its
 //! own (fentry and its like), the context is what is given.
 
+mod coverage;
 mod plain;
 mod printed;
 
+pub use coverage::Coverage;
 pub use printed::Printed;
 pub use skep_net::test_run::{Errno, Input, Outcome};
 
@@ -298,6 +300,30 @@ impl Runner {
                 })
             }
             Compiled::Interp(_) => None,
+        }
+    }
+
+    /// From now on, counts how often each instruction runs; only an interpreter can
+    /// ([`Engine::Interp`]). What tail calls lead to is not counted.
+    ///
+    /// Returns whether it is counted.
+    pub fn count_hits(&mut self) -> bool {
+        match &mut self.compiled {
+            Compiled::Jit(_) => false,
+            Compiled::Interp(program) => {
+                program.count_hits();
+                true
+            }
+        }
+    }
+
+    /// Returns how often each instruction of [`Runner::program`] has run since
+    /// [`Runner::count_hits`]; nothing before.
+    #[must_use]
+    pub fn hits(&self) -> Vec<u64> {
+        match &self.compiled {
+            Compiled::Jit(_) => Vec::new(),
+            Compiled::Interp(program) => program.hits(),
         }
     }
 

@@ -9,6 +9,7 @@ mod thunk;
 
 use std::cell::Cell;
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use skep_isa::{HelperId, Insn, op};
 
@@ -59,6 +60,8 @@ pub struct Program {
     insns: Box<[Insn]>,
     maps: Box<[MapRef]>,
     flow: Flow,
+    /// How often each instruction ran, if that is wanted.
+    hits: Option<Box<[AtomicU64]>>,
 }
 
 impl std::fmt::Debug for Program {
@@ -100,7 +103,19 @@ impl Program {
         if flow.callbacks.len() > thunk::SLOTS {
             return Err(RunError::Callbacks { count: flow.callbacks.len() });
         }
-        Ok(Self { insns: insns.into(), maps: env.maps.into(), flow })
+        Ok(Self { insns: insns.into(), maps: env.maps.into(), flow, hits: None })
+    }
+
+    /// From now on, counts how often each instruction runs.
+    pub fn count_hits(&mut self) {
+        self.hits = Some(self.insns.iter().map(|_| AtomicU64::new(0)).collect());
+    }
+
+    /// Returns how often each instruction has run; nothing unless [`Program::count_hits`] was called.
+    /// The second half of an instruction of two stays 0.
+    #[must_use]
+    pub fn hits(&self) -> Vec<u64> {
+        self.hits.iter().flatten().map(|n| n.load(Relaxed)).collect()
     }
 
     /// Runs the program with `args` in r1 to r5 and returns r0.
@@ -134,6 +149,9 @@ impl Program {
             let Some(&i) = self.insns.get(pc) else {
                 return Err(Malformed::FallsOff { insn: pc }.into());
             };
+            if let Some(hits) = self.hits.as_ref().and_then(|hits| hits.get(pc)) {
+                hits.fetch_add(1, Relaxed);
+            }
             let (d, s) = (usize::from(i.dst()), usize::from(i.src()));
             let bad = Malformed::Opcode { insn: pc, code: i.code, off: i.off, imm: i.imm };
             let mut next = pc + 1;

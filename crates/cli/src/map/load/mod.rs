@@ -26,7 +26,7 @@ use crate::entries::{Entries, Shape};
 use crate::failure::{Failure, Result};
 use crate::printer::Printer;
 use crate::signals::Signals;
-use elements::Encoder;
+pub use elements::Encoder;
 
 /// What is wrong with a file, and where.
 #[derive(Debug)]

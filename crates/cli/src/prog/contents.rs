@@ -1,0 +1,151 @@
+//! What is in the maps of a loaded object after its programs ran, records of rings among it.
+
+use std::io::{self, Write};
+
+use serde_json::{Value as Json, json};
+use skep::isa::MapType;
+use skep::load::{Loaded, LoadedMap};
+use skep::maps::{MapError, PerfReader};
+use skep::object::Btf;
+use skep::object::btf::Value;
+
+use crate::entries::{Entries, Entry};
+use crate::failure::{Failure, Result};
+use crate::value::{hex, to_json};
+
+/// The number of its ring, where there are several, and its bytes.
+type Record = (Option<u32>, Vec<u8>);
+
+/// One map with what is in it.
+pub struct Contents<'a> {
+    /// How its elements look.
+    pub entries: Entries<'a>,
+    elements: Vec<Entry>,
+    /// Those of rings.
+    records: Vec<Record>,
+}
+
+impl Contents<'_> {
+    /// Returns what `--json` prints of it.
+    pub fn json(&self) -> Json {
+        if self.entries.shape().map_type == MapType::BloomFilter {
+            return Json::Null;
+        }
+        if self.entries.is_global_data() {
+            return self
+                .elements
+                .iter()
+                .flat_map(|e| &e.values)
+                .map(to_json)
+                .next()
+                .unwrap_or_default();
+        }
+        let record = |(ring, bytes): &Record| match ring {
+            Some(ring) => json!({"ring": ring, "record": hex(bytes)}),
+            None => json!({"record": hex(bytes)}),
+        };
+        self.elements
+            .iter()
+            .map(|e| e.json_of(&self.entries))
+            .chain(self.records.iter().map(record))
+            .collect()
+    }
+
+    /// Writes it for people.
+    pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        let shape = self.entries.shape();
+        if self.entries.is_global_data() {
+            writeln!(out, "map {}  variables", shape.name)?;
+            for value in self.elements.iter().flat_map(|e| &e.values) {
+                match value {
+                    Value::Struct(variables) => variables
+                        .iter()
+                        .try_for_each(|v| writeln!(out, "    {} = {}", v.name, v.value))?,
+                    other => writeln!(out, "    {other}")?,
+                }
+            }
+            return Ok(());
+        }
+        if shape.map_type == MapType::BloomFilter {
+            return writeln!(
+                out,
+                "map {}  {}  does not keep what is put in",
+                shape.name, shape.map_type
+            );
+        }
+        let (n, what) = if self.entries.has_elements() {
+            (self.elements.len(), "elements")
+        } else {
+            (self.records.len(), "records")
+        };
+        writeln!(out, "map {}  {}  {n} {what}", shape.name, shape.map_type)?;
+        self.elements.iter().try_for_each(|e| writeln!(out, "    {}", e.text()))?;
+        for (ring, bytes) in &self.records {
+            let ring = ring.map_or(String::new(), |ring| format!("ring {ring}: "));
+            writeln!(out, "    {ring}0x{}", hex(bytes))?;
+        }
+        Ok(())
+    }
+}
+
+/// Readers of perf event arrays, by their maps' numbers.
+pub type Samples = Vec<(u32, PerfReader)>;
+
+/// Begins to read perf event arrays: programs have no event to write to without, as in the kernel.
+pub fn samples(loaded: &Loaded) -> Result<Samples> {
+    let arrays = loaded.maps().iter().filter(|m| m.map.def().map_type == MapType::PerfEventArray);
+    let open = |m: &LoadedMap| {
+        m.map.perf_reader().map(|reader| (m.map.id(), reader)).map_err(|e| unreadable(&m.name, &e))
+    };
+    arrays.map(open).collect()
+}
+
+fn unreadable(name: &str, error: &MapError) -> Failure {
+    Failure::failed(format!("map `{name}` cannot be read")).because(error)
+}
+
+/// Reads all maps but constants, by the types of the object; `raw` wants bytes.
+pub fn contents<'a>(
+    loaded: &'a Loaded,
+    btf: Option<&'a Btf>,
+    raw: bool,
+    samples: &mut Samples,
+) -> Result<Vec<Contents<'a>>> {
+    let mut out = Vec::new();
+    for map in loaded.maps().iter().filter(|m| !(m.spec.is_global_data() && m.spec.frozen)) {
+        let entries = Entries::new(&map.map, &map.name, btf, raw);
+        let failed = |e: MapError| unreadable(&map.name, &e);
+        let mut elements = Vec::new();
+        for element in entries.iter() {
+            match element {
+                // Streams, and types that only programs read.
+                Err(MapError::Unsupported { .. }) => break,
+                other => elements.push(other.map_err(failed)?),
+            }
+        }
+        out.push(Contents { entries, elements, records: records(map, samples).map_err(failed)? });
+    }
+    Ok(out)
+}
+
+/// Takes the records out of a ring; other types have none.
+fn records(map: &LoadedMap, samples: &mut Samples) -> Result<Vec<Record>, MapError> {
+    let mut all = Vec::new();
+    match map.map.def().map_type {
+        MapType::Ringbuf => {
+            let mut ring = map.map.consumer()?;
+            while let Some(record) = ring.next_record()? {
+                all.push((None, record.to_vec()));
+            }
+        }
+        MapType::PerfEventArray => {
+            for (_, rings) in samples.iter_mut().filter(|(id, _)| *id == map.map.id()) {
+                while let Some((ring, record)) = rings.next_record()? {
+                    all.push((Some(ring), record.to_vec()));
+                }
+            }
+        }
+        _ => {}
+    }
+    Ok(all)
+}

@@ -1,0 +1,260 @@
+//! Running one test.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::Value as Json;
+use skep::isa::ProgramType;
+use skep::load::{Loaded, Loader};
+use skep::test_run::{Coverage, Engine, Errno, Input, Outcome, Printed, Runner};
+
+use super::compare;
+use super::file::{Expect, Run, Subject, Test, TestFile};
+use crate::args::ObjectArgs;
+use crate::directory;
+use crate::entries::Shape;
+use crate::failure::{Failure, Result};
+use crate::map::Encoder;
+use crate::objects::Objects;
+use crate::prog;
+use crate::prog::contents::{Samples, contents, samples};
+use crate::rejection;
+
+/// What came of a test.
+pub struct Done {
+    pub file: PathBuf,
+    pub name: String,
+    pub took: Duration,
+    /// Why it failed; nothing when it passed.
+    pub problems: Vec<String>,
+}
+
+/// How tests are run.
+pub struct How<'a> {
+    pub reading: &'a ObjectArgs,
+    pub engine: Engine,
+    /// Where source lines are counted.
+    pub coverage: Option<&'a mut Coverage>,
+}
+
+/// Runs a test. An object that cannot be loaded is a failure of its test; what is wrong with the
+/// file itself is an error.
+pub fn run(file: &TestFile, test: &Test, path: &Path, how: &mut How<'_>) -> Result<Done> {
+    let base = path.parent().unwrap_or(Path::new("."));
+    let in_file = |f: Failure| Failure {
+        message: format!("`{}`, test `{}`: {}", path.display(), test.name, f.message),
+        ..f
+    };
+    let subject = file.subject(test, base).map_err(in_file)?;
+    let mut inputs = Vec::new();
+    for run in test.runs() {
+        let read = |bytes: &Option<super::file::Bytes>| {
+            bytes.as_ref().map(|b| b.read(base)).transpose().map_err(in_file)
+        };
+        let expected = [read(&run.expect.packet)?, read(&run.expect.context)?];
+        inputs.push((run, [read(&run.packet)?, read(&run.context)?], expected));
+    }
+    let started = Instant::now();
+    let problems = match problems(test, &subject, &inputs, how) {
+        Ok(problems) => problems,
+        Err(failure) => vec![lines(&failure)],
+    };
+    let took = started.elapsed();
+    Ok(Done { file: path.to_owned(), name: test.name.clone(), took, problems })
+}
+
+/// All that a failure says.
+fn lines(failure: &Failure) -> String {
+    let mut all = vec![failure.message.clone()];
+    all.extend(failure.causes.iter().map(|c| format!("  because {c}")));
+    all.extend(failure.details.iter().map(|d| format!("  {d}")));
+    all.extend(failure.hint.iter().map(|h| format!("  hint: {h}")));
+    all.join("\n")
+}
+
+/// A run, its packet and context, and those that must come out.
+type Prepared<'a> = (&'a Run, [Option<Vec<u8>>; 2], [Option<Vec<u8>>; 2]);
+
+fn problems(
+    test: &Test,
+    subject: &Subject,
+    runs: &[Prepared<'_>],
+    how: &mut How<'_>,
+) -> Result<Vec<String>> {
+    let mut reading = how.reading.clone();
+    reading.set.extend(subject.globals.iter().cloned());
+    let objects = Objects::read(std::slice::from_ref(&subject.object), &reading)?;
+    let Some(object) = objects.all.first() else { return Err(Failure::environment("no object")) };
+    let index = prog::find(object, &subject.object, &subject.program)?;
+    let name = object.programs.get(index).map(|p| p.name.clone()).unwrap_or_default();
+    let scratch = directory::scratch()?;
+    let text = subject.object.display().to_string();
+    let refused = |e| rejection::load_failure(e, &text);
+    let loader =
+        Loader::new(scratch.dir()).autoload_only(&name).core_target(objects.target.as_ref());
+    let loaded = loader.load(object).map_err(refused)?;
+    let mut runner = Runner::new(scratch.dir(), &loaded, &name, how.engine)?;
+    let mut samples = samples(&loaded)?;
+    let printed = Printed::start(scratch.dir()).map_err(refused)?;
+    // All files are open: whatever ends this process now leaves nothing behind.
+    drop(scratch);
+    if how.coverage.is_some() {
+        runner.count_hits();
+    }
+    for (map, elements) in &test.before {
+        fill(&loaded, object.btf.as_deref(), map, elements)?;
+    }
+    let mut problems = Vec::new();
+    for (n, (run, [packet, context], expected)) in runs.iter().enumerate() {
+        let done = runner.test_run(&Input {
+            data: packet.as_deref(),
+            ctx: context.as_deref(),
+            repeat: run.repeat.unwrap_or(1),
+        });
+        let lines = printed.take()?;
+        let kind = runner.program().prog_type();
+        let mut these = results(&run.expect, &done, expected, kind);
+        if let Some(wanted) = run.expect.printed.as_ref().filter(|wanted| **wanted != lines) {
+            these.push(format!("printed {lines:?}, expected {wanted:?}"));
+        }
+        if !run.expect.maps.is_empty() {
+            these.extend(maps(&run.expect, &loaded, object.btf.as_deref(), &mut samples)?);
+        }
+        let prefix = if runs.len() > 1 { format!("run {}: ", n + 1) } else { String::new() };
+        problems.extend(these.into_iter().map(|p| format!("{prefix}{p}")));
+    }
+    if let Some(coverage) = &mut how.coverage {
+        coverage.add(&runner);
+        // What no test runs is not covered either.
+        for other in (0..object.programs.len()).filter(|other| *other != index) {
+            if let Ok(linked) = object.link_with(other, &objects.link_options()) {
+                coverage.expect(&linked);
+            }
+        }
+    }
+    Ok(problems)
+}
+
+/// Puts elements into a map.
+fn fill(
+    loaded: &Loaded,
+    btf: Option<&skep::object::Btf>,
+    name: &str,
+    elements: &[super::file::Element],
+) -> Result {
+    let map = loaded.map(name).ok_or_else(|| unknown(loaded, name))?;
+    let shape = Shape { name: name.to_owned(), ..Shape::from(map.as_ref()) };
+    let cpus = map.user_value_size() / shape.value_size.next_multiple_of(8).max(1);
+    let encoder = Encoder::new(&shape, btf, false, cpus);
+    for element in elements {
+        let value = encoder.value_of(&element.value).and_then(|v| encoder.one_value(v));
+        let made = encoder.key_of(&element.key).and_then(|key| Ok((key, value?)));
+        let (key, value) = made.map_err(Failure::environment)?;
+        map.update(&key, &value, 0).map_err(|e| {
+            Failure::failed(format!("cannot put {} into map `{name}`", element.key)).because(&e)
+        })?;
+    }
+    Ok(())
+}
+
+fn unknown(loaded: &Loaded, name: &str) -> Failure {
+    let known: Vec<String> = loaded.maps().iter().map(|m| format!("`{}`", m.name)).collect();
+    Failure::environment(format!("the program has no map `{name}`"))
+        .hint(format!("its maps are {}", known.join(", ")))
+}
+
+/// Compares what a run returned.
+fn results(
+    expect: &Expect,
+    done: &Result<Outcome, Errno>,
+    expected: &[Option<Vec<u8>>; 2],
+    kind: ProgramType,
+) -> Vec<String> {
+    let mut problems = Vec::new();
+    let done = match (done, &expect.errno) {
+        (Err(errno), Some(wanted)) => {
+            let is_it = wanted.as_i64() == Some(i64::from(errno.0))
+                || wanted.as_str() == skep::isa::errno::find(errno.0).map(|e| e.name);
+            return if is_it {
+                problems
+            } else {
+                vec![format!("failed: {errno}, expected {wanted}")]
+            };
+        }
+        (Err(errno), None) => return vec![format!("could not run: {errno} ({})", errno.0)],
+        (Ok(done), wanted) => {
+            problems.extend(wanted.as_ref().map(|w| format!("ran, expected to fail with {w}")));
+            done
+        }
+    };
+    if let Some(wanted) = &expect.retval {
+        match verdict(wanted, kind) {
+            Err(why) => problems.push(why),
+            Ok(number) if number == done.retval => {}
+            Ok(number) => {
+                let name = |n: u32| match kind {
+                    ProgramType::Xdp => format!("{n} ({})", skep::chain::verdicts::name(n)),
+                    _ => (n as i32).to_string(),
+                };
+                problems.push(format!("returned {}, expected {}", name(done.retval), name(number)));
+            }
+        }
+    }
+    let out = [("packet", &done.data_out), ("context", &done.ctx_out)];
+    for ((what, got), wanted) in out.into_iter().zip(expected) {
+        let Some(wanted) = wanted else { continue };
+        problems.extend(compare::bytes(what, wanted, got.as_deref()));
+    }
+    problems
+}
+
+/// Values of tc programs (include/uapi/linux/pkt_cls.h).
+const TC: [(&str, i32); 8] = [
+    ("unspec", -1),
+    ("ok", 0),
+    ("reclassify", 1),
+    ("shot", 2),
+    ("pipe", 3),
+    ("stolen", 4),
+    ("redirect", 7),
+    ("trap", 8),
+];
+
+/// Reads what a program should return: a number, or a name of its type.
+fn verdict(wanted: &Json, kind: ProgramType) -> Result<u32, String> {
+    let unknown = || format!("`retval`: {wanted} is no value that a program of this type returns");
+    if let Some(n) = wanted.as_i64() {
+        return u32::try_from(n).or(i32::try_from(n).map(|n| n as u32)).map_err(|_| unknown());
+    }
+    let text = wanted.as_str().ok_or_else(unknown)?.to_lowercase();
+    match kind {
+        ProgramType::Xdp => {
+            let name = text.strip_prefix("xdp_").unwrap_or(&text);
+            skep::chain::verdicts::parse(name).map_err(|_| unknown())
+        }
+        ProgramType::SchedCls | ProgramType::SchedAct => {
+            let name = text.strip_prefix("tc_act_").unwrap_or(&text);
+            let found = TC.iter().find(|(known, _)| *known == name);
+            found.map(|(_, n)| *n as u32).ok_or_else(unknown)
+        }
+        _ => Err(unknown()),
+    }
+}
+
+/// Compares what is in maps.
+fn maps(
+    expect: &Expect,
+    loaded: &Loaded,
+    btf: Option<&skep::object::Btf>,
+    samples: &mut Samples,
+) -> Result<Vec<String>> {
+    let all = contents(loaded, btf, false, samples)?;
+    let mut problems = Vec::new();
+    for (name, wanted) in &expect.maps {
+        match all.iter().find(|c| c.entries.shape().name == *name) {
+            Some(there) => problems.extend(compare::map(name, wanted, &there.json())),
+            None => return Err(unknown(loaded, name)),
+        }
+    }
+    Ok(problems)
+}

@@ -1,0 +1,228 @@
+//! `skep test`: what passes, what fails and how that is said, JUnit XML, lcov.
+
+mod common;
+
+use std::fs;
+use std::process::Command;
+
+use common::{Skep, data, fails, json, out, text};
+
+/// Writes a file of tests.
+fn file(skep: &Skep, name: &str, tests: &str) -> String {
+    let path = skep.path(name);
+    fs::write(&path, tests).unwrap();
+    path.display().to_string()
+}
+
+/// Tests of the program `leaf` of typed.bpf.o, with this in the only one.
+fn leaf(skep: &Skep, rest: &str) -> String {
+    let object = data("typed.bpf.o");
+    let head = format!("object = '{object}'\nprogram = 'leaf'\n[[test]]\nname = 'one'\n");
+    file(skep, "leaf.toml", &format!("{head}{rest}"))
+}
+
+/// Runs tests of which one fails, and returns what it says.
+fn problems(skep: &Skep, path: &str) -> Vec<String> {
+    let ended = skep.run(["test", "--json", path]);
+    assert_eq!(ended.status.code(), Some(1), "{}", text(&ended.stderr));
+    let report = json(&ended.stdout);
+    assert_eq!(report["failed"], 1);
+    let all = report["tests"][0]["problems"].as_array().unwrap();
+    all.iter().map(|p| p.as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn the_example_of_the_page_passes_and_is_on_the_page() {
+    let skep = Skep::new();
+    let example = data("first_bytes.test.toml");
+    let printed = out(&skep, &["test", &example]);
+    let page =
+        fs::read_to_string(format!("{}/../../docs/unit-tests.md", env!("CARGO_MANIFEST_DIR")));
+    let page = page.unwrap();
+    assert!(page.contains(&fs::read_to_string(&example).unwrap()));
+    let results: Vec<&str> = printed.lines().filter(|l| l.starts_with("  ok")).collect();
+    assert_eq!(results.len(), 2, "{printed}");
+    assert!(results.iter().all(|line| page.contains(line)), "{printed}");
+    assert!(printed.contains("2 tests passed, 0 failed"));
+}
+
+#[test]
+fn maps_variables_and_lines_are_compared_run_by_run() {
+    let skep = Skep::new();
+    let path = leaf(
+        &skep,
+        r#"
+globals = { wanted = 9 }
+[[test.run]]
+context = { zeros = 168 }
+expect.retval = 0
+expect.printed = ["leaf 0"]
+expect.maps.shapes = [{ key = { n = 0, word = "ab" }, value = { calls = 1, minus = -1, kind = "KIND_EVEN" } }]
+expect.maps.".data" = { wanted = 9 }
+[[test.run]]
+context = { zeros = 168 }
+expect.printed = []
+expect.maps.shapes = [{ key = { n = 0 }, value = { calls = 2 } }, { key = { n = 1 }, absent = true }]
+expect.maps.".bss" = { total = 2 }
+"#,
+    );
+    for engine in ["jit", "interp"] {
+        assert!(out(&skep, &["test", "--engine", engine, &path]).contains("  ok      one\n"));
+    }
+}
+
+#[test]
+fn what_differs_is_said() {
+    let skep = Skep::new();
+    let shapes =
+        "{ key = { n = 0, word = 'ab' }, value = { calls = 41, minus = 0, kind = 'KIND_ODD' } }";
+    let path = leaf(
+        &skep,
+        &format!(
+            "before.shapes = [{shapes}]\ncontext = {{ zeros = 168 }}\nexpect.retval = 7\nexpect.printed = ['x']\n\
+             expect.maps.shapes = [{{ key = {{ n = 0 }}, value = {{ calls = 41 }} }}, {{ key = {{ n = 5 }}, value = {{}} }}]\n\
+             expect.maps.'.bss' = {{ total = 2, no = 1 }}\n"
+        ),
+    );
+    assert_eq!(
+        problems(&skep, &path),
+        [
+            "returned 0, expected 7",
+            "printed [], expected [\"x\"]",
+            "`.bss` has no variable `no`",
+            "variable `total` is 1, expected 2",
+            "map `shapes`, element {\"n\":0}: value is {\"calls\":42,\"minus\":-1,\"kind\":\"KIND_ODD\"}, expected {\"calls\":41}",
+            "map `shapes` has no element {\"n\":5}",
+        ]
+    );
+    let example = fs::read_to_string(data("first_bytes.test.toml")).unwrap();
+    let object = data("../../../skep/tests/data/library.bpf.o");
+    let example = example.replace("../../../skep/tests/data/library.bpf.o", &object);
+    let changed = example.replace("\"drop\"", "\"XDP_PASS\"").replacen(
+        "done = []",
+        "done = [{ value = 1 }]",
+        1,
+    );
+    assert_eq!(
+        problems(&skep, &file(&skep, "changed.toml", &changed)),
+        [
+            "run 1: map `done` has [], expected [{\"value\":1}]",
+            "run 2: returned 1 (drop), expected 2 (pass)",
+        ]
+    );
+    let changed = example.replace("zeros = 13", "zeros = 14");
+    let problem = problems_of_second(&skep, &file(&skep, "changed.toml", &changed));
+    assert_eq!(problem, "ran, expected to fail with \"EINVAL\"");
+}
+
+fn problems_of_second(skep: &Skep, path: &str) -> String {
+    let ended = skep.run(["test", "--json", path]);
+    let report = json(&ended.stdout);
+    assert_eq!(report["tests"][0]["passed"], true);
+    report["tests"][1]["problems"][0].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn what_cannot_be_loaded_fails_its_test_with_the_reason() {
+    let skep = Skep::new();
+    let object = data("bad.bpf.o");
+    let listed = json(&skep.run(["prog", "verify", "--json", &object]).stdout);
+    let rejected = listed.as_array().unwrap().iter().find(|p| p["verdict"] == "reject").unwrap();
+    let (program, error) =
+        (rejected["program"].as_str().unwrap(), rejected["error"].as_str().unwrap());
+    let tests = format!(
+        "object = '{object}'\nprogram = '{program}'\n[[test]]\nname = 'bad'\nexpect.retval = 0\n"
+    );
+    let all = problems(&skep, &file(&skep, "bad.toml", &tests));
+    assert!(all[0].contains(error), "{all:?} without {error:?}");
+    let all = problems(&skep, &leaf(&skep, "context = { zeros = 168 }\nexpect.maps.shape = []\n"));
+    assert!(all[0].contains("no map `shape`") && all[0].contains("`shapes`"), "{all:?}");
+    let all = problems(&skep, &leaf(&skep, "program = 'twig'\nexpect.retval = 0\n"));
+    assert!(all[0].contains("twig"), "{all:?}");
+}
+
+#[test]
+fn wrong_files_are_refused() {
+    let skep = Skep::new();
+    fails(&skep, &["test", "/no/such.toml"], 2, "/no/such.toml");
+    let cases = [
+        ("", "there is no `[[test]]`"),
+        ("[[test]]\nname = 'a'\nobject = 'x'\nprogram = 'p'\n", "expects nothing"),
+        ("[[test]]\nname = 'a'\nexpect = { retval = 0 }\n", "`object`"),
+        ("[[test]]\nname = 'a'\nexpected = { retval = 0 }\n", "line 3: unknown field `expected`"),
+        ("[[test]]\nname = 'a'\nrepeat = 2\nrun = [{ expect = { retval = 0 } }]\n", "has runs"),
+        (
+            "[[test]]\nname = 'a'\nobject = 'x'\nprogram = 'p'\npacket = {}\nexpect.retval = 0\n",
+            "`zeros`",
+        ),
+        (
+            "[[test]]\nname = 'a'\nobject = 'x'\nprogram = 'p'\npacket = { zeros = 99999999 }\nexpect.retval = 0\n",
+            "more than a program takes",
+        ),
+        (
+            "[[test]]\nname = 'a'\nobject = 'x'\nprogram = 'p'\npacket = { hex = '0' }\nexpect.retval = 0\n",
+            "a byte takes two",
+        ),
+    ];
+    for (tests, words) in cases {
+        let words = words.replace("expects nothing", "`expect` names nothing");
+        fails(&skep, &["test", &file(&skep, "wrong.toml", tests)], 2, &words);
+    }
+    let right = leaf(&skep, "context = { zeros = 168 }\nexpect.retval = 0\n");
+    fails(&skep, &["test", "--filter", "two", &right], 1, "`two`");
+    fails(&skep, &["test", "--lcov", "x", "--engine", "jit", &right], 2, "--lcov");
+    fails(&skep, &["test", "--junit", "/no/such/file", &right], 2, "/no/such/file");
+}
+
+#[test]
+fn junit_is_xml_with_every_test() {
+    let skep = Skep::new();
+    let path = leaf(&skep, "context = { zeros = 168 }\nexpect.printed = ['<&\"']\n");
+    let xml = skep.path("out.xml").display().to_string();
+    let example = data("first_bytes.test.toml");
+    assert_eq!(skep.run(["test", "--junit", &xml, &path, &example]).status.code(), Some(1));
+    let check = "import sys, xml.etree.ElementTree as t\n\
+                 for s in t.parse(sys.argv[1]).getroot():\n\
+                 \x20 print(s.get('tests'), s.get('failures'), [c.get('name') for c in s], [f.text for f in s.iter('failure')])";
+    let Ok(parsed) = Command::new("python3").args(["-c", check, &xml]).output() else {
+        skep_testkit::skip("python3");
+        return;
+    };
+    let lines = text(&parsed.stdout);
+    assert_eq!(
+        lines,
+        "1 1 ['one'] ['printed [\"leaf 0\"], expected [\"<&\\\\\"\"]']\n\
+         2 0 ['a first byte that is waited for passes, once', 'a packet without Ethernet header is refused, as by the kernel'] []\n",
+        "{}",
+        text(&parsed.stderr)
+    );
+}
+
+#[test]
+fn lines_are_counted_as_often_as_they_ran() {
+    let skep = Skep::new();
+    let path =
+        leaf(&skep, &"[[test.run]]\ncontext = { zeros = 168 }\nexpect.retval = 0\n".repeat(3));
+    let info = skep.path("out.info").display().to_string();
+    let report = json(&skep.run(["test", "--json", "--lcov", &info, &path]).stdout);
+    let source = fs::read_to_string(data("typed.bpf.c")).unwrap();
+    let line = |wanted: &str| 1 + source.lines().position(|l| l.trim() == wanted).unwrap();
+    let lcov = fs::read_to_string(&info).unwrap();
+    let count = |wanted: &str| {
+        let start = format!("DA:{},", line(wanted));
+        lcov.lines().find_map(|l| l.strip_prefix(&start)?.parse::<u64>().ok())
+    };
+    // Three runs: the first one adds the element that the others change.
+    assert_eq!(count("total++;"), Some(3), "{lcov}");
+    assert_eq!(count("v->calls++;"), Some(2), "{lcov}");
+    assert_eq!(count("first.minus = -1;"), Some(1), "{lcov}");
+    assert!(lcov.contains("\nFNDA:3,leaf\n") && lcov.ends_with("end_of_record\n"));
+    let found = lcov.lines().filter(|l| l.starts_with("DA:")).count();
+    assert_eq!(report["coverage"], serde_json::json!({"lines": found, "ran": found}));
+    // Programs that no test runs are not covered.
+    let example = data("first_bytes.test.toml");
+    let report = json(&skep.run(["test", "--json", "--lcov", &info, &example]).stdout);
+    assert!(report["coverage"]["ran"].as_u64() < report["coverage"]["lines"].as_u64());
+    let lcov = fs::read_to_string(&info).unwrap();
+    assert!(lcov.contains("\nFNDA:0,enter\n") && !lcov.contains("FNDA:0,first_bytes"), "{lcov}");
+}
