@@ -27,6 +27,7 @@ mod printer;
 mod prog;
 mod record;
 mod rejection;
+mod replace;
 mod report;
 mod run;
 mod running;

@@ -3,11 +3,11 @@
 //! A reader that goes away (`skep … | head`) is not an error: what could not be written is
 //! forgotten.
 
-use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::failure::{Failure, Result};
+use crate::replace::Replacement;
 
 /// Where a report goes.
 #[derive(Debug)]
@@ -16,8 +16,8 @@ pub enum Output {
     Stdout,
     /// Standard error, where standard output has other data.
     Stderr,
-    /// `-o FILE`, created before the command starts so that a wrong path costs nothing.
-    File(File, PathBuf),
+    /// `-o FILE`, opened before the command starts so that a wrong path costs nothing.
+    File(Replacement),
 }
 
 impl Output {
@@ -25,8 +25,8 @@ impl Output {
     pub fn open(path: Option<&Path>) -> Result<Self> {
         match path {
             None => Ok(Self::Stdout),
-            Some(path) => match File::create(path) {
-                Ok(file) => Ok(Self::File(file, path.to_owned())),
+            Some(path) => match Replacement::open(path) {
+                Ok(file) => Ok(Self::File(file)),
                 Err(e) => {
                     Err(Failure::environment(format!("cannot create `{}`: {e}", path.display())))
                 }
@@ -83,9 +83,13 @@ impl Printer {
                 let mut out = BufWriter::new(io::stderr().lock());
                 (write(&mut out).and_then(|()| out.flush()), "stderr".to_owned())
             }
-            Output::File(file, path) => {
+            Output::File(file) => {
+                let place = file.path().display().to_string();
                 let mut out = BufWriter::new(file);
-                (write(&mut out).and_then(|()| out.flush()), path.display().to_string())
+                let done = write(&mut out)
+                    .and_then(|()| out.into_inner().map_err(io::IntoInnerError::into_error))
+                    .and_then(Replacement::finish);
+                (done, place)
             }
         };
         match done {

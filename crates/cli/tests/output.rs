@@ -1,0 +1,39 @@
+//! `-o FILE`: what is there stays until the report is complete.
+
+mod common;
+
+use std::fs;
+use std::process::Command;
+
+use common::Skep;
+use skep_testkit::skip;
+use skep_testkit::skip::is_root;
+
+#[test]
+fn a_full_disk_leaves_the_older_file() {
+    if !is_root() {
+        return skip("root, to mount a small file system");
+    }
+    let skep = Skep::new();
+    let disk = skep.path("disk");
+    fs::create_dir(&disk).unwrap();
+    let script = "mount -t tmpfs -o size=64k none \"$1\" && cd \"$1\" || exit 99
+        echo old > report.json
+        head -c 1m /dev/zero > full 2> /dev/null
+        \"$2\" vma snapshot $$ -o report.json; echo \"status $?\"
+        \"$2\" vma snapshot $$ -o other; cat report.json; ls -A
+        rm full; \"$2\" vma snapshot $$ -o report.json && head -c 3 report.json | od -c | head -1";
+    let bin = skep.command(["x"]).get_program().to_owned();
+    let ended = Command::new("unshare")
+        .args(["-m", "sh", "-c", script, "sh"])
+        .args([disk.as_os_str(), &bin])
+        .output();
+    let Ok(ended) = ended else { return skip("unshare") };
+    if ended.status.code() == Some(99) {
+        return skip("the right to mount");
+    }
+    let (out, err) = (common::text(&ended.stdout), common::text(&ended.stderr));
+    assert!(out.starts_with("status 2\nold\nfull\nreport.json\n"), "{out}\n{err}");
+    assert_eq!(err.matches("No space left").count(), 2, "{err}");
+    assert!(ended.status.success() && !out.contains("o   l   d"), "{out}\n{err}");
+}
