@@ -57,14 +57,34 @@ impl Target {
         number: u64,
         arguments: [u64; 6],
     ) -> Result<u64, Error> {
-        let pid = self.pid;
+        self.call_at(None, name, number, arguments)
+    }
+
+    /// Chooses the thread that makes the next call, if there is none yet; returns where it would go
+    /// on after the call without a tracer.
+    pub(crate) fn ready_caller(&mut self) -> Result<u64, Error> {
         if self.caller.is_none() {
             self.caller = Some(self.prepare()?);
         }
         let Some(caller) = &self.caller else { unreachable!("it was set just before") };
+        Ok(caller.place + SYSCALL.len() as u64)
+    }
+
+    /// Makes a call by another `syscall` instruction than that of the stub, with which a thread
+    /// comes to the stub's second part.
+    pub(crate) fn call_at(
+        &mut self,
+        code: Option<u64>,
+        name: &'static str,
+        number: u64,
+        arguments: [u64; 6],
+    ) -> Result<u64, Error> {
+        let pid = self.pid;
+        self.ready_caller()?;
+        let Some(caller) = &self.caller else { unreachable!("it was set just before") };
         let tid = caller.tid;
         let [rdi, rsi, rdx, r10, r8, r9] = arguments;
-        let rip = caller.place;
+        let rip = code.unwrap_or(caller.place);
         let registers = Registers {
             rax: number,
             rdi,
@@ -103,6 +123,7 @@ impl Target {
                 Happened::Call => is_inside = true,
                 // `SIGSTOP`, which cannot be blocked: it stops the process when it goes on.
                 Happened::Signal(other) => signal = other,
+                Happened::Event(sys::EVENT_CLONE) => self.threads.expect_new(tid),
                 Happened::Event(_) => {}
                 Happened::Gone => return None,
             }
@@ -112,7 +133,10 @@ impl Target {
         loop {
             go_on_to_a_stop(tid, signal);
             match self.threads.next(tid)? {
-                Happened::Event(sys::EVENT_STOP) => return Some(result),
+                Happened::Event(sys::EVENT_STOP) => {
+                    self.threads.settle_new().ok()?;
+                    return Some(result);
+                }
                 Happened::Signal(other) => signal = other,
                 Happened::Event(_) | Happened::Call => signal = 0,
                 Happened::Gone => return None,

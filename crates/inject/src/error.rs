@@ -4,6 +4,7 @@ use std::fmt;
 
 use rustix::io::Errno;
 
+use crate::image::ImageError;
 use crate::task::{self, Status};
 
 /// Why a process was not stopped, or not changed. The process runs on in every case.
@@ -94,6 +95,22 @@ pub enum Error {
         len: usize,
         /// Why.
         errno: Errno,
+    },
+    /// A library cannot be loaded.
+    #[error("cannot load a library into process {pid}: {error}")]
+    Image {
+        /// The process.
+        pid: u32,
+        /// What is against it.
+        error: ImageError,
+    },
+    /// A thread executes code of a library that is to be unloaded.
+    #[error("cannot unload a library from process {pid}: its thread {tid} is in it; try again")]
+    InUse {
+        /// The process.
+        pid: u32,
+        /// The thread.
+        tid: u32,
     },
     /// The process's mappings cannot be read, or have no room.
     #[error("process {pid} has no free {len} bytes of address space near {address:#x}")]

@@ -8,16 +8,20 @@
 //!
 //! * [`stop`] stops all threads, and lets them go on when its closure ends, also if that panics;
 //! * [`Target`] is the stopped process: memory, mappings, descriptors, registers;
+//! * [`Image`] is a shared library that [`Target::load`] puts there without a dynamic linker, and
+//!   [`Target::start_thread`] makes a thread that runs it;
 //! * [`Error`] names the step that failed and what would help.
 //!
 //! A tracer that is killed at any time leaves a process that goes on rightly (`call.rs` says how).
 //!
-//! Not here: what is put into the process, and where hooks go. x86-64 only; programs of 32 bits are
+//! Not here: what the library does in the process, and where hooks go. x86-64 only; programs of 32 bits are
 //! refused.
 
 mod call;
 mod error;
 mod files;
+mod image;
+mod load;
 mod memory;
 mod registers;
 mod rseq;
@@ -28,5 +32,7 @@ mod target;
 mod task;
 
 pub use error::{Error, Refusal, Unfit};
+pub use image::{Image, ImageError};
+pub use load::Loaded;
 pub use registers::{NO_CALL, Registers, Restart};
 pub use target::{Target, stop};

@@ -230,6 +230,22 @@ impl Threads {
         self.settle(Instant::now() + PATIENCE)
     }
 
+    /// Notes the thread that one of ours has just made. The kernel traces it, too, and stops it
+    /// before its first instruction.
+    pub(crate) fn expect_new(&mut self, by: u32) {
+        if let Ok(new) = sys::event_message(by) {
+            self.threads.entry(new).or_insert(State::Coming);
+        }
+    }
+
+    /// Waits until all threads stand that were noted.
+    pub(crate) fn settle_new(&mut self) -> Result<(), Error> {
+        if self.threads.values().all(|state| *state == State::Stopped) {
+            return Ok(());
+        }
+        self.settle(Instant::now() + PATIENCE)
+    }
+
     /// Waits until a thread that goes on by itself has come to something.
     pub(crate) fn next(&mut self, tid: u32) -> Option<Happened> {
         let deadline = Instant::now() + PATIENCE;

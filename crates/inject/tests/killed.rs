@@ -3,11 +3,14 @@
 mod support;
 
 use std::fs::File;
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use skep_inject::{Error, stop};
+use skep_inject::{Error, Image, stop};
 use skep_proc::maps::Perms;
 use skep_testkit::TempDir;
 use skep_testkit::cc::Cc;
@@ -36,16 +39,21 @@ fn visits() {
     visited.expect("it stops").expect("it can be changed");
 }
 
-/// Kills the tracer before its calls of one kind: the first, the second, and so on, until it comes
-/// to its end. The process must answer after each, with the registers, calls and signal masks that
-/// its threads check all the time.
+/// Kills the visiting tracer before its calls of one kind: the first, the second, and so on, until
+/// it comes to its end. The process must answer after each, with the registers, calls and signal
+/// masks that its threads check all the time.
 fn killed_before_each(call: &str) {
+    let dir = TempDir::new();
+    let file = dir.join("file");
+    std::fs::write(&file, [0; 4096]).expect("it is written");
+    killed_in_each(call, "visits", &file);
+}
+
+fn killed_in_each(call: &str, tracer_test: &str, file: &Path) {
     if !has_command("strace") {
         return skep_testkit::skip("strace");
     }
     let dir = TempDir::new();
-    let file = dir.join("file");
-    std::fs::write(&file, [0; 4096]).expect("it is written");
     let mut command = Command::new(build(&dir, "sleepers.c", Cc::c().arg("-O2")));
     let mut program = Program::run(dir, command.arg("few"));
     let pid = program.pid();
@@ -55,8 +63,8 @@ fn killed_before_each(call: &str) {
         tracer.args(["-f", "-qq", "-o", "/dev/null", "-e"]).arg(format!("trace={call}"));
         tracer.arg("-e").arg(format!("inject={call}:signal=KILL:when={}", steps + 1));
         tracer.arg(std::env::current_exe().expect("the system knows our executable"));
-        tracer.args(["--ignored", "--exact", "visits"]);
-        tracer.env("SKEP_TEST_PID", pid.to_string()).env("SKEP_TEST_FILE", &file);
+        tracer.args(["--ignored", "--exact", tracer_test]);
+        tracer.env("SKEP_TEST_PID", pid.to_string()).env("SKEP_TEST_FILE", file);
         let ended = run(&mut tracer, b"", Duration::from_secs(60));
         program.ask();
         if ended.status.success() {
@@ -67,6 +75,26 @@ fn killed_before_each(call: &str) {
     }
     assert!(steps > 0, "the tracer makes no `{call}`");
     program.end();
+}
+
+/// The tracer: loads a library into the process that the environment names, and starts its thread.
+#[test]
+#[ignore = "run by the tests below"]
+fn enters() {
+    let variable = |name| std::env::var(name).expect("the tests below set it");
+    let pid = variable("SKEP_TEST_PID").parse().expect("a number");
+    let image = Image::parse(std::fs::read(variable("SKEP_TEST_FILE")).expect("there is a file"));
+    let image = image.expect("a library");
+    let (mut ours, theirs) = UnixStream::pair().expect("a pair");
+    let entered = stop(pid, |target| -> Result<(), Error> {
+        let loaded = target.load(&image, None, |_| image.symbol("seven_times"))?;
+        let number = target.give_file(theirs.as_fd())?;
+        let entry = loaded.start + image.symbol("entry").expect("it is exported");
+        target.start_thread(&loaded, entry, u64::from(number)).map(drop)
+    });
+    entered.expect("it stops").expect("it can be changed");
+    ours.write_all(&[0; 8]).expect("the thread reads");
+    ours.read_exact(&mut [0; 40]).expect("the thread answers");
 }
 
 #[test]
@@ -88,4 +116,13 @@ fn before_each_look_at_a_thread() {
 fn before_a_descriptor_is_handed_over() {
     killed_before_each("pidfd_getfd");
     killed_before_each("sendmsg");
+}
+
+/// A thread that has been started ends when its tracer does, by itself.
+#[test]
+fn while_a_thread_is_started() {
+    let dir = TempDir::new();
+    let cc = Cc::c().args(&["-O2", "-shared", "-fPIC", "-nostdlib", "-fno-stack-protector"]);
+    let library = build(&dir, "guest.c", cc);
+    killed_in_each("ptrace", "enters", &library);
 }
