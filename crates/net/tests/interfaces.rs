@@ -198,6 +198,60 @@ fn an_interface_that_goes_away_is_an_error_that_names_it() {
     assert!(error.is_err_and(|e| e.starts_with("`ioctl` on `a/b` failed: ")));
 }
 
+/// Takes an interface down without another program, which takes longer than the kernel's timer.
+fn take_down(name: &str) {
+    // SAFETY: numbers only.
+    let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    // SAFETY: a structure of numbers, for which zero is a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    let bytes = name.bytes().map(|byte| byte as libc::c_char);
+    request.ifr_name.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
+    // SAFETY: the request is one of a name and flags, and lives during the call.
+    let done = unsafe { libc::ioctl(fd, libc::SIOCSIFFLAGS, &raw const request) };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: opened above.
+    unsafe { libc::close(fd) };
+}
+
+/// Frames of a block that the kernel had not given out yet were lost, and not counted.
+#[test]
+fn what_came_before_an_interface_went_down_is_received() {
+    if !enter_namespace() {
+        return;
+    }
+    veth(1500);
+    let mut sink = PacketSink::open("one").unwrap_or_else(|e| panic!("{e}"));
+    let (frames, all) = batch(&[64; 40]);
+    for round in 0..40 {
+        ip("link set two up");
+        let mut source = PacketSource::open("two").unwrap_or_else(|e| panic!("{e}"));
+        // It reads when the error comes, or before, or finds all of it later.
+        let rounds = if round % 2 == 0 { 1 } else { 50 };
+        let (came, error) = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let (mut got, mut came) = (Batch::new(), 0);
+                loop {
+                    got.clear();
+                    match source.receive(&mut got, LONG) {
+                        Ok(_) => came += got.frames().filter(|f| is_ours(f.bytes)).count() as u64,
+                        Err(e) => break (came, e.to_string()),
+                    }
+                }
+            });
+            for _ in 0..rounds {
+                assert_eq!(sink.send(&frames, &all).map(|s| s.packets).ok(), Some(40));
+            }
+            take_down("two");
+            reader.join().expect("it does not panic")
+        });
+        assert_eq!(error, "the interface `two` is down, or gone");
+        let lost = source.lost().unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!((came, lost.ring_full), (rounds * 40, 0), "round {round}");
+        let again = source.receive(&mut Batch::new(), LONG).map_err(|e| e.to_string());
+        assert_eq!(again, Err(error));
+    }
+}
+
 /// Opens both ends of a queue; says why it cannot.
 fn open_xdp(name: &str, options: &XdpOptions) -> Option<(XdpSource, XdpSink)> {
     match xdp::open(name, options) {

@@ -9,10 +9,14 @@
 //!
 //! The kernel fills a block, or waits for [`RETIRE_MS`], and sets a bit of its status; whoever reads
 //! it sets the status to 0 and so gives it back.
+//!
+//! An interface that goes down is an error of the socket at once, while frames that came before lie
+//! in a block that the kernel gives out when its timer ends. So the error waits until as many frames
+//! were taken as the socket has counted.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Release};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::failed;
 use super::sys::{self, Mapping};
@@ -25,6 +29,9 @@ const BLOCK: usize = 1 << 19;
 const BLOCKS: usize = 16;
 /// After so many milliseconds a block is given out though it is not full.
 const RETIRE_MS: u32 = 4;
+/// How long frames of an interface that went down may take to come: the kernel's timer, on a machine
+/// that has much else to do. What has not come by then is lost.
+const DRAIN: Duration = Duration::from_secs(1);
 
 /// Offsets in a block.
 mod block {
@@ -69,6 +76,12 @@ pub struct PacketSource {
     /// Frames of it that are left, and where the next one begins in the ring.
     left: u32,
     next: usize,
+    /// Frames that were taken out of blocks.
+    taken: u64,
+    /// Frames that the kernel put into blocks, as far as it was asked.
+    filled: u64,
+    /// Since when the interface is down.
+    down: Option<Instant>,
     lost: Lost,
 }
 
@@ -111,7 +124,8 @@ impl PacketSource {
             .map_err(failed(name, "setsockopt"))?;
         sys::bind(fd.as_fd(), index, libc::ETH_P_ALL as u16).map_err(failed(name, "bind"))?;
         let (name, lost) = (name.to_owned(), Lost::default());
-        Ok(Self { fd, ring, name, index, block: 0, left: 0, next: 0, lost })
+        let (taken, filled, down) = (0, 0, None);
+        Ok(Self { fd, ring, name, index, block: 0, left: 0, next: 0, taken, filled, down, lost })
     }
 
     /// Returns the number of the interface.
@@ -183,6 +197,7 @@ impl PacketSource {
             self.lost.shortened += u64::from(captured < ring.u32(at + frame::WIRE) as usize);
         }
         self.left -= 1;
+        self.taken += 1;
         self.next = at + ring.u32(at + frame::NEXT) as usize;
         if self.left == 0 {
             self.give_block_back();
@@ -190,12 +205,41 @@ impl PacketSource {
         true
     }
 
-    /// Why the socket is ready without a block: it has an error, which this takes.
-    fn error(&self) -> PortError {
-        match sys::take_error(self.fd.as_fd()) {
-            Ok(()) => PortError::Down { name: self.name.clone() },
-            Err(e) => failed(&self.name, "poll")(e),
+    /// The socket is ready with an error, which this takes: what it is, unless the interface is down.
+    fn note_error(&mut self) -> Result<(), PortError> {
+        match sys::take_error(self.fd.as_fd()).map_err(failed(&self.name, "poll")) {
+            Ok(()) | Err(PortError::Down { .. }) => {
+                self.down.get_or_insert_with(Instant::now);
+                Ok(())
+            }
+            Err(e) => Err(e),
         }
+    }
+
+    /// How long to wait for what came before the interface went down; the error when all of it was
+    /// taken, or took too long.
+    fn drain(&mut self, since: Instant, wait: Duration) -> Result<Duration, PortError> {
+        self.ask_counters()?;
+        let left = DRAIN.saturating_sub(since.elapsed());
+        let missing = self.filled.saturating_sub(self.taken);
+        if missing > 0 && !left.is_zero() {
+            return Ok(wait.min(left));
+        }
+        self.lost.ring_full += missing;
+        self.taken += missing;
+        Err(PortError::Down { name: self.name.clone() })
+    }
+
+    /// Adds what the kernel has counted since it was asked last: it begins at 0 then.
+    fn ask_counters(&mut self) -> Result<(), PortError> {
+        let mut stats = libc::tpacket_stats_v3 { tp_packets: 0, tp_drops: 0, tp_freeze_q_cnt: 0 };
+        let fd = self.fd.as_fd();
+        sys::option(fd, libc::SOL_PACKET, libc::PACKET_STATISTICS, &mut stats)
+            .map_err(failed(&self.name, "getsockopt"))?;
+        // The packets are all, those that were dropped among them.
+        self.filled += u64::from(stats.tp_packets.saturating_sub(stats.tp_drops));
+        self.lost.ring_full += u64::from(stats.tp_drops);
+        Ok(())
     }
 }
 
@@ -214,10 +258,12 @@ impl Source for PacketSource {
             if batch.len() > before {
                 return Ok(Received::Frames);
             }
+            let wait = self.down.map_or(Ok(wait), |since| self.drain(since, wait))?;
             let ready = sys::wait(self.fd.as_fd(), libc::POLLIN, wait);
             let ready = ready.map_err(failed(&self.name, "poll"))?;
             if ready & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) != 0 {
-                return Err(self.error());
+                self.note_error()?;
+                continue;
             }
             if ready == 0 || !self.take_block() {
                 return Ok(Received::Nothing);
@@ -226,12 +272,7 @@ impl Source for PacketSource {
     }
 
     fn lost(&mut self) -> Result<Lost, PortError> {
-        let mut stats = libc::tpacket_stats_v3 { tp_packets: 0, tp_drops: 0, tp_freeze_q_cnt: 0 };
-        // Reading sets the kernel's counters to 0.
-        let fd = self.fd.as_fd();
-        sys::option(fd, libc::SOL_PACKET, libc::PACKET_STATISTICS, &mut stats)
-            .map_err(failed(&self.name, "getsockopt"))?;
-        self.lost.ring_full += u64::from(stats.tp_drops);
+        self.ask_counters()?;
         Ok(self.lost)
     }
 }
