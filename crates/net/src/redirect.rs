@@ -16,6 +16,17 @@ pub(crate) const BROADCAST: u64 = 1 << 3;
 /// `BPF_F_EXCLUDE_INGRESS`: but not to the one it came from.
 pub(crate) const EXCLUDE_INGRESS: u64 = 1 << 4;
 
+/// What an entry of a map has besides its target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// The map, as programs know it: another map has this number only when this one is gone.
+    pub map: u64,
+    /// The id of the program; 0 without.
+    pub program: u32,
+    /// How many frames wait for a processor at most (`qsize`); of CPU maps only.
+    pub queue: u32,
+}
+
 /// Where a packet goes, by the last call of `bpf_redirect` or `bpf_redirect_map`.
 #[derive(Clone, Copy, Debug)]
 pub enum Redirect<'a> {
@@ -39,9 +50,11 @@ struct Noted {
     map: u64,
     /// The program of the map's entry; 0 without.
     program: u32,
+    /// What the map has under the key.
+    number: u32,
 }
 
-const NOTHING: Noted = Noted { target: 0, flags: 0, map: 0, program: 0 };
+const NOTHING: Noted = Noted { target: 0, flags: 0, map: 0, program: 0, number: 0 };
 
 thread_local! {
     static NOTED: Cell<Noted> = const { Cell::new(NOTHING) };
@@ -53,17 +66,18 @@ pub(crate) fn note(ifindex: u32) {
     NOTED.set(Noted { target: ifindex, ..NOTHING });
 }
 
-/// Notes that the packet goes where a map's entry leads, of which `map` is the handle. `program` is
-/// what the entry has besides.
+/// Notes that the packet goes where a map's entry leads, of which `map` is the handle. The entry
+/// begins with `number`, and may have a program.
 #[inline(always)]
-pub(crate) fn note_entry(target: u32, program: u32, flags: u64, map: u64) {
-    NOTED.set(Noted { target, flags: flags as u32, map, program });
+pub(crate) fn note_entry(target: u32, (number, program): (u32, u32), flags: u64, map: u64) {
+    NOTED.set(Noted { target, flags: flags as u32, map, program, number });
 }
 
-/// Returns the id of the program in the entry that the packet goes to; `None` without.
+/// Returns what the map's entry has that the packet goes to; `None` when it goes to no entry.
 #[inline]
-pub(crate) fn program() -> Option<u32> {
-    Some(NOTED.get().program).filter(|id| *id != 0)
+pub(crate) fn entry() -> Option<Entry> {
+    let Noted { map, program, number, .. } = NOTED.get();
+    (map != 0).then_some(Entry { map, program, queue: number })
 }
 
 /// Forgets what programs asked for that ran on this thread before.

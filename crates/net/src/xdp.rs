@@ -206,7 +206,7 @@ pub(super) unsafe extern "C" fn redirect_map(
         return flags & FALLBACK;
     }
     if found.is_null() {
-        redirect::note_entry(0, 0, flags, handle);
+        redirect::note_entry(0, (0, 0), flags, handle);
         return XDP_REDIRECT;
     }
     let map_type = map.def().map_type;
@@ -219,6 +219,6 @@ pub(super) unsafe extern "C" fn redirect_map(
         (entry.read_volatile(), if has_program { entry.add(1).read_volatile() } else { 0 })
     };
     let target = if map_type == MapType::Cpumap { key } else { number };
-    redirect::note_entry(target, program, flags, handle);
+    redirect::note_entry(target, (number, program), flags, handle);
     XDP_REDIRECT
 }

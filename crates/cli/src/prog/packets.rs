@@ -154,6 +154,7 @@ impl Report {
             "dropped": {
                 "ring_full": sent.ring_full, "too_large": sent.too_large,
                 "too_short": sent.too_short,
+                "queue_full": self.stats.queue_full,
                 "no_target": self.stats.no_target, "before_receive": lost.ring_full,
             },
             "shortened": lost.shortened,
@@ -187,6 +188,7 @@ impl Report {
             ("output full", sent.ring_full),
             ("too large for their output", sent.too_large),
             ("too short for their output", sent.too_short),
+            ("queue of a processor full", self.stats.queue_full),
             ("redirected to no output", self.stats.no_target),
             ("by the kernel before they were received", lost.ring_full),
         ];

@@ -9,7 +9,7 @@ use skep_helpers::packet::View;
 use skep_isa::ctx::{packet as word, sk_buff};
 
 use super::batch::{Batch, PAGE, TAILROOM};
-use crate::redirect::{self, Redirect};
+use crate::redirect::{self, Entry, Redirect};
 
 const WORDS_BELOW: usize = word::BELOW as usize / 8;
 /// Helpers take any packet context for the largest.
@@ -117,12 +117,12 @@ impl Context {
         Some(done)
     }
 
-    /// Returns the id of the program in the map's entry that the program that ran last redirected
-    /// to; `None` when there is none.
+    /// Returns what the map's entry has that the program that ran last redirected to; `None` when it
+    /// redirected to no entry.
     #[must_use]
     #[inline]
-    pub fn entry_program(&self) -> Option<u32> {
-        redirect::program()
+    pub fn entry(&self) -> Option<Entry> {
+        redirect::entry()
     }
 
     /// Tells where the program that ran last asked to send its packet; `None` when it did not ask.

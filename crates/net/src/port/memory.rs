@@ -2,7 +2,7 @@
 //!
 //! [`pair`] makes two ends, as a pair of veth devices has. Several pairs make a switch: a thread
 //! pumps each inner end, and the outputs of all of them have the inner sinks of the others by their
-//! port numbers.
+//! port numbers. [`queue`] is one direction only, through which frames keep their ports.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -52,11 +52,11 @@ impl Ring {
     }
 }
 
-/// The end that frames come out of. Frames have its number as their port.
+/// The end that frames come out of. Those of a pair have its number as their port.
 #[derive(Debug)]
 pub struct MemorySource {
     ring: Arc<Ring>,
-    port: u32,
+    port: Option<u32>,
 }
 
 /// The end that frames go into. A clone goes into the same ring.
@@ -96,12 +96,35 @@ pub struct MemoryPort {
 pub fn pair(ports: [u32; 2], frames: usize) -> [MemoryPort; 2] {
     let rings = [Ring::new(frames.max(1)), Ring::new(frames.max(1))];
     [0, 1].map(|end| MemoryPort {
-        source: MemorySource { ring: Arc::clone(&rings[end]), port: ports[end] },
+        source: MemorySource { ring: Arc::clone(&rings[end]), port: Some(ports[end]) },
         sink: MemorySink {
             ring: Arc::clone(&rings[1 - end]),
             name: format!("memory port {}", ports[end]),
         },
     })
+}
+
+/// Makes a queue of `frames` frames from one thread to another, which keep what is known of them.
+///
+/// ```
+/// use std::time::Duration;
+/// use skep_net::port::batch::Meta;
+/// use skep_net::port::{Batch, Received, Sink, Source, memory};
+///
+/// let (mut sink, mut source) = memory::queue("to the worker", 256);
+/// let mut batch = Batch::new();
+/// assert!(batch.push(Meta { port: 7, ..Meta::default() }, b"a frame"));
+/// sink.send(&batch, &[0])?;
+/// batch.clear();
+/// assert_eq!(source.receive(&mut batch, Duration::ZERO)?, Received::Frames);
+/// assert_eq!(batch.frame(0).map(|f| (f.bytes, f.meta.port)), Some((&b"a frame"[..], 7)));
+/// # Ok::<(), skep_net::port::PortError>(())
+/// ```
+#[must_use]
+pub fn queue(name: &str, frames: usize) -> (MemorySink, MemorySource) {
+    let ring = Ring::new(frames.max(1));
+    let sink = MemorySink { ring: Arc::clone(&ring), name: name.to_owned() };
+    (sink, MemorySource { ring, port: None })
 }
 
 impl Source for MemorySource {
@@ -123,7 +146,7 @@ impl Source for MemorySource {
         let mut received = Received::Nothing;
         while let Some((meta, len)) = queue.frames.front().copied() {
             let len = len as usize;
-            let meta = Meta { port: self.port, ..meta };
+            let meta = Meta { port: self.port.unwrap_or(meta.port), ..meta };
             let Some(room) = batch.reserve(meta, len) else { break };
             let (first, second) = queue.bytes.as_slices();
             let split = first.len().min(len);

@@ -41,12 +41,12 @@ mod sink;
 mod source;
 mod verdict;
 
-pub use crate::redirect::Redirect;
+pub use crate::redirect::{Entry, Redirect};
 pub use batch::{Batch, Frame};
 pub use context::Context;
 pub use error::PortError;
 pub use outputs::{Outputs, SinkId, Unsent, Verdicts};
-pub use pump::{PumpError, Stats, Until, pump};
+pub use pump::{PumpError, Stats, Until, pump, pump_shared};
 pub use sink::{Sent, Sink};
 pub use source::{Lost, Received, Source};
 pub use verdict::{Target, Verdict};

@@ -10,6 +10,8 @@ use super::verdict::{Target, Verdict};
 pub struct Verdicts {
     each: Vec<Verdict>,
     copies: Vec<(u16, Target)>,
+    /// In order.
+    handed_over: Vec<u16>,
 }
 
 impl Verdicts {
@@ -18,6 +20,7 @@ impl Verdicts {
         self.each.clear();
         self.each.resize(frames, Verdict::Aborted);
         self.copies.clear();
+        self.handed_over.clear();
     }
 
     /// Says what becomes of a frame.
@@ -35,6 +38,26 @@ impl Verdicts {
         {
             self.copies.push((index, target));
         }
+    }
+
+    /// Says that another thread has a frame now, and decides on it: this batch's is sent nowhere.
+    pub fn hand_over(&mut self, frame: usize) {
+        if let Ok(index) = u16::try_from(frame)
+            && frame < self.each.len()
+            && let Err(at) = self.handed_over.binary_search(&index)
+        {
+            self.handed_over.insert(at, index);
+        }
+    }
+
+    /// Returns the frames that other threads have now, in order.
+    #[must_use]
+    pub fn handed_over(&self) -> &[u16] {
+        &self.handed_over
+    }
+
+    fn is_handed_over(&self, frame: u16) -> bool {
+        !self.handed_over.is_empty() && self.handed_over.binary_search(&frame).is_ok()
     }
 
     /// Returns the verdicts in order of the frames.
@@ -154,12 +177,17 @@ impl Outputs {
     /// When a sink takes no more; those before it have got their frames.
     pub fn send(&mut self, batch: &Batch, verdicts: &Verdicts) -> Result<(), PortError> {
         if self.sinks.is_empty() {
-            let redirected = |verdict: &&Verdict| matches!(verdict, Verdict::Redirect(_));
-            let frames = verdicts.all().iter().filter(redirected).count();
+            let ends = |(index, verdict): &(usize, &Verdict)| {
+                matches!(verdict, Verdict::Redirect(_)) && !verdicts.is_handed_over(*index as u16)
+            };
+            let frames = verdicts.all().iter().enumerate().filter(ends).count();
             self.unsent.no_target += (frames + verdicts.copies().len()) as u64;
             return Ok(());
         }
         for (index, verdict) in verdicts.all().iter().enumerate() {
+            if verdicts.is_handed_over(index as u16) {
+                continue;
+            }
             let other = || self.by_verdict.get(verdict.kind()).copied().flatten();
             let sink = match verdict {
                 Verdict::Redirect(target) => self.target(*target).or_else(other),

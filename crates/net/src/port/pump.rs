@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::batch::{Batch, MAX_FRAMES};
@@ -39,6 +40,8 @@ pub struct Stats {
     pub sent: Sent,
     /// Frames that were redirected to a target that is none of the outputs.
     pub no_target: u64,
+    /// Frames that were dropped because a processor that they were redirected to did not keep up.
+    pub queue_full: u64,
     /// What the source knows to be missing.
     pub lost: Lost,
 }
@@ -80,8 +83,23 @@ pub fn pump(
     until: &Until<'_>,
     mut run: impl FnMut(&mut Batch, &mut Verdicts) -> ControlFlow<()>,
 ) -> Result<Stats, PumpError> {
+    pump_shared(source, &Mutex::new(outputs), until, &mut run)
+}
+
+/// Does what [`pump`] does, to outputs that other threads use too: each sends its batches as a whole.
+/// Frames that `run` hands over ([`Verdicts::hand_over`]) are counted as received, and no further.
+///
+/// # Errors
+/// As [`pump`].
+pub fn pump_shared(
+    source: &mut dyn Source,
+    outputs: &Mutex<&mut Outputs>,
+    until: &Until<'_>,
+    run: &mut dyn FnMut(&mut Batch, &mut Verdicts) -> ControlFlow<()>,
+) -> Result<Stats, PumpError> {
     let mut stats = Stats::default();
-    let pumped = move_frames(source, outputs, until, &mut stats, &mut run);
+    let pumped = move_frames(source, outputs, until, &mut stats, run);
+    let mut outputs = lock(outputs);
     let flushed = outputs.flush();
     let lost = source.lost().map(|lost| stats.lost = lost);
     stats.sent = outputs.sent_by_all();
@@ -92,12 +110,17 @@ pub fn pump(
     }
 }
 
+/// A thread that panicked left the counts of a batch out at worst.
+fn lock<'a, 'o>(outputs: &'a Mutex<&'o mut Outputs>) -> MutexGuard<'a, &'o mut Outputs> {
+    outputs.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn move_frames(
     source: &mut dyn Source,
-    outputs: &mut Outputs,
+    outputs: &Mutex<&mut Outputs>,
     until: &Until<'_>,
     stats: &mut Stats,
-    run: &mut impl FnMut(&mut Batch, &mut Verdicts) -> ControlFlow<()>,
+    run: &mut dyn FnMut(&mut Batch, &mut Verdicts) -> ControlFlow<()>,
 ) -> Result<(), PortError> {
     let (mut batch, mut verdicts) = (Batch::new(), Verdicts::default());
     // A time beyond what the clock can tell is none.
@@ -115,7 +138,7 @@ fn move_frames(
         match received {
             Received::Frames => {}
             Received::Nothing => {
-                outputs.flush()?;
+                lock(outputs).flush()?;
                 continue;
             }
             Received::End => return Ok(()),
@@ -129,7 +152,16 @@ fn move_frames(
                 *count += 1;
             }
         }
-        outputs.send(&batch, &verdicts)?;
+        for handed_over in verdicts.handed_over() {
+            let verdict = verdicts.all().get(usize::from(*handed_over));
+            if let Some(count) = verdict.and_then(|v| stats.verdicts.get_mut(v.kind())) {
+                *count -= 1;
+            }
+        }
+        // Without a frame there is nothing to wait for, should another thread be sending.
+        if verdicts.handed_over().len() < batch.len() || !verdicts.copies().is_empty() {
+            lock(outputs).send(&batch, &verdicts)?;
+        }
         if after.is_break() {
             return Ok(());
         }

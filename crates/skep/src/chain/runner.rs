@@ -21,7 +21,7 @@ use super::counted::{self, Memory};
 use super::explain::Explained;
 use super::once::Once;
 use super::{ChainError, Result};
-use crate::packets::{OnFrames, pump_until_failure};
+use crate::packets::{OnFrames, Workers, pump_until_failure};
 use crate::test_run::{Engine, RunnerError, Slots};
 
 /// Where a chain comes from; shared by the threads that run it.
@@ -205,12 +205,22 @@ impl ChainRunner {
     }
 
     /// Runs XDP programs on the frames of a batch, where they lie, and notes their verdicts. Each
-    /// frame sees one revision of the chain.
+    /// frame sees one revision of the chain. Programs in the entries of CPU maps run in the same
+    /// thread.
     ///
     /// # Errors
     /// When the chain is of another type, the thread can have no slot, or the process has links of
     /// another directory.
     pub fn run(&mut self, batch: &mut Batch, verdicts: &mut Verdicts) -> Result<()> {
+        self.run_with(batch, verdicts, None)
+    }
+
+    fn run_with(
+        &mut self,
+        batch: &mut Batch,
+        verdicts: &mut Verdicts,
+        workers: Option<&mut Workers<'_, '_, '_>>,
+    ) -> Result<()> {
         if self.counted.prog_type != ProgramType::Xdp {
             return Err(ChainError::TestRun(Errno::ENOTSUPP));
         }
@@ -243,7 +253,7 @@ impl ChainRunner {
         slots::exit(slot);
         drop(directory);
         let with = (&from.slots, from.engine);
-        self.frames.run_entries(with, batch, verdicts).map_err(ChainError::TestRun)
+        self.frames.run_entries(with, batch, verdicts, workers).map_err(ChainError::TestRun)
     }
 
     /// Moves the frames of a source through the chain to the outputs, until the source ends or
@@ -258,13 +268,16 @@ impl ChainRunner {
         outputs: &mut Outputs,
         until: &Until<'_>,
     ) -> Result<port::Stats> {
-        let (stats, failed) = pump_until_failure(source, outputs, until, |batch, verdicts| {
+        let from = Arc::clone(&self.from);
+        let with = (&from.slots, from.engine);
+        let run = |batch: &mut _, verdicts: &mut _, workers: &mut Workers<'_, '_, '_>| {
             if self.looked.elapsed() >= LOOK {
                 self.looked = Instant::now();
                 self.stale = self.refresh().err().or(self.stale.take());
             }
-            self.run(batch, verdicts)
-        })?;
+            self.run_with(batch, verdicts, Some(workers))
+        };
+        let (stats, failed) = pump_until_failure(source, outputs, until, with, run)?;
         match failed {
             None => Ok(stats),
             Some(error) => {

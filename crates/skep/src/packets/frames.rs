@@ -3,7 +3,8 @@
 use skep_net::port::{Batch, Context, Redirect, Target, Verdict, Verdicts};
 
 use super::broadcasts::Broadcasts;
-use super::entries::Entries;
+use super::entries::{Entries, Pending};
+use super::workers::Workers;
 use crate::test_run::{Engine, Errno, Slots};
 
 /// Runs programs on frames of batches, and finds where these are redirected to.
@@ -22,13 +23,24 @@ impl OnFrames {
     }
 
     /// Runs the programs of the entries that frames of the batch are redirected to, which are in
-    /// the directory of the slots.
+    /// the directory of the slots; those of CPU maps in their threads, if there are such.
     pub(crate) fn run_entries(
         &mut self,
         with: (&Slots, Engine),
         batch: &mut Batch,
         verdicts: &mut Verdicts,
+        workers: Option<&mut Workers<'_, '_, '_>>,
     ) -> Result<(), Errno> {
+        if let Some(workers) = workers {
+            self.entries.pending.retain(|pending| match pending.target {
+                Target::Cpu(cpu) => {
+                    workers.give(pending.index as u16, pending.entry, cpu);
+                    verdicts.hand_over(pending.index);
+                    false
+                }
+                _ => true,
+            });
+        }
         match self.entries.pending.is_empty() {
             true => Ok(()),
             false => self.entries.run_pending(with, &mut self.context, batch, verdicts),
@@ -58,8 +70,10 @@ impl OnFrames {
             match unsafe { context.redirect() } {
                 Some(Redirect::To(to)) => {
                     target = to;
-                    if let Some(id) = context.entry_program() {
-                        entries.pending.push((index, id, target));
+                    if let Some(entry) = context.entry()
+                        && (entry.program != 0 || matches!(target, Target::Cpu(_)))
+                    {
+                        entries.pending.push(Pending { index, entry, target });
                     }
                 }
                 Some(Redirect::Broadcast { map, exclude_ingress }) => {

@@ -22,21 +22,24 @@
 //! A frame is changed where it lies: what the program does to it, and where it moves its ends, is
 //! what sinks get. Metadata ends with the program. Redirects go to the outputs' targets: interfaces
 //! by number, processors of a CPU map by key, sockets of an XSK map by their number in it. Programs
-//! in the entries of device and CPU maps run on the frame then, before it is sent, and may drop it;
-//! not so for broadcasts.
+//! in the entries of device maps run on the frame then, before it is sent, and may drop it; not so
+//! for broadcasts. Each entry of a CPU map has a thread while frames are pumped, which runs the
+//! entry's program and sends on; a queue of the entry's size leads there, which drops what it has no
+//! room for.
 
 mod broadcasts;
 mod entries;
 mod frames;
+mod workers;
 
-use std::ops::ControlFlow;
 use std::time::Instant;
 
 use skep_isa::{AttachType, ProgramType};
-use skep_net::port::{Batch, Outputs, PumpError, Source, Stats, Until, Verdict, Verdicts, pump};
+use skep_net::port::{Batch, Outputs, PumpError, Source, Stats, Until, Verdict, Verdicts};
 
 use crate::test_run::{Errno, Runner};
 pub(crate) use frames::OnFrames;
+pub(crate) use workers::{Workers, pump_until_failure};
 
 /// Says why a program cannot run on packets, or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -85,28 +88,6 @@ pub struct ProgramStats {
     pub verdicts: [u64; Verdict::KINDS],
 }
 
-/// Moves frames through `run`, as [`pump`], and ends when that fails; returns what was done, and
-/// why it failed.
-pub(crate) fn pump_until_failure<E>(
-    source: &mut dyn Source,
-    outputs: &mut Outputs,
-    until: &Until<'_>,
-    mut run: impl FnMut(&mut Batch, &mut Verdicts) -> Result<(), E>,
-) -> Result<(Stats, Option<E>), PumpError> {
-    let mut failed = None;
-    let mut run = |batch: &mut Batch, verdicts: &mut Verdicts| match run(batch, verdicts) {
-        Ok(()) => ControlFlow::Continue(()),
-        Err(error) => {
-            failed = Some(error);
-            ControlFlow::Break(())
-        }
-    };
-    // One pump for all that runs: it is asked once for each batch.
-    let run: &mut dyn FnMut(&mut Batch, &mut Verdicts) -> ControlFlow<()> = &mut run;
-    let stats = pump(source, outputs, until, run)?;
-    Ok((stats, failed))
-}
-
 /// An XDP program that is ready to run on batches of frames.
 #[derive(Debug)]
 pub struct PacketRunner {
@@ -151,12 +132,64 @@ impl PacketRunner {
         &self.stats
     }
 
-    /// Runs the program on each frame of a batch, and notes its verdicts.
+    /// Runs the program on each frame of a batch, and notes its verdicts. Programs in the entries of
+    /// CPU maps run in the same thread.
     ///
     /// # Errors
     /// With [`Errno::EBUSY`] when the process has links of another directory, or the thread can
     /// have no slot. The frames are as they were then, and their verdicts too.
     pub fn run(&mut self, batch: &mut Batch, verdicts: &mut Verdicts) -> Result<(), Errno> {
+        self.split().run(batch, verdicts, None)
+    }
+
+    /// What runs, and what it changes.
+    fn split(&mut self) -> Running<'_> {
+        let Self { runner, frames, may_fragment, stats } = self;
+        Running { runner, frames, may_fragment: *may_fragment, stats }
+    }
+
+    /// Moves the frames of a source through the program to the outputs, until the source ends or
+    /// `until` says so.
+    ///
+    /// # Errors
+    /// When a port fails, or the program cannot run, with what was done before.
+    pub fn pump(
+        &mut self,
+        source: &mut dyn Source,
+        outputs: &mut Outputs,
+        until: &Until<'_>,
+    ) -> Result<Stats, PacketsError> {
+        let mut running = self.split();
+        let with = running.runner.with();
+        let run = |batch: &mut _, verdicts: &mut _, workers: &mut Workers<'_, '_, '_>| {
+            running.run(batch, verdicts, Some(workers))
+        };
+        let (stats, failed) = pump_until_failure(source, outputs, until, with, run)?;
+        match failed {
+            None => Ok(stats),
+            Some(errno) => {
+                let program = self.runner.program().name().to_owned();
+                Err(PacketsError::Run { program, errno, stats: Box::new(stats) })
+            }
+        }
+    }
+}
+
+/// A [`PacketRunner`] that runs.
+struct Running<'a> {
+    runner: &'a Runner,
+    frames: &'a mut OnFrames,
+    may_fragment: bool,
+    stats: &'a mut ProgramStats,
+}
+
+impl Running<'_> {
+    fn run(
+        &mut self,
+        batch: &mut Batch,
+        verdicts: &mut Verdicts,
+        workers: Option<&mut Workers<'_, '_, '_>>,
+    ) -> Result<(), Errno> {
         let Self { runner, frames, may_fragment, stats } = self;
         frames.begin();
         let started = Instant::now();
@@ -172,32 +205,9 @@ impl PacketRunner {
                 }
             }
         })?;
-        frames.run_entries(runner.with(), batch, verdicts)?;
+        frames.run_entries(runner.with(), batch, verdicts, workers)?;
         stats.runs += batch.len() as u64;
         stats.ns += u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         Ok(())
-    }
-
-    /// Moves the frames of a source through the program to the outputs, until the source ends or
-    /// `until` says so.
-    ///
-    /// # Errors
-    /// When a port fails, or the program cannot run, with what was done before.
-    pub fn pump(
-        &mut self,
-        source: &mut dyn Source,
-        outputs: &mut Outputs,
-        until: &Until<'_>,
-    ) -> Result<Stats, PacketsError> {
-        let (stats, failed) = pump_until_failure(source, outputs, until, |batch, verdicts| {
-            self.run(batch, verdicts)
-        })?;
-        match failed {
-            None => Ok(stats),
-            Some(errno) => {
-                let program = self.runner.program().name().to_owned();
-                Err(PacketsError::Run { program, errno, stats: Box::new(stats) })
-            }
-        }
     }
 }
