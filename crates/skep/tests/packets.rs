@@ -2,6 +2,7 @@
 //! makes of it, in the kernel where that may be asked, and goes where its program sent it.
 
 use std::process::Command;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use skep::dir::Scratch;
@@ -223,6 +224,89 @@ fn programs_of_entries_run_behind_a_redirect() {
         second[1] = 9;
         let (verdicts, _) = run("by_cpumap", &[(7, &[0; 60]), (7, &second), (8, &[0; 60])]);
         assert_eq!(verdicts, [Redirect(Target::Cpu(0)), to(9), Aborted]);
+    }
+}
+
+/// Keeps the bytes of frames.
+#[derive(Clone, Default)]
+struct Keep(Arc<Mutex<Vec<Vec<u8>>>>);
+
+impl Sink for Keep {
+    fn send(&mut self, batch: &Batch, frames: &[u16]) -> Result<Sent, PortError> {
+        let mut sent = Sent::default();
+        for frame in frames.iter().filter_map(|n| batch.frame(usize::from(*n))) {
+            self.0.lock().expect("nobody panics").push(frame.bytes.to_vec());
+            sent.took(frame.bytes.len());
+        }
+        Ok(sent)
+    }
+}
+
+/// Programs of entries change what goes to their devices, and nothing that goes to others.
+#[test]
+fn programs_of_entries_get_a_copy_each_of_a_broadcast() {
+    const FRAMES: u64 = 150;
+    let object = std::fs::read(OBJECT).expect("it is committed");
+    let object = skep::object::Object::parse(&object).expect("it is good");
+    let programs = |ids: [Option<&str>; 5], engine| {
+        let scratch = Scratch::create().expect("there is room");
+        let object = Loader::new(scratch.dir()).load(&object).unwrap_or_else(|e| panic!("{e}"));
+        let map = object.map("devices_by_name").expect("it is there");
+        let mut outputs = Outputs::new();
+        // Device 7 is where the frames come from; 51 gets nothing from a program.
+        let kept = [7_u32, 40, 41, 42, 51].into_iter().zip(ids).map(|(device, name)| {
+            let id = name.map_or(0, |name| object.program(name).expect("it is there").id());
+            let value = [device.to_ne_bytes(), id.to_ne_bytes()].concat();
+            map.update(&(device * 9).to_ne_bytes(), &value, 0).unwrap_or_else(|e| panic!("{e}"));
+            let keep = Keep::default();
+            let sink = outputs.add(Box::new(keep.clone()));
+            outputs.send_target(Target::Port(device), sink);
+            keep
+        });
+        let kept: Vec<Keep> = kept.collect();
+        let [near, far] = memory::pair([1, 7], 1000);
+        let (mut near, mut far) = (near.sink, far.source);
+        let (mut batch, all) = (Batch::new(), [0]);
+        for n in 0..FRAMES {
+            batch.clear();
+            let len = if n == 70 { 9000 } else { 60 };
+            assert!(batch.push(Meta::default(), &vec![n as u8; len]));
+            assert_eq!(near.send(&batch, &all).map(|s| s.packets).ok(), Some(1));
+        }
+        drop(near);
+        let runner = Runner::new(scratch.dir(), &object, "broadcast_by_name", engine);
+        let mut runner = PacketRunner::new(runner.expect("it runs")).expect("it is an XDP program");
+        let stats = runner.pump(&mut far, &mut outputs, &Until::default()).expect("nothing fails");
+        let kept: Vec<_> =
+            kept.iter().map(|k| std::mem::take(&mut *k.0.lock().expect("nobody panics"))).collect();
+        let all: u64 = kept.iter().map(|k| k.len() as u64).sum();
+        assert_eq!((stats.packets, stats.sent.packets, stats.no_target), (FRAMES, all, 0));
+        (stats, kept)
+    };
+    // What a device gets: all frames, with another first byte if its program writes one.
+    let expected = |mark: Option<u8>| {
+        let frame = |n: u64| {
+            let mut frame = vec![n as u8; if n == 70 { 9000 } else { 60 }];
+            frame[0] = mark.unwrap_or(frame[0]);
+            frame
+        };
+        (0..FRAMES).map(frame).collect::<Vec<_>>()
+    };
+    let mark = Some("mark_egress");
+    for engine in ENGINES {
+        let (stats, kept) = programs([mark, None, mark, None, mark], engine);
+        assert!(kept[0].is_empty() && kept[4].is_empty());
+        assert!(kept[1] == expected(None) && kept[3] == expected(None));
+        assert!(kept[2] == expected(Some(41)));
+        assert_eq!((stats.verdicts[4], stats.copies_dropped), (FRAMES, FRAMES));
+
+        let (stats, kept) = programs([mark; 5], engine);
+        assert!(kept[0].is_empty() && kept[4].is_empty());
+        for (at, device) in [(1, 40), (2, 41), (3, 42)] {
+            assert!(kept[at] == expected(Some(device)), "{device}");
+        }
+        // One of them, whichever comes first in the map, has the frame itself.
+        assert_eq!(stats.verdicts[1] + stats.copies_dropped, FRAMES);
     }
 }
 

@@ -155,6 +155,7 @@ impl Report {
                 "ring_full": sent.ring_full, "too_large": sent.too_large,
                 "too_short": sent.too_short,
                 "queue_full": self.stats.queue_full,
+                "copies": self.stats.copies_dropped,
                 "no_target": self.stats.no_target, "before_receive": lost.ring_full,
             },
             "shortened": lost.shortened,
@@ -189,6 +190,7 @@ impl Report {
             ("too large for their output", sent.too_large),
             ("too short for their output", sent.too_short),
             ("queue of a processor full", self.stats.queue_full),
+            ("copies, by programs of devices", self.stats.copies_dropped),
             ("redirected to no output", self.stats.no_target),
             ("by the kernel before they were received", lost.ring_full),
         ];

@@ -1,6 +1,6 @@
 //! Which frames go to which sink.
 
-use super::batch::Batch;
+use super::batch::{Batch, Frame};
 use super::error::PortError;
 use super::sink::{Sent, Sink};
 use super::verdict::{Target, Verdict};
@@ -12,6 +12,9 @@ pub struct Verdicts {
     copies: Vec<(u16, Target)>,
     /// In order.
     handed_over: Vec<u16>,
+    /// Copies of their own, of which the first `own_used` are of this batch.
+    own: Vec<(Batch, Verdicts)>,
+    own_used: usize,
 }
 
 impl Verdicts {
@@ -21,6 +24,7 @@ impl Verdicts {
         self.each.resize(frames, Verdict::Aborted);
         self.copies.clear();
         self.handed_over.clear();
+        self.own_used = 0;
     }
 
     /// Says what becomes of a frame.
@@ -48,6 +52,47 @@ impl Verdicts {
         {
             self.handed_over.insert(at, index);
         }
+    }
+
+    /// Sends a copy of a frame elsewhere as well, which may be changed without the frame. Returns
+    /// where it is: the number for [`Verdicts::own_copies`], and the frame in that batch.
+    pub fn own_copy(&mut self, frame: Frame<'_>, target: Target) -> (usize, usize) {
+        let fits = |(batch, _): &(Batch, Self)| batch.has_room(frame.bytes.len());
+        if !self.own_used.checked_sub(1).and_then(|at| self.own.get(at)).is_some_and(fits) {
+            if self.own.len() == self.own_used {
+                self.own.push((Batch::new(), Self::default()));
+            }
+            self.own_used += 1;
+            if let Some((batch, verdicts)) = self.own.get_mut(self.own_used - 1) {
+                batch.clear();
+                verdicts.reset(0);
+            }
+        }
+        let at = self.own_used - 1;
+        let Some((batch, verdicts)) = self.own.get_mut(at) else { return (at, 0) };
+        // An empty batch has room for what another had.
+        if batch.push(frame.meta, frame.bytes) {
+            verdicts.each.push(Verdict::Redirect(target));
+        }
+        (at, batch.len().saturating_sub(1))
+    }
+
+    /// Returns copies that were made by [`Verdicts::own_copy`], with what becomes of them.
+    pub fn own_copies(&mut self, number: usize) -> Option<(&mut Batch, &mut Self)> {
+        let used = self.own.get_mut(..self.own_used)?;
+        used.get_mut(number).map(|(batch, verdicts)| (batch, verdicts))
+    }
+
+    /// Counts the copies that were made by [`Verdicts::own_copy`] and are redirected no more.
+    #[must_use]
+    pub fn copies_dropped(&self) -> u64 {
+        let all = self.own.iter().take(self.own_used).flat_map(|(_, verdicts)| &verdicts.each);
+        all.filter(|verdict| !matches!(verdict, Verdict::Redirect(_))).count() as u64
+    }
+
+    /// Tells whether no frame of the batch is to be sent: other threads have them all.
+    pub(super) fn is_all_handed_over(&self) -> bool {
+        self.handed_over.len() == self.each.len() && self.copies.is_empty() && self.own_used == 0
     }
 
     /// Returns the frames that other threads have now, in order.
@@ -176,6 +221,12 @@ impl Outputs {
     /// # Errors
     /// When a sink takes no more; those before it have got their frames.
     pub fn send(&mut self, batch: &Batch, verdicts: &Verdicts) -> Result<(), PortError> {
+        self.send_batch(batch, verdicts)?;
+        let mut own = verdicts.own.iter().take(verdicts.own_used);
+        own.try_for_each(|(batch, verdicts)| self.send_batch(batch, verdicts))
+    }
+
+    fn send_batch(&mut self, batch: &Batch, verdicts: &Verdicts) -> Result<(), PortError> {
         if self.sinks.is_empty() {
             let ends = |(index, verdict): &(usize, &Verdict)| {
                 matches!(verdict, Verdict::Redirect(_)) && !verdicts.is_handed_over(*index as u16)

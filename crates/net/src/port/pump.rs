@@ -42,6 +42,8 @@ pub struct Stats {
     pub no_target: u64,
     /// Frames that were dropped because a processor that they were redirected to did not keep up.
     pub queue_full: u64,
+    /// Copies of broadcast frames that programs of the entries dropped.
+    pub copies_dropped: u64,
     /// What the source knows to be missing.
     pub lost: Lost,
 }
@@ -159,7 +161,8 @@ fn move_frames(
             }
         }
         // Without a frame there is nothing to wait for, should another thread be sending.
-        if verdicts.handed_over().len() < batch.len() || !verdicts.copies().is_empty() {
+        stats.copies_dropped += verdicts.copies_dropped();
+        if !verdicts.is_all_handed_over() {
             lock(outputs).send(&batch, &verdicts)?;
         }
         if after.is_break() {

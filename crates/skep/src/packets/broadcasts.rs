@@ -2,11 +2,14 @@
 
 use skep_maps::Map;
 
+/// Interface numbers, each with the id of a program, or 0.
+type Devices = Vec<(u32, u32)>;
+
 /// The devices of maps, read once a batch.
 #[derive(Debug, Default)]
 pub(super) struct Broadcasts {
     /// Maps by number, and whether their devices are those of this batch.
-    maps: Vec<(u32, bool, Vec<u32>)>,
+    maps: Vec<(u32, bool, Devices)>,
 }
 
 impl Broadcasts {
@@ -14,8 +17,8 @@ impl Broadcasts {
         self.maps.iter_mut().for_each(|(_, is_new, _)| *is_new = false);
     }
 
-    /// Returns the devices in a map.
-    pub fn of(&mut self, map: &Map) -> impl Iterator<Item = u32> {
+    /// Returns the devices in a map, each with the id of its program, or 0.
+    pub fn of(&mut self, map: &Map) -> impl Iterator<Item = (u32, u32)> {
         let known = self.maps.iter().position(|(id, ..)| *id == map.id());
         let at = known.unwrap_or_else(|| {
             self.maps.push((map.id(), false, Vec::new()));
@@ -31,8 +34,8 @@ impl Broadcasts {
     }
 }
 
-/// Reads the interface numbers of a device map.
-fn read_devices(map: &Map, devices: &mut Vec<u32>) {
+/// Reads the interface numbers and programs of a device map.
+fn read_devices(map: &Map, devices: &mut Devices) {
     devices.clear();
     let mut key = None;
     let mut value = [0; 8];
@@ -41,9 +44,10 @@ fn read_devices(map: &Map, devices: &mut Vec<u32>) {
     for _ in 0..=map.def().max_entries {
         let Ok(next) = map.next_key(key.as_deref()) else { return };
         let found = map.lookup_into(&next, value.get_mut(..room).unwrap_or_default(), 0);
-        let device = value.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes));
+        let [a, b, c, d, program @ ..] = value;
+        let device = u32::from_ne_bytes([a, b, c, d]);
         if found.is_ok() && device != 0 {
-            devices.push(device);
+            devices.push((device, u32::from_ne_bytes(program)));
         }
         key = Some(next);
     }

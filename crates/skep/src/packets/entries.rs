@@ -26,6 +26,8 @@ const MOST_ENTRIES: usize = 8;
 /// A frame of the batch at hand that goes through an entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pending {
+    /// Of which copies it is; `None`: a frame of the batch itself.
+    pub copy: Option<usize>,
     /// Which frame.
     pub index: usize,
     /// What the entry has.
@@ -68,7 +70,14 @@ impl Entries {
             }
             slots.enter(|on| {
                 pending.retain_mut(|pending| {
-                    let Pending { index, entry, target } = *pending;
+                    let Pending { copy, index, entry, target } = *pending;
+                    let (batch, verdicts) = match copy {
+                        None => (&mut *batch, &mut *verdicts),
+                        Some(copy) => match verdicts.own_copies(copy) {
+                            Some(own) => own,
+                            None => return false,
+                        },
+                    };
                     let found = runners.iter().find(|(known, _)| *known == entry.program);
                     let found = found.and_then(|(_, found)| found.as_ref());
                     let ran = found
@@ -76,7 +85,7 @@ impl Entries {
                         .and_then(|found| run_entry(found, context, (batch, index), target));
                     let (verdict, next) = ran.unwrap_or((Verdict::Aborted, None));
                     verdicts.set(index, verdict);
-                    next.map(|(entry, target)| *pending = Pending { index, entry, target })
+                    next.map(|(entry, target)| *pending = Pending { copy, index, entry, target })
                         .is_some()
                 });
             })?;

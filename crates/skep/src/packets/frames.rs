@@ -1,6 +1,6 @@
 //! Programs on frames where they lie, and where these are redirected to.
 
-use skep_net::port::{Batch, Context, Redirect, Target, Verdict, Verdicts};
+use skep_net::port::{Batch, Context, Entry, Redirect, Target, Verdict, Verdicts};
 
 use super::broadcasts::Broadcasts;
 use super::entries::{Entries, Pending};
@@ -73,15 +73,31 @@ impl OnFrames {
                     if let Some(entry) = context.entry()
                         && (entry.program != 0 || matches!(target, Target::Cpu(_)))
                     {
-                        entries.pending.push(Pending { index, entry, target });
+                        entries.pending.push(Pending { copy: None, index, entry, target });
                     }
                 }
                 Some(Redirect::Broadcast { map, exclude_ingress }) => {
                     let port = batch.meta(index).map_or(0, |meta| meta.port);
                     let without = exclude_ingress.then_some(port);
-                    let mut to = broadcasts.of(map).filter(|port| Some(*port) != without);
-                    target = Target::Port(to.next().unwrap_or_default());
-                    to.for_each(|port| verdicts.copy(index, Target::Port(port)));
+                    let on = |to: &(u32, u32)| Some(to.0) != without;
+                    // Devices without programs share the frame as it is.
+                    let mut plain = broadcasts.of(map).filter(on).filter(|to| to.1 == 0);
+                    target = Target::Port(plain.next().unwrap_or_default().0);
+                    plain.for_each(|to| verdicts.copy(index, Target::Port(to.0)));
+                    let of = context.entry().map_or(0, |entry| entry.map);
+                    for (port, program) in broadcasts.of(map).filter(on).filter(|to| to.1 != 0) {
+                        let to = Target::Port(port);
+                        let (copy, index) = if target == Target::default() {
+                            target = to;
+                            (None, index)
+                        } else {
+                            let Some(frame) = batch.frame(index) else { continue };
+                            let (copy, index) = verdicts.own_copy(frame, to);
+                            (Some(copy), index)
+                        };
+                        let entry = Entry { map: of, program, queue: 0 };
+                        entries.pending.push(Pending { copy, index, entry, target: to });
+                    }
                 }
                 None => {}
             }

@@ -22,8 +22,8 @@
 //! A frame is changed where it lies: what the program does to it, and where it moves its ends, is
 //! what sinks get. Metadata ends with the program. Redirects go to the outputs' targets: interfaces
 //! by number, processors of a CPU map by key, sockets of an XSK map by their number in it. Programs
-//! in the entries of device maps run on the frame then, before it is sent, and may drop it; not so
-//! for broadcasts. Each entry of a CPU map has a thread while frames are pumped, which runs the
+//! in the entries of device maps run on the frame then, before it is sent, and may drop it; those of
+//! a broadcast on a copy each. Each entry of a CPU map has a thread while frames are pumped, which runs the
 //! entry's program and sends on; a queue of the entry's size leads there, which drops what it has no
 //! room for.
 

@@ -34,6 +34,7 @@ const WAIT: Duration = Duration::from_secs(1);
 #[derive(Default)]
 struct Done {
     verdicts: [u64; Verdict::KINDS],
+    copies_dropped: u64,
     error: Option<PortError>,
 }
 
@@ -144,6 +145,7 @@ fn work(shared: &Shared<'_>, mut queue: MemorySource, program: u32, cpu: u32) {
             Some(None) => {}
         }
         let mut done = lock(&shared.done);
+        done.copies_dropped += verdicts.copies_dropped();
         for verdict in verdicts.all() {
             if let Some(count) = done.verdicts.get_mut(verdict.kind()) {
                 *count += 1;
@@ -251,6 +253,7 @@ fn pump_with_workers(
     stats.sent = outputs.sent_by_all();
     stats.no_target = outputs.unsent().no_target;
     stats.queue_full = full;
+    stats.copies_dropped += done.copies_dropped;
     stats.verdicts.iter_mut().zip(done.verdicts).for_each(|(all, more)| *all += more);
     // Of what had no room, only that it was redirected is known.
     if let Some(redirected) = stats.verdicts.get_mut(4) {

@@ -130,6 +130,12 @@ int broadcast(struct xdp_md *ctx)
 	return bpf_redirect_map(&devices, 0, BPF_F_BROADCAST | (first(ctx) & 1 ? BPF_F_EXCLUDE_INGRESS : 0));
 }
 
+SEC("xdp")
+int broadcast_by_name(struct xdp_md *ctx)
+{
+	return bpf_redirect_map(&devices_by_name, 0, BPF_F_BROADCAST | BPF_F_EXCLUDE_INGRESS);
+}
+
 /* The last call counts. */
 SEC("xdp")
 int twice(struct xdp_md *ctx)
@@ -148,6 +154,18 @@ int egress(struct xdp_md *ctx)
 		return XDP_ABORTED;
 	data[0] = 0xee;
 	return ctx->egress_ifindex == 41 ? XDP_PASS : XDP_DROP;
+}
+
+/* Of an entry: the first byte becomes the device; those above 50 get nothing. */
+SEC("xdp/devmap")
+int mark_egress(struct xdp_md *ctx)
+{
+	unsigned char *data = (void *)(long)ctx->data;
+
+	if (data + 1 > (unsigned char *)(long)ctx->data_end)
+		return XDP_ABORTED;
+	data[0] = ctx->egress_ifindex;
+	return ctx->egress_ifindex > 50 ? XDP_DROP : XDP_PASS;
 }
 
 /* Of an entry: what came from port 7 goes on, by its second byte to another device. */
