@@ -211,6 +211,80 @@ fn a_process_is_asked_for_its_own_addresses() {
     fails(&skep, &["symbolize", "0"], 2, "required");
 }
 
+/// The core that gdb writes of a running process, and the one that the kernel writes when it is
+/// killed: the same names as while it ran.
+#[test]
+fn a_core_file_is_asked_for_the_addresses_of_its_process() {
+    let (skep, dir) = (Skep::new(), TempDir::new());
+    // The first use of the command builds it, which must not be in the time of the others.
+    skep.run(["--version"]);
+    for id in ["-Wl,--build-id", "-Wl,--build-id=none"] {
+        let file = program(&dir, &["-O2", "-g", id]);
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -c unlimited && exec ./inlined"]).current_dir(dir.path());
+        let mut child = skep_testkit::run::start(&command, LIMIT);
+        let mut line = [0; 64];
+        let stdout = child.stdout.as_mut().expect("a pipe");
+        let n = stdout.read(&mut line).expect("the program prints an address");
+        let address = text(line.get(..n).expect("as much as was read")).trim().to_owned();
+        let pid = child.id().to_string();
+        let libc = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("maps");
+        let libc = libc.lines().find(|l| l.contains("libc.so") && l.contains("r-xp"));
+        let libc = libc.and_then(|l| l.split('-').next()).expect("the C library is mapped");
+        let libc = format!("{:#x}", u64::from_str_radix(libc, 16).expect("hex") + 0x1000);
+        let ask = |source: &[&str]| {
+            let args = ["symbolize", "--json", "--inlines"];
+            let ended = skep.run(args.iter().chain(source).chain(&[&*address, &libc]));
+            let mut said = json(&ended.stdout);
+            // Inodes and devices are not in a core file.
+            for entry in said.as_array_mut().expect("an array") {
+                entry.as_object_mut().expect("an object").remove("vma");
+            }
+            said
+        };
+        let live = ask(&["-p", &pid]);
+        assert_eq!(live[0]["symbol"]["name"], "outer", "{live}");
+        let mut cores = Vec::new();
+        if has_command("gdb") && Path::new("/usr/bin/gcore").exists() {
+            let written =
+                run(Command::new("gcore").arg("-o").arg(dir.join("gdb")).arg(&pid), b"", LIMIT);
+            assert!(written.status.success(), "{}", written.transcript());
+            cores.push(dir.join(format!("gdb.{pid}")));
+        } else {
+            skip("gdb's gcore");
+        }
+        skep_testkit::run::signal(child.id(), skep_testkit::run::Signal::QUIT);
+        child.wait().expect("it was killed");
+        let kernel = ["core".to_owned(), format!("core.{pid}")].map(|name| dir.join(name));
+        match kernel.into_iter().find(|path| path.exists()) {
+            Some(path) => cores.push(path),
+            None => skip("core files in the working directory (kernel.core_pattern)"),
+        }
+        for core in &cores {
+            let core = core.to_str().expect("UTF-8");
+            assert_eq!(ask(&["--core", core]), live, "{core} {id}");
+        }
+        // Another program lies there now.
+        program(&dir, &["-O1", "-g"]);
+        for core in &cores {
+            let args = ["symbolize", "--core", core.to_str().expect("UTF-8"), &address];
+            let said = skep.run(args);
+            assert_eq!(said.shell_status(), 1, "{}", said.transcript());
+            let want =
+                format!("{address}: ?? (`{}` is not the file that was mapped)", file.display());
+            assert_eq!(text(&said.stdout).trim(), want, "{id}");
+            std::fs::remove_file(core).expect("it was read");
+        }
+    }
+    let no_core = program(&dir, &["-O2"]);
+    fails(
+        &skep,
+        &["symbolize", "--core", no_core.to_str().expect("UTF-8"), "0"],
+        2,
+        "an ELF file that is no core file",
+    );
+}
+
 /// The commands of the guide, with the addresses that its program has here.
 #[test]
 fn the_guide_is_true() {

@@ -174,7 +174,7 @@ impl Module {
         let same_dev = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev))
             == (self.dev.major, self.dev.minor);
         let same_inode = stat.st_ino == self.inode;
-        if !same_inode && self.build_id.is_none() {
+        if !same_inode && self.build_id.is_none() && self.inode != 0 {
             return Err(ElfError::Replaced);
         }
         let elf = match Elf::from_file(fd) {
@@ -182,7 +182,7 @@ impl Module {
             other => other?,
         };
         // `st_dev` differs from the mapping's device on overlay and btrfs, so an equal build id is
-        // as good.
+        // as good. A file without one is taken for a file without one of which no inode is known.
         if same_inode && same_dev || elf.build_id() == self.build_id {
             Ok(elf)
         } else {
@@ -221,7 +221,9 @@ pub fn of(pid: u32) -> Result<Vec<Module>, MapsError> {
 }
 
 /// Lists the modules in saved mappings, in order of address, by the files that are found under
-/// their names. The vDSO is left out, it has no file, and which module is the program is not known:
+/// their names, if they are the mapped ones: by build id, or else by inode. In a core file there are
+/// no inodes; of what has no build id there, a file without one is taken. The vDSO is left out, it
+/// has no file, and which module is the program is not known:
 /// all have the role of a library.
 #[cfg(feature = "users")]
 pub fn saved(snapshot: &Snapshot) -> Vec<Module> {
@@ -249,8 +251,10 @@ struct Lister {
 
 impl Lister {
     fn modules(&self, vmas: &[Vma]) -> Vec<Module> {
+        // A core file says no inodes.
         let is_file = |v: &Vma| {
-            v.name.as_deref().is_some_and(|n| n.starts_with(b"/") && v.inode != 0 || n == b"[vdso]")
+            let file = v.inode != 0 || v.file && matches!(self.origin, Origin::Saved);
+            v.name.as_deref().is_some_and(|n| n.starts_with(b"/") && file || n == b"[vdso]")
         };
         let mut groups: Vec<Vec<&Vma>> = Vec::new();
         for vma in vmas.iter().filter(|v| is_file(v)) {
@@ -337,10 +341,15 @@ impl Lister {
         heads.clone().find_map(|v| from_memory(&v)).or_else(|| {
             let (name, _) = vmas.first()?.name_deleted();
             let fd = file::open(self.origin.below_root(Path::new(OsStr::from_bytes(name)))).ok()?;
-            let same_inode = file::stat(&fd).ok()?.st_ino == vmas.first()?.inode;
+            let inode = vmas.first()?.inode;
+            let same_inode = file::stat(&fd).ok()?.st_ino == inode;
             let elf = Elf::from_file(fd).ok()?;
             let id = vmas.iter().find_map(|v| v.build_id.as_deref());
-            let same = id.map_or(same_inode, |id| elf.build_id().is_some_and(|have| have.0 == id));
+            let have = elf.build_id();
+            let same = match (id, &have) {
+                (Some(id), have) => have.as_ref().is_some_and(|have| have.0 == id),
+                (None, have) => same_inode || inode == 0 && have.is_none(),
+            };
             same.then(|| elf.segments().to_vec())
         })
     }

@@ -26,6 +26,9 @@ pub struct SymbolizeArgs {
     /// Addresses of a process that a snapshot was taken of
     #[arg(long, value_name = "FILE", group = "source")]
     pub snapshot: Option<PathBuf>,
+    /// Addresses of a process that left a core file
+    #[arg(long, value_name = "FILE", group = "source")]
+    pub core: Option<PathBuf>,
     /// Names only: no debug information is read
     #[arg(long)]
     pub names: bool,

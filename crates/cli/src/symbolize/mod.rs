@@ -9,7 +9,9 @@ use std::path::Path;
 
 use serde_json::{Value as Json, json};
 use skep_proc::demangle::demangle;
-use skep_proc::maps::{Filter, Live, MapSource, MapsError, Snapshot, Want as VmaWant};
+use skep_proc::maps::{
+    Filter, Live, MapSource, MapsError, Perms, Snapshot, Vma, Want as VmaWant, open_core,
+};
 use skep_proc::module;
 use skep_proc::symbolize::{
     AddressSpace, Answer, OutsideNames, Place, SourceFrame, SymbolFile, Want,
@@ -27,9 +29,12 @@ const MAX_SNAPSHOT: usize = 1 << 30;
 /// Whose addresses they are.
 enum Source {
     File(Box<SymbolFile>),
-    /// Also its mappings, while it runs.
-    Process(Box<AddressSpace>, Option<Box<Live>>),
+    /// Also its mappings.
+    Process(Box<AddressSpace>, Box<dyn MapSource>),
 }
+
+/// Takes an address, what is known of it, and its mapping.
+type Put<'a> = dyn FnMut(u64, &Place<'_>, Option<Vma>) -> io::Result<()> + 'a;
 
 /// Answers the question; the exit status is 1 if an address has no name.
 pub fn run(args: &SymbolizeArgs, printer: Printer) -> Result<u8> {
@@ -44,10 +49,10 @@ pub fn run(args: &SymbolizeArgs, printer: Printer) -> Result<u8> {
             &addrs,
             Want { lines: !args.names, inlined: args.inlines },
             &mut |addr, place, vma| {
-                let text = Text { args, place, addr };
+                let text = Text { args, place, addr, vma };
                 named &= text.function().is_some();
                 if args.format.json {
-                    document.push(text.json(vma));
+                    document.push(text.json());
                     Ok(())
                 } else {
                     text.write(&mut all)
@@ -68,14 +73,18 @@ fn open(args: &SymbolizeArgs, printer: Printer) -> Result<Source> {
     if let Some(path) = &args.file {
         return Ok(Source::File(Box::new(open_file(path, !args.names, printer)?)));
     }
-    if let Some(path) = &args.snapshot {
-        let what = || format!("cannot read `{}`", path.display());
-        let bytes = skep_proc::file::read(path, MAX_SNAPSHOT).context(what())?;
-        let snapshot = Snapshot::from_bytes(&bytes).context(what())?;
-        return Ok(Source::Process(
-            Box::new(AddressSpace::of_modules(module::saved(&snapshot))),
-            None,
-        ));
+    let saved = match (&args.snapshot, &args.core) {
+        (Some(path), _) => Some(
+            skep_proc::file::read(path, MAX_SNAPSHOT)
+                .context(cannot_read(path))
+                .and_then(|bytes| Snapshot::from_bytes(&bytes).context(cannot_read(path)))?,
+        ),
+        (_, Some(path)) => Some(open_core(path).context(cannot_read(path))?),
+        _ => None,
+    };
+    if let Some(saved) = saved {
+        let space = AddressSpace::of_modules(module::saved(&saved));
+        return Ok(Source::Process(Box::new(space), Box::new(saved)));
     }
     let pid = args.pid.unwrap_or_default();
     let gone = |error| match error {
@@ -85,14 +94,17 @@ fn open(args: &SymbolizeArgs, printer: Printer) -> Result<Source> {
     let live = Live::of(pid).map_err(gone)?;
     let space = AddressSpace::of_modules(module::of(pid).map_err(gone)?);
     let space = space.with_outside(OutsideNames::of_process(pid));
-    Ok(Source::Process(Box::new(space), Some(Box::new(live))))
+    Ok(Source::Process(Box::new(space), Box::new(live)))
+}
+
+fn cannot_read(path: &Path) -> String {
+    format!("cannot read `{}`", path.display())
 }
 
 /// Opens a file to find symbols in; says so if its debug information is damaged.
 fn open_file(path: &Path, lines: bool, printer: Printer) -> Result<SymbolFile> {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let what = || format!("cannot read `{}`", path.display());
-    let mut file = SymbolFile::open(&absolute).context(what())?;
+    let mut file = SymbolFile::open(&absolute).context(cannot_read(path))?;
     if let Some(e) = if lines { file.lines_error() } else { None } {
         printer.warning(&format!("{}: no lines: {e}", path.display()));
     }
@@ -100,31 +112,24 @@ fn open_file(path: &Path, lines: bool, printer: Printer) -> Result<SymbolFile> {
 }
 
 impl Source {
-    /// Calls `put` with each address, what is known of it, and its mapping as JSON.
-    fn each(
-        &mut self,
-        addrs: &[u64],
-        want: Want,
-        put: &mut dyn FnMut(u64, &Place<'_>, Json) -> io::Result<()>,
-    ) -> Result {
-        let (space, live) = match self {
+    /// Calls `put` with each address, what is known of it, and its mapping.
+    fn each(&mut self, addrs: &[u64], want: Want, put: &mut Put<'_>) -> Result {
+        let (space, maps) = match self {
             Self::File(file) => {
                 let answers = file.find(addrs, want);
                 for addr in addrs {
                     let answer = answers.get(*addr).map(Ok);
                     let place = Place { path: None, vaddr: *addr, answer, outside: None };
-                    put(*addr, &place, Json::Null)?;
+                    put(*addr, &place, None)?;
                 }
                 return Ok(());
             }
-            Self::Process(space, live) => (space, live),
+            Self::Process(space, maps) => (space, maps),
         };
         let answers = space.find(addrs, want);
         for addr in addrs {
-            let vma = live
-                .as_ref()
-                .and_then(|l| l.query(*addr, &Filter::default(), VmaWant::ALL).ok().flatten());
-            put(*addr, &answers.get(*addr), vma.as_ref().map_or(Json::Null, vma_json))?;
+            let vma = maps.query(*addr, &Filter::default(), VmaWant::ALL).ok().flatten();
+            put(*addr, &answers.get(*addr), vma)?;
         }
         Ok(())
     }
@@ -135,6 +140,7 @@ struct Text<'a> {
     args: &'a SymbolizeArgs,
     place: &'a Place<'a>,
     addr: u64,
+    vma: Option<Vma>,
 }
 
 impl<'a> Text<'a> {
@@ -169,7 +175,7 @@ impl<'a> Text<'a> {
         frame.file.map(String::from_utf8_lossy)
     }
 
-    fn json(&self, vma: Json) -> Json {
+    fn json(&self) -> Json {
         let frames = self.frames();
         let (outer, inlined) = frames.split_last().map_or((None, &[][..]), |(o, i)| (Some(o), i));
         let line = |frame: &SourceFrame<'_>| Some(frame.line).filter(|line| *line > 0);
@@ -189,7 +195,7 @@ impl<'a> Text<'a> {
         });
         json!({
             "address": format!("{:#x}", self.addr),
-            "vma": vma,
+            "vma": self.vma.as_ref().map(vma_json),
             "module": self.place.path.map(|p| p.to_string_lossy()),
             "vaddr": format!("{:#x}", self.place.vaddr),
             "symbol": symbol,
@@ -198,7 +204,14 @@ impl<'a> Text<'a> {
     }
 
     fn error(&self) -> Option<String> {
-        self.place.answer.and_then(std::result::Result::err).map(ToString::to_string)
+        if let Some(Err(error)) = self.place.answer {
+            return Some(error.to_string());
+        }
+        // Saved mappings have no headers to go by: without its file a module is not known at all.
+        let vma = self.vma.as_ref().filter(|v| v.perms.contains(Perms::EXEC))?;
+        let name =
+            vma.name.as_ref().filter(|n| n.starts_with(b"/") && self.place.path.is_none())?;
+        Some(format!("`{}` is not the file that was mapped", String::from_utf8_lossy(name)))
     }
 
     fn write(&self, out: &mut dyn Write) -> io::Result<()> {
