@@ -8,6 +8,7 @@ use super::compressed;
 use super::dwarf::Debug;
 use super::image::Image;
 use super::names;
+use super::pclntab;
 use crate::elf::{BuildId, Elf, ElfError};
 
 /// Largest size of the symbols in `.gnu_debugdata`.
@@ -94,11 +95,18 @@ impl SymbolFile {
     /// Debug information that is damaged answers what it can.
     pub fn find(&mut self, addrs: &[u64], want: Want) -> Answers {
         let mut answers = Answers::new(addrs.to_vec());
-        names::find(self.symbols(), &mut answers);
+        let symbols = self.symbols();
+        names::find(symbols, &mut answers);
+        let stripped = !has_table(symbols);
+        let mut lines = want.lines;
         if want.lines
             && let Ok(Some(debug)) = self.debug()
         {
             debug.find(&mut answers, want.inlined);
+            lines = false;
+        }
+        if stripped || lines {
+            pclntab::find(&self.main, &mut answers, stripped, lines);
         }
         answers
     }
@@ -111,10 +119,6 @@ impl SymbolFile {
 
     /// The file with the best symbol table.
     fn symbols(&mut self) -> &Image {
-        fn has_table(image: &Image) -> bool {
-            let mut sections = image.elf.sections().iter();
-            sections.any(|s| s.kind == SHT_SYMTAB && s.size >= 24)
-        }
         if has_table(&self.main) {
             return &self.main;
         }
@@ -169,4 +173,8 @@ impl SymbolFile {
         let bytes = compressed::unxz(self.main.raw(section), MAX_DEBUGDATA)?;
         Image::new(Elf::from_bytes(bytes).ok()?).ok()
     }
+}
+
+fn has_table(image: &Image) -> bool {
+    image.elf.sections().iter().any(|s| s.kind == SHT_SYMTAB && s.size >= 24)
 }

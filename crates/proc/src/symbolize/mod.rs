@@ -23,6 +23,8 @@ mod names;
 #[cfg(feature = "symbolize")]
 mod outside;
 #[cfg(feature = "symbolize")]
+mod pclntab;
+#[cfg(feature = "symbolize")]
 mod space;
 
 #[cfg(feature = "symbolize")]

@@ -1,0 +1,333 @@
+//! Functions and lines of Go programs, from the table that Go's runtime keeps for its own stack
+//! traces (`.gopclntab`). `strip` leaves it, so it is the source when there is nothing better.
+//!
+//! The format has no description but its readers, `debug/gosym` and `runtime/symtab.go` of Go; those
+//! of Go 1.16, 1.18 and 1.20 are read, of 64-bit little-endian machines. The line of an address is
+//! that of the innermost inlined function, and the name that of the function it was inlined into:
+//! the names between are not in this table.
+
+use super::answers::{Answers, FrameRecord, SymbolRecord};
+use super::image::Image;
+use crate::elf::{string_at, u32_at, u64_at};
+
+const GO_1_16: u32 = 0xffff_fffa;
+const GO_1_18: u32 = 0xffff_fff0;
+/// Names of functions are written differently, the table is the same.
+const GO_1_20: u32 = 0xffff_fff1;
+/// Longer names are cut.
+const LONGEST: usize = 4 << 10;
+/// Where `runtime.moduledata` has the first and last address of functions, and that of the text.
+const MODULE_MIN_PC: usize = 160;
+const MODULE_MAX_PC: usize = 168;
+const MODULE_TEXT: usize = 176;
+
+/// A table and its parts.
+#[derive(Clone, Copy, Debug)]
+struct Table<'a> {
+    /// Entries are pairs of an address and the place of its function, each so many bytes.
+    field: usize,
+    count: usize,
+    quantum: u64,
+    /// What addresses are relative to; 0 before Go 1.18, and where the table does not say it.
+    text: u64,
+    names: &'a [u8],
+    units: &'a [u8],
+    files: &'a [u8],
+    values: &'a [u8],
+    functions: &'a [u8],
+}
+
+/// A function of the table.
+#[derive(Clone, Copy, Debug)]
+struct Function<'a> {
+    start: u64,
+    end: u64,
+    /// Its record behind the address.
+    fields: &'a [u8],
+}
+
+/// Fills in what is not known of addresses in functions of Go: names if `names`, and lines if
+/// `lines`.
+pub(super) fn find(image: &Image, answers: &mut Answers, names: bool, lines: bool) {
+    let sections = [".gopclntab", ".data.rel.ro.gopclntab"];
+    let Some(section) = sections.iter().find_map(|name| image.elf.section(name)) else { return };
+    let Some(mut table) = Table::parse(image.raw(section)) else { return };
+    if table.field == 4 && !table.place(image, section.vaddr) {
+        return;
+    }
+    table.answer(answers, names, lines);
+}
+
+impl<'a> Table<'a> {
+    fn parse(data: &'a [u8]) -> Option<Self> {
+        let magic = u32_at(data, 0);
+        let (words, field) = match magic {
+            GO_1_16 => (24, 8),
+            GO_1_18 | GO_1_20 => (32, 4),
+            _ => return None,
+        };
+        let &[0, 0, quantum @ (1 | 2 | 4), 8] = data.get(4..8)? else { return None };
+        let part = |word: usize| {
+            let at = usize::try_from(u64_at(data, words + word * 8)).ok()?;
+            data.get(at..)
+        };
+        let count = usize::try_from(u64_at(data, 8)).ok()?;
+        let functions = part(4)?;
+        // The last entry is only the end of the function before.
+        let entries = count.checked_mul(2)?.checked_add(1)?.checked_mul(field)?;
+        (count > 0 && entries <= functions.len()).then_some(())?;
+        Some(Self {
+            field,
+            count,
+            quantum: quantum.into(),
+            text: if field == 4 { u64_at(data, 24) } else { 0 },
+            names: part(0)?,
+            units: part(1)?,
+            files: part(2)?,
+            values: part(3)?,
+            functions,
+        })
+    }
+
+    fn word(&self, number: usize) -> u64 {
+        let at = number.saturating_mul(self.field);
+        if self.field == 4 { u32_at(self.functions, at).into() } else { u64_at(self.functions, at) }
+    }
+
+    /// The address of the function with a number; that of the last is the end.
+    fn start(&self, number: usize) -> u64 {
+        self.text.wrapping_add(self.word(number.saturating_mul(2)))
+    }
+
+    /// Finds what addresses are relative to where the table does not say it, as since Go 1.26 and
+    /// in position-independent programs; tells whether it is known.
+    fn place(&mut self, image: &Image, vaddr: u64) -> bool {
+        if self.text != 0 {
+            return true;
+        }
+        let (first, last) = (self.start(0), self.start(self.count));
+        // The runtime's own description, which other linkers' programs have too.
+        for name in [".go.module", ".noptrdata", ".data"] {
+            let Some(section) = image.elf.section(name) else { continue };
+            let data = image.raw(section);
+            for at in (0..data.len()).step_by(8).filter(|at| u64_at(data, *at) == vaddr) {
+                let text = u64_at(data, at + MODULE_TEXT);
+                if text != 0
+                    && u64_at(data, at + MODULE_MIN_PC) == text.wrapping_add(first)
+                    && u64_at(data, at + MODULE_MAX_PC) == text.wrapping_add(last)
+                {
+                    self.text = text;
+                    return true;
+                }
+            }
+        }
+        // Go's own linker puts nothing before. Then the program starts with one of the functions.
+        let Some((text, entry)) = image.elf.section(".text").zip(image.elf.entry()) else {
+            return false;
+        };
+        self.text = text.vaddr;
+        self.function(entry).is_some_and(|f| f.start == entry)
+    }
+
+    /// The function that an address is in.
+    fn function(&self, addr: u64) -> Option<Function<'a>> {
+        let (mut low, mut high) = (0, self.count);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.start(middle) <= addr { low = middle + 1 } else { high = middle }
+        }
+        let number = low.checked_sub(1)?;
+        let (start, end) = (self.start(number), self.start(number + 1));
+        let at = usize::try_from(self.word(number * 2 + 1)).ok()?;
+        let fields = self.functions.get(at.checked_add(self.field)?..)?;
+        (start <= addr && addr < end).then_some(Function { start, end, fields })
+    }
+
+    fn string(table: &'a [u8], at: u32) -> &'a [u8] {
+        let rest = table.get(at as usize..).unwrap_or_default();
+        string_at(rest.get(..LONGEST).unwrap_or(rest), 0)
+    }
+
+    fn file(&self, function: &Function<'_>, number: u32) -> &'a [u8] {
+        let at = u32_at(function.fields, 28).checked_add(number);
+        let at = at.and_then(|at| self.units.get((at as usize).checked_mul(4)?..));
+        let name = at.and_then(|at| at.first_chunk()).map_or(u32::MAX, |b| u32::from_le_bytes(*b));
+        Self::string(self.files, name)
+    }
+
+    fn answer(&self, answers: &mut Answers, names: bool, lines: bool) {
+        if lines && answers.spans.is_empty() {
+            answers.spans = vec![(0, 0); answers.addrs.len()];
+        }
+        let mut at = 0;
+        while let Some(&addr) = answers.addrs.get(at) {
+            let Some(function) = self.function(addr) else {
+                at += 1;
+                continue;
+            };
+            let rest = answers.addrs.get(at..).unwrap_or_default();
+            let until = at + rest.partition_point(|a| *a < function.end).max(1);
+            let name = Self::string(self.names, u32_at(function.fields, 0));
+            let name = answers.strings.add(name);
+            if names && name != 0 {
+                let (start, size) = (function.start, function.end - function.start);
+                answers.symbols.push(SymbolRecord { start, size, name, first: name, file: 0 });
+                let symbol = u32::try_from(answers.symbols.len() - 1).unwrap_or(0);
+                answers.nearest.get_mut(at..until).unwrap_or_default().fill(symbol);
+            }
+            if lines {
+                self.lines(&function, name, at..until, answers);
+            }
+            at = until;
+        }
+    }
+
+    /// Adds the lines of addresses in one function.
+    fn lines(
+        &self,
+        function: &Function<'_>,
+        name: u32,
+        range: std::ops::Range<usize>,
+        answers: &mut Answers,
+    ) {
+        let values = |field| Values::new(self, u32_at(function.fields, field), function);
+        let (mut files, mut lines) = (values(16), values(20));
+        for at in range {
+            let Some(&addr) = answers.addrs.get(at) else { return };
+            let (Some(file), Some(line)) = (files.at(addr), lines.at(addr)) else { continue };
+            let file = answers.strings.add(self.file(function, file));
+            if file == 0 {
+                continue;
+            }
+            let record = FrameRecord { name, file, line, linkage: true, ..FrameRecord::default() };
+            answers.frames.push(record);
+            let number = u32::try_from(answers.frames.len() - 1).unwrap_or(0);
+            if let Some(span) = answers.spans.get_mut(at) {
+                *span = (number, 1);
+            }
+        }
+    }
+}
+
+/// A value for each address of a function, as differences: of the value, then of the address up to
+/// which it holds.
+struct Values<'a> {
+    rest: &'a [u8],
+    quantum: u64,
+    value: u32,
+    /// Where `value` ends.
+    end: u64,
+    /// Entries that may follow: each is of one instruction at least.
+    steps: u64,
+    first: bool,
+}
+
+impl<'a> Values<'a> {
+    fn new(table: &Table<'a>, at: u32, function: &Function<'_>) -> Self {
+        // Offset 0 stands for none.
+        let rest = table.values.get(at as usize..).filter(|_| at != 0).unwrap_or_default();
+        let steps = function.end.saturating_sub(function.start);
+        Self { rest, quantum: table.quantum, value: !0, end: function.start, steps, first: true }
+    }
+
+    /// The value of an address; they are asked for in order.
+    fn at(&mut self, addr: u64) -> Option<u32> {
+        while self.end <= addr {
+            self.steps = self.steps.checked_sub(1)?;
+            let difference = self.varint()?;
+            if difference == 0 && !std::mem::take(&mut self.first) {
+                self.steps = 0;
+                return None;
+            }
+            self.first = false;
+            let sign = (difference & 1).wrapping_neg();
+            self.value = self.value.wrapping_add(difference >> 1 ^ sign);
+            let length = u64::from(self.varint()?) * self.quantum;
+            self.end = self.end.saturating_add(length);
+        }
+        i32::try_from(self.value).is_ok().then_some(self.value)
+    }
+
+    fn varint(&mut self) -> Option<u32> {
+        let mut value = 0;
+        for shift in (0..32).step_by(7) {
+            let (&byte, rest) = self.rest.split_first()?;
+            self.rest = rest;
+            value |= u32::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Some(value);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: u64 = 0x40_1000;
+
+    /// A table of two functions of 32 and 16 bytes, `main.f` and `main.g`, in `a.go` and `b.go`, in
+    /// the layout of a version.
+    fn table(magic: u32) -> Vec<u8> {
+        let old = magic == GO_1_16;
+        let names = b"\0main.f\0main.g\0".to_vec();
+        let units: Vec<u8> = [0u32, 5].iter().flat_map(|n| n.to_le_bytes()).collect();
+        let files = b"a.go\0b.go\0".to_vec();
+        // At 1 file 0, at 4 file 1; at 7 line 10 of 8 bytes, 12 of 24; at 12 line 3 of 16.
+        let values = vec![0, 2, 32, 0, 4, 16, 0, 22, 8, 4, 24, 0, 8, 16, 0];
+        let field = if old { 8 } else { 4 };
+        let word = |n: u64| n.to_le_bytes().get(..field).unwrap().to_vec();
+        let base = if old { TEXT } else { 0 };
+        let record = |entry: u64, fields: [u32; 8]| {
+            let fields = fields.into_iter().flat_map(u32::to_le_bytes);
+            word(base + entry).into_iter().chain(fields).collect::<Vec<u8>>()
+        };
+        let first = record(0, [1, 0, 0, 0, 1, 7, 0, 0]);
+        let second = record(32, [8, 0, 0, 0, 4, 12, 0, 0]);
+        let start = field * 5;
+        let entries = [0, start as u64, 32, (start + first.len()) as u64, 48];
+        let entries = entries.iter().enumerate();
+        let functions: Vec<u8> = entries
+            .flat_map(|(i, n)| word(if i % 2 == 0 { base + n } else { *n }))
+            .chain(first)
+            .chain(second)
+            .collect();
+        let mut out = magic.to_le_bytes().to_vec();
+        out.extend([0, 0, 1, 8]);
+        let parts = [names, units, files, values, functions];
+        let mut head: Vec<u64> = vec![2, 2];
+        head.extend((!old).then_some(TEXT));
+        let mut at = (8 + 8 * (head.len() + parts.len())) as u64;
+        for part in &parts {
+            head.push(at);
+            at += part.len() as u64;
+        }
+        out.extend(head.iter().flat_map(|n| n.to_le_bytes()));
+        out.extend(parts.concat());
+        out
+    }
+
+    #[test]
+    fn each_version_is_read() {
+        for magic in [GO_1_16, GO_1_18, GO_1_20] {
+            let bytes = table(magic);
+            let addrs = vec![TEXT - 1, TEXT, TEXT + 7, TEXT + 8, TEXT + 31, TEXT + 32, TEXT + 48];
+            let mut answers = Answers::new(addrs.clone());
+            Table::parse(&bytes).unwrap().answer(&mut answers, true, true);
+            let found = addrs.iter().map(|addr| {
+                let answer = answers.get(*addr).unwrap();
+                let frame = answer.frames().next()?;
+                let symbol = answer.symbol()?;
+                assert_eq!(frame.name, Some(symbol.name));
+                Some((symbol.name, symbol.start - TEXT, symbol.size, frame.file?, frame.line))
+            });
+            let f = |line| Some((&b"main.f"[..], 0, 32, &b"a.go"[..], line));
+            let g = Some((&b"main.g"[..], 32, 16, &b"b.go"[..], 3));
+            let want = [None, f(10), f(10), f(12), f(12), g, None];
+            assert_eq!(found.collect::<Vec<_>>(), want, "{magic:#x}");
+        }
+        assert!(Table::parse(&table(0xffff_fffb)).is_none(), "of Go 1.2 to 1.15");
+    }
+}
