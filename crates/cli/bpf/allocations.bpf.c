@@ -4,7 +4,8 @@
  *
  * A key is the stack as text, outermost caller first: `000000401196;000000401171;00000040114b`, a return address each. So what stands
  * together was called by the same functions, and `--prefix` sums up a caller. The stack is found along frame pointers, in what is built with
- * -fno-omit-frame-pointer; of deeper ones the innermost callers are there. `addr2line` names the addresses of programs built with -no-pie.
+ * -fno-omit-frame-pointer; of deeper ones the innermost callers are there. `skep run --folded FILE` and `--flame FILE` write the
+ * names of the functions.
  */
 #include "skep.bpf.h"
 #include "skep_maps.bpf.h"
