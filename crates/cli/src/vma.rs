@@ -4,13 +4,13 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 
 use serde_json::{Value as Json, json};
-use skep_proc::demangle::demangle;
 use skep_proc::maps::{Filter, Normalizer, Perms, Place, Snapshot, Vma, Want};
-use skep_proc::symbolize::Symbolizer;
+use skep_proc::symbolize::Want as Details;
 
 use crate::args::{VmaCommand, address as parse_address};
 use crate::failure::{Context, FAILED, Failure, Result};
 use crate::printer::{Output, Printer};
+use crate::symbolize::Text;
 use crate::value::hex;
 use crate::vma_target::{Target, failure};
 
@@ -136,8 +136,10 @@ fn normalize(
 struct Answer {
     address: u64,
     vma: Option<Vma>,
-    /// The function and the distance from its start.
-    function: Option<(String, u64)>,
+    /// The function and the distance from its start, if that is known.
+    function: Option<(String, Option<u64>)>,
+    /// The same with its source line.
+    symbol: Json,
 }
 
 fn query(
@@ -151,17 +153,12 @@ fn query(
     if next {
         filter = filter.or_next();
     }
-    let mut names = None;
     let mut answers = Vec::new();
     for &address in addresses {
         let vma = target.source().query(address, &filter, Want::ALL).map_err(failure)?;
-        let mut function = None;
-        if vma.as_ref().is_some_and(|v| v.perms.contains(Perms::EXEC) && v.contains(address)) {
-            let names = names.get_or_insert_with(|| target.symbolizer());
-            function = names.as_mut().and_then(|names| function_at(names, address));
-        }
-        answers.push(Answer { address, vma, function });
+        answers.push(Answer { address, vma, function: None, symbol: Json::Null });
     }
+    name_functions(target, &mut answers, as_json);
     if as_json {
         printer.json(Output::Stdout, &answers.iter().map(answer_json).collect::<Json>())?;
     } else {
@@ -171,11 +168,20 @@ fn query(
     Ok(if answers.iter().all(|a| a.vma.is_some()) { 0 } else { FAILED })
 }
 
-/// Names the function at an address: the one place that asks for symbols.
-fn function_at(names: &mut Symbolizer, address: u64) -> Option<(String, u64)> {
-    let frame = names.resolve(address);
-    let name = String::from_utf8_lossy(frame.function?.name).into_owned();
-    Some((demangle(&name).into_owned(), frame.offset))
+/// Names the functions, those of a file at once: the one place that asks for symbols.
+fn name_functions(target: &Target, answers: &mut [Answer], lines: bool) {
+    let in_code = |a: &&mut Answer| {
+        a.vma.as_ref().is_some_and(|v| v.perms.contains(Perms::EXEC) && v.contains(a.address))
+    };
+    let addrs: Vec<u64> = answers.iter_mut().filter(in_code).map(|a| a.address).collect();
+    let Some(mut space) = (!addrs.is_empty()).then(|| target.space()).flatten() else { return };
+    let found = space.find(&addrs, Details { lines, inlined: lines });
+    for answer in answers.iter_mut().filter(in_code) {
+        let place = found.get(answer.address);
+        let text = Text { mangled: false, place: &place, addr: answer.address, vma: None };
+        answer.function = text.function().map(|(name, offset)| (name.into_owned(), offset));
+        answer.symbol = text.symbol_json();
+    }
 }
 
 fn name(vma: &Vma) -> Option<String> {
@@ -207,9 +213,7 @@ fn answer_json(answer: &Answer) -> Json {
         "address": format!("{:#x}", answer.address),
         "vma": answer.vma.as_ref().map(vma_json),
         "file_offset": file_offset(answer),
-        "symbol": answer.function.as_ref().map(|(name, offset)| {
-            json!({"name": name, "offset": offset, "file": null, "line": null, "inlined": []})
-        }),
+        "symbol": answer.symbol,
     })
 }
 
@@ -237,7 +241,8 @@ fn answer_lines(out: &mut dyn Write, answer: &Answer) -> io::Result<()> {
         write!(out, " not mapped; next:")?;
     }
     if let Some((name, offset)) = &answer.function {
-        write!(out, " {name}+{offset:#x}")?;
+        write!(out, " {name}")?;
+        offset.map_or(Ok(()), |offset| write!(out, "+{offset:#x}"))?;
     }
     if let Some(offset) = file_offset(answer) {
         write!(out, " file+{offset:#x}")?;
@@ -262,7 +267,8 @@ mod tests {
         let here = an_address_of_our_own_is_found_with_its_function as *const () as u64;
         let live = Live::own().unwrap();
         let vma = live.query(here, &Filter::default(), Want::ALL).unwrap();
-        let answer = Answer { address: here + 1, vma, function: Some(("f".to_owned(), 1)) };
+        let function = Some(("f".to_owned(), Some(1)));
+        let answer = Answer { address: here + 1, vma, function, symbol: Json::Null };
         let json = answer_json(&answer);
         assert_eq!(json["vma"]["name"].as_str(), exe.to_str());
         assert_eq!(json["vma"]["perms"], "r-xp");

@@ -2,7 +2,7 @@
 
 use skep_proc::maps::{self, MapSource, MapsError, PerfData, Process, Saved, Snapshot};
 use skep_proc::module;
-use skep_proc::symbolize::Symbolizer;
+use skep_proc::symbolize::{AddressSpace, OutsideNames};
 
 use crate::args::TargetArgs;
 use crate::failure::{Context, Failure, Result};
@@ -40,12 +40,15 @@ impl Target {
         }
     }
 
-    /// What names the functions there; of saved mappings by the files that are found under their
-    /// names here.
-    pub fn symbolizer(&self) -> Option<Symbolizer> {
+    /// The files whose symbols name the functions there; of saved mappings those that are found
+    /// under their names here.
+    pub fn space(&self) -> Option<AddressSpace> {
         match self {
-            Self::Process(process) => Symbolizer::of(process.pid()).ok(),
-            Self::Saved(snapshot) => Some(Symbolizer::new(module::saved(snapshot))),
+            Self::Process(process) => {
+                let space = AddressSpace::of_modules(module::of(process.pid()).ok()?);
+                Some(space.with_outside(OutsideNames::of_process(process.pid())))
+            }
+            Self::Saved(snapshot) => Some(AddressSpace::of_modules(module::saved(snapshot))),
         }
     }
 }

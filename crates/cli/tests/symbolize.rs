@@ -166,6 +166,8 @@ fn split_units_are_read_from_their_files() {
 #[test]
 fn a_process_is_asked_for_its_own_addresses() {
     let (skep, dir) = (Skep::new(), TempDir::new());
+    // The first use of the command builds it, which must not be in the time of the process.
+    skep.run(["--version"]);
     let file = program(&dir, &["-O2", "-g"]);
     let source = std::fs::read_to_string(data("inlined.c")).unwrap();
     // The first instruction is of the brace, or of the call that is inlined behind it.
@@ -195,6 +197,21 @@ fn a_process_is_asked_for_its_own_addresses() {
         said[1],
         serde_json::json!({"address": "0x10", "vma": null, "module": null, "vaddr": "0x10", "symbol": null, "error": null})
     );
+    // `skep vma query` knows as much of each instruction.
+    let start = u64::from_str_radix(address.trim_start_matches("0x"), 16).expect("hex");
+    let addrs: Vec<String> = (start..start + 16).map(|a| format!("{a:#x}")).collect();
+    let addrs: Vec<&str> = addrs.iter().map(String::as_str).collect();
+    let asked = json(&ask(&addrs).stdout);
+    let args = ["vma", "query", "--json", &pid];
+    let queried = skep.run(args.iter().chain(&addrs));
+    assert_eq!(queried.shell_status(), 0, "{}", queried.transcript());
+    let queried = json(&queried.stdout);
+    let symbols = |all: &Json| -> Vec<Json> {
+        all.as_array().expect("an array").iter().map(|a| a["symbol"].clone()).collect()
+    };
+    assert_eq!(symbols(&queried), symbols(&asked));
+    assert!(is_there(&queried[0]), "{}", queried[0]);
+    assert!(symbols(&queried).iter().any(|s| s["inlined"][0]["name"] == "leaf"), "{queried}");
 
     // The program's file is gone; `/proc/PID/exe` still has it.
     std::fs::remove_file(&file).unwrap();

@@ -49,7 +49,7 @@ pub fn run(args: &SymbolizeArgs, printer: Printer) -> Result<u8> {
             &addrs,
             Want { lines: !args.names, inlined: args.inlines },
             &mut |addr, place, vma| {
-                let text = Text { args, place, addr, vma };
+                let text = Text { mangled: args.mangled, place, addr, vma };
                 named &= text.function().is_some();
                 if args.format.json {
                     document.push(text.json());
@@ -136,11 +136,15 @@ impl Source {
 }
 
 /// An address and what is said of it.
-struct Text<'a> {
-    args: &'a SymbolizeArgs,
-    place: &'a Place<'a>,
-    addr: u64,
-    vma: Option<Vma>,
+pub struct Text<'a> {
+    /// Names are not demangled.
+    pub mangled: bool,
+    /// What was found.
+    pub place: &'a Place<'a>,
+    /// The address.
+    pub addr: u64,
+    /// Its mapping.
+    pub vma: Option<Vma>,
 }
 
 impl<'a> Text<'a> {
@@ -150,13 +154,13 @@ impl<'a> Text<'a> {
 
     fn name(&self, name: &'a [u8]) -> Cow<'a, str> {
         match String::from_utf8_lossy(name) {
-            Cow::Borrowed(name) if !self.args.mangled => demangle(name),
+            Cow::Borrowed(name) if !self.mangled => demangle(name),
             name => name,
         }
     }
 
     /// The function, and the distance from its start; without a symbol that is not known.
-    fn function(&self) -> Option<(Cow<'a, str>, Option<u64>)> {
+    pub fn function(&self) -> Option<(Cow<'a, str>, Option<u64>)> {
         if let Some((name, start)) = self.place.outside {
             return Some((self.name(name), Some(self.addr - start)));
         }
@@ -175,7 +179,8 @@ impl<'a> Text<'a> {
         frame.file.map(String::from_utf8_lossy)
     }
 
-    fn json(&self) -> Json {
+    /// The function, its source line and what was inlined there; `null` if it has no name.
+    pub fn symbol_json(&self) -> Json {
         let frames = self.frames();
         let (outer, inlined) = frames.split_last().map_or((None, &[][..]), |(o, i)| (Some(o), i));
         let line = |frame: &SourceFrame<'_>| Some(frame.line).filter(|line| *line > 0);
@@ -183,7 +188,7 @@ impl<'a> Text<'a> {
             .iter()
             .map(|f| json!({"name": f.name.map(|n| self.name(n)), "file": self.file(f), "line": line(f), "column": f.column}))
             .collect();
-        let symbol = self.function().map(|(name, offset)| {
+        self.function().map_or(Json::Null, |(name, offset)| {
             json!({
                 "name": name,
                 "offset": offset,
@@ -192,13 +197,16 @@ impl<'a> Text<'a> {
                 "column": outer.map(|f| f.column),
                 "inlined": inlined,
             })
-        });
+        })
+    }
+
+    fn json(&self) -> Json {
         json!({
             "address": format!("{:#x}", self.addr),
             "vma": self.vma.as_ref().map(vma_json),
             "module": self.place.path.map(|p| p.to_string_lossy()),
             "vaddr": format!("{:#x}", self.place.vaddr),
-            "symbol": symbol,
+            "symbol": self.symbol_json(),
             "error": self.error(),
         })
     }
