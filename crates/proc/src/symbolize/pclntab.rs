@@ -14,6 +14,9 @@ const GO_1_16: u32 = 0xffff_fffa;
 const GO_1_18: u32 = 0xffff_fff0;
 /// Names of functions are written differently, the table is the same.
 const GO_1_20: u32 = 0xffff_fff1;
+/// How many entries of line tables are read, on average, for each address. A table whose functions
+/// all overlap and have each other's lines is lying.
+const STEPS: u64 = 4096;
 /// Longer names are cut.
 const LONGEST: usize = 4 << 10;
 /// Where `runtime.moduledata` has the first and last address of functions, and that of the text.
@@ -159,6 +162,7 @@ impl<'a> Table<'a> {
         if lines && answers.spans.is_empty() {
             answers.spans = vec![(0, 0); answers.addrs.len()];
         }
+        let mut steps = (answers.addrs.len() as u64).saturating_mul(STEPS).saturating_add(1 << 26);
         let mut at = 0;
         while let Some(&addr) = answers.addrs.get(at) {
             let Some(function) = self.function(addr) else {
@@ -176,24 +180,26 @@ impl<'a> Table<'a> {
                 answers.nearest.get_mut(at..until).unwrap_or_default().fill(symbol);
             }
             if lines {
-                self.lines(&function, name, at..until, answers);
+                steps = self.lines(&function, name, at..until, steps, answers);
             }
             at = until;
         }
     }
 
-    /// Adds the lines of addresses in one function.
+    /// Adds the lines of addresses in one function; returns how many steps are left.
     fn lines(
         &self,
         function: &Function<'_>,
         name: u32,
         range: std::ops::Range<usize>,
+        steps: u64,
         answers: &mut Answers,
-    ) {
-        let values = |field| Values::new(self, u32_at(function.fields, field), function);
+    ) -> u64 {
+        let limit = function.end.saturating_sub(function.start).min(steps / 2);
+        let values = |field| Values::new(self, u32_at(function.fields, field), function, limit);
         let (mut files, mut lines) = (values(16), values(20));
         for at in range {
-            let Some(&addr) = answers.addrs.get(at) else { return };
+            let Some(&addr) = answers.addrs.get(at) else { break };
             let (Some(file), Some(line)) = (files.at(addr), lines.at(addr)) else { continue };
             let file = answers.strings.add(self.file(function, file));
             if file == 0 {
@@ -206,6 +212,7 @@ impl<'a> Table<'a> {
                 *span = (number, 1);
             }
         }
+        steps - (limit - files.steps) - (limit - lines.steps)
     }
 }
 
@@ -223,10 +230,9 @@ struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    fn new(table: &Table<'a>, at: u32, function: &Function<'_>) -> Self {
+    fn new(table: &Table<'a>, at: u32, function: &Function<'_>, steps: u64) -> Self {
         // Offset 0 stands for none.
         let rest = table.values.get(at as usize..).filter(|_| at != 0).unwrap_or_default();
-        let steps = function.end.saturating_sub(function.start);
         Self { rest, quantum: table.quantum, value: !0, end: function.start, steps, first: true }
     }
 
@@ -235,8 +241,8 @@ impl<'a> Values<'a> {
         while self.end <= addr {
             self.steps = self.steps.checked_sub(1)?;
             let difference = self.varint()?;
-            if difference == 0 && !std::mem::take(&mut self.first) {
-                self.steps = 0;
+            if difference == 0 && !self.first {
+                self.rest = &[];
                 return None;
             }
             self.first = false;
@@ -307,6 +313,23 @@ mod tests {
         out.extend(head.iter().flat_map(|n| n.to_le_bytes()));
         out.extend(parts.concat());
         out
+    }
+
+    /// A function without an end, with line tables whose entries are of no instruction: functions
+    /// that overlap could each have it.
+    #[test]
+    fn no_more_of_a_table_is_read_than_is_left() {
+        let fields: Vec<u8> =
+            [0, 0, 0, 0, 2, 2, 0, 0].iter().flat_map(|n: &u32| n.to_le_bytes()).collect();
+        let values = [2, 0].repeat(1 << 20);
+        let bytes = table(GO_1_20);
+        let table = Table { values: &values, ..Table::parse(&bytes).unwrap() };
+        let function = Function { start: 0, end: u64::MAX, fields: &fields };
+        let mut answers = Answers::new(vec![TEXT]);
+        answers.spans = vec![(0, 0)];
+        assert_eq!(table.lines(&function, 0, 0..1, 1000, &mut answers), 0);
+        assert_eq!(table.lines(&function, 0, 0..1, 0, &mut answers), 0);
+        assert!(answers.frames.is_empty());
     }
 
     #[test]
