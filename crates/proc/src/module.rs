@@ -70,6 +70,11 @@ enum Origin {
 }
 
 impl Origin {
+    /// Tells whether an inode is not known: core files say none.
+    fn lacks_inode(self, inode: u64) -> bool {
+        cfg!(feature = "users") && inode == 0 && matches!(self, Self::Saved)
+    }
+
     fn dir(self) -> Option<String> {
         match self {
             // `thread-self`: the main thread may have exited while others go on, which leaves
@@ -174,7 +179,7 @@ impl Module {
         let same_dev = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev))
             == (self.dev.major, self.dev.minor);
         let same_inode = stat.st_ino == self.inode;
-        if !same_inode && self.build_id.is_none() && self.inode != 0 {
+        if !same_inode && self.build_id.is_none() && !self.origin.lacks_inode(self.inode) {
             return Err(ElfError::Replaced);
         }
         let elf = match Elf::from_file(fd) {
@@ -251,9 +256,8 @@ struct Lister {
 
 impl Lister {
     fn modules(&self, vmas: &[Vma]) -> Vec<Module> {
-        // A core file says no inodes.
         let is_file = |v: &Vma| {
-            let file = v.inode != 0 || v.file && matches!(self.origin, Origin::Saved);
+            let file = v.inode != 0 || v.file && self.origin.lacks_inode(0);
             v.name.as_deref().is_some_and(|n| n.starts_with(b"/") && file || n == b"[vdso]")
         };
         let mut groups: Vec<Vec<&Vma>> = Vec::new();
@@ -345,11 +349,11 @@ impl Lister {
             let same_inode = file::stat(&fd).ok()?.st_ino == inode;
             let elf = Elf::from_file(fd).ok()?;
             let id = vmas.iter().find_map(|v| v.build_id.as_deref());
-            let have = elf.build_id();
-            let same = match (id, &have) {
-                (Some(id), have) => have.as_ref().is_some_and(|have| have.0 == id),
-                (None, have) => same_inode || inode == 0 && have.is_none(),
-            };
+            let unknown = || self.origin.lacks_inode(inode) && elf.build_id().is_none();
+            let same = id.map_or_else(
+                || same_inode || unknown(),
+                |id| elf.build_id().is_some_and(|have| have.0 == id),
+            );
             same.then(|| elf.segments().to_vec())
         })
     }
