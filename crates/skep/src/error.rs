@@ -160,6 +160,30 @@ pub enum Error {
         /// The agent's library.
         path: PathBuf,
     },
+    /// No map has this name, and none is pinned under it.
+    #[error("there is no map `{name}`")]
+    NoMap {
+        /// The name.
+        name: String,
+    },
+    /// A name does not say which map.
+    #[error("several maps are named `{name}`: {ids:?}; use the id")]
+    SeveralMaps {
+        /// The name.
+        name: String,
+        /// The maps' ids.
+        ids: Vec<u32>,
+    },
+    /// A pin cannot be created, removed, or have this name.
+    #[error("cannot {what} the pin `{name}`: {source}")]
+    Pin {
+        /// `create`, `remove` or `name`.
+        what: &'static str,
+        /// Its name.
+        name: String,
+        /// Why.
+        source: std::io::Error,
+    },
     /// An operation on a map failed.
     #[error("map `{map}`: {source}")]
     Map {

@@ -61,6 +61,7 @@ pub mod chain;
 mod command;
 mod convert;
 mod error;
+mod find;
 mod functions;
 pub mod kconfig;
 pub mod link;
@@ -76,7 +77,7 @@ mod targets;
 pub mod test_run;
 mod typed;
 
-pub use chain::{Chain, ChainRunner};
+pub use chain::{Chain, ChainError, ChainRunner};
 pub use error::{Error, Result};
 pub use functions::{Detached, FunctionLink, Functions, LinkedFunction};
 pub use loaded::{Object, Program};
@@ -88,7 +89,7 @@ pub use skep_maps as maps;
 pub use skep_net::port;
 pub use skep_object as object;
 pub use skep_runtime::memory;
-pub use skep_store::{Dir, DirError, RecordError, dir, prog};
+pub use skep_store::{Dir, DirError, Error as StoreError, RecordError, dir, prog};
 pub use skep_verifier as verifier;
 pub use typed::{
     Array, Entries, Entry, HashMap, LpmTrie, OrderedEntries, PerCpuArray, PerCpuHashMap, Plain,
