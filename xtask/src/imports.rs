@@ -58,6 +58,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     ("skep-cli", &["skep", "skep-kernel", "skep-proc"]),
+    ("skep-capi", &["skep", "skep-proc"]),
     ("skep-preload", &["skep-runtime"]),
     ("skep-testkit", &["skep-kernel"]),
     ("xtask", &["skep-kernel", "skep-testkit"]),

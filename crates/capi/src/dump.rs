@@ -1,0 +1,153 @@
+//! Maps, many elements at a time: dumps and batches.
+
+use std::ffi::{c_int, c_void};
+
+use skep::Map;
+use skep::maps::dump::batch::{self, BatchError};
+use skep::maps::dump::command;
+use skep::maps::{MapError, Take};
+
+use crate::call::{Answer, Failure, call};
+use crate::errno;
+use crate::handle::{self, Handle};
+use crate::map::failed;
+use crate::memory;
+
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn skep_map_dump(
+    map: Handle,
+    cursor: *mut c_void,
+    cursor_size: usize,
+    buffer: *mut c_void,
+    size: usize,
+    flags: u64,
+) -> c_int {
+    // SAFETY: the buffers have these sizes: the caller's promise.
+    call(|| unsafe {
+        let map = handle::get::<Map>(map)?;
+        memory::check_apart((cursor, cursor_size), (buffer, size))?;
+        memory::check(cursor, 1, "cursor")?;
+        let cursor = memory::output(cursor, cursor_size, "cursor")?;
+        let out = memory::output(buffer, size, "buffer")?;
+        if flags & (command::F_CURSOR | command::F_RESTART) != 0 {
+            return Err(Failure::new(errno::EINVAL, "a dump goes by its cursor only"));
+        }
+        let mut used = u32::try_from(size).unwrap_or(u32::MAX);
+        match command::dump(&map, Some(cursor), out, &mut used, flags | command::F_CURSOR) {
+            Ok(()) => Ok(c_int::try_from(used).unwrap_or(c_int::MAX)),
+            Err(MapError::NoElement) => Ok(0),
+            Err(e) => Err(failed(&map)(e)),
+        }
+    })
+}
+
+/// Writes how many elements a batch did, also when it stopped, and answers 0 or why.
+///
+/// # Safety
+/// `count` is null or a number of the caller's.
+unsafe fn finish(map: &Map, count: *mut u32, done: Result<usize, BatchError>) -> Answer {
+    let (n, answer) = match done {
+        Ok(n) => (n, Ok(0)),
+        Err(e) => (e.count, Err(failed(map)(e.error))),
+    };
+    // SAFETY: the caller's promise.
+    unsafe { memory::set(count, u32::try_from(n).unwrap_or(u32::MAX), "count") }?;
+    answer
+}
+
+/// Tells how many bytes a column has, of cells of a size.
+fn column(count: u32, size: usize) -> Answer<usize> {
+    let bytes = (count as usize).checked_mul(size);
+    bytes.ok_or_else(|| Failure::new(errno::EINVAL, "the count is too large"))
+}
+
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn skep_map_update_batch(
+    map: Handle,
+    keys: *const c_void,
+    values: *const c_void,
+    count: *mut u32,
+    flags: u64,
+) -> c_int {
+    // SAFETY: the columns have room for `count` elements: the caller's promise.
+    call(|| unsafe {
+        let map = handle::get::<Map>(map)?;
+        let n = memory::number(count, "count")?;
+        let keys = memory::input(keys, column(n, map.key_shape().cell_size())?, "keys")?;
+        let values = memory::input(values, column(n, map.user_value_size())?, "values")?;
+        finish(&map, count, batch::update_batch(&map, keys, values, n as usize, flags))
+    })
+}
+
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn skep_map_delete_batch(
+    map: Handle,
+    keys: *const c_void,
+    count: *mut u32,
+) -> c_int {
+    // SAFETY: the column has room for `count` keys: the caller's promise.
+    call(|| unsafe {
+        let map = handle::get::<Map>(map)?;
+        let n = memory::number(count, "count")?;
+        let keys = memory::input(keys, column(n, map.key_shape().cell_size())?, "keys")?;
+        finish(&map, count, batch::delete_batch(&map, keys, n as usize, 0))
+    })
+}
+
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn skep_map_lookup_batch(
+    map: Handle,
+    cursor: *mut c_void,
+    cursor_size: usize,
+    keys: *mut c_void,
+    values: *mut c_void,
+    count: *mut u32,
+    flags: u64,
+) -> c_int {
+    const KNOWN: u64 = command::F_DELETE | command::F_EXACT | command::F_LOCK;
+    // SAFETY: cursor and columns have these sizes: the caller's promise.
+    call(|| unsafe {
+        let map = handle::get::<Map>(map)?;
+        let n = memory::number(count, "count")?;
+        let (key_bytes, value_bytes) =
+            (column(n, map.key_shape().cell_size())?, column(n, map.user_value_size())?);
+        memory::check_apart((cursor, cursor_size), (keys, key_bytes))?;
+        memory::check_apart((cursor, cursor_size), (values, value_bytes))?;
+        memory::check_apart((keys, key_bytes), (values, value_bytes))?;
+        memory::check(cursor, 1, "cursor")?;
+        let cursor = memory::output(cursor, cursor_size, "cursor")?;
+        let keys = memory::output(keys, key_bytes, "keys")?;
+        let values = memory::output(values, value_bytes, "values")?;
+        let take = match flags & (command::F_DELETE | command::F_EXACT) {
+            0 => None,
+            command::F_DELETE => Some(Take::Fast),
+            command::F_EXACT => return Err(failed(&map)(MapError::Flags { flags })),
+            _ => Some(Take::Exact),
+        };
+        if flags & !KNOWN != 0 {
+            return Err(failed(&map)(MapError::Flags { flags }));
+        }
+        // A byte before the cursor of the kernel's kind says whether the walk has begun.
+        let Some((begun, place)) =
+            cursor.split_first_mut().filter(|(_, rest)| rest.len() >= batch::cursor_len(&map))
+        else {
+            let text = format!("the cursor needs {} bytes", batch::cursor_len(&map) + 1);
+            return Err(Failure::new(errno::EINVAL, text));
+        };
+        let from = (*begun != 0).then(|| place.to_vec());
+        let lock = flags & command::F_LOCK;
+        let columns = (&mut *keys, &mut *values);
+        let done =
+            batch::lookup_batch(&map, from.as_deref(), place, columns, n as usize, lock, take);
+        *begun = 1;
+        finish(&map, count, done)
+    })
+}

@@ -1,0 +1,161 @@
+//! Test runs, of programs and of chains.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::{Mutex, PoisonError};
+
+use skep::test_run::{Engine, Errno, Input, Runner};
+use skep::{Chain, ChainRunner, Error, Session};
+
+use crate::call::{Answer, Failure, call};
+use crate::errno;
+use crate::handle::{self, Handle, Kind, Table};
+use crate::memory::{self, Plain};
+use crate::object::OwnedProgram;
+
+/// What is ready to run.
+enum Ready {
+    Program(Box<Runner>),
+    Chain(Box<ChainRunner>),
+}
+
+/// A program or chain that is ready to run, by one call at a time.
+pub struct TestRunner(Mutex<Ready>);
+
+static RUNNERS: Table<TestRunner> = Table::new("runner");
+
+impl Kind for TestRunner {
+    fn table() -> &'static Table<Self> {
+        &RUNNERS
+    }
+}
+
+/// `struct skep_test_run`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+#[expect(missing_docs, reason = "the header documents them")]
+pub struct TestRun {
+    pub data_in: *const c_void,
+    pub data_out: *mut c_void,
+    pub ctx_in: *const c_void,
+    pub ctx_out: *mut c_void,
+    pub data_size_in: u32,
+    pub data_size_out: u32,
+    pub ctx_size_in: u32,
+    pub ctx_size_out: u32,
+    pub repeat: u32,
+    pub retval: u32,
+    pub duration_ns: u64,
+}
+
+// SAFETY: four pointers, six words, and a double word at a multiple of eight.
+unsafe impl Plain for TestRun {
+    const LEAST: usize = 64;
+    const NAME: &'static str = "struct skep_test_run";
+}
+
+/// Copies out as much as there is room for; answers the whole size, and whether all of it fit.
+///
+/// # Safety
+/// `out` is null or has `room` bytes.
+unsafe fn copy_out(bytes: Option<&[u8]>, out: *mut c_void, room: u32) -> Answer<(u32, bool)> {
+    let bytes = bytes.unwrap_or_default();
+    let size = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+    if out.is_null() {
+        return Ok((size, true));
+    }
+    // SAFETY: the caller's promise.
+    let out = unsafe { memory::output(out, room as usize, "output") }?;
+    let n = out.len().min(bytes.len());
+    out[..n].copy_from_slice(&bytes[..n]);
+    Ok((size, n == bytes.len()))
+}
+
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn skep_program_runner(
+    program: Handle,
+    flags: u32,
+    out: *mut Handle,
+) -> c_int {
+    // SAFETY: `out` is a place for a handle: the caller's promise.
+    call(|| unsafe {
+        let program = handle::get::<OwnedProgram>(program)?;
+        let engine = match flags {
+            0 => Engine::Jit,
+            1 => Engine::Interp,
+            _ => return Err(Failure::new(errno::EINVAL, format!("flags {flags:#x} are unknown"))),
+        };
+        let make = || {
+            Ok(TestRunner(Mutex::new(Ready::Program(Box::new(program.program()?.runner(engine)?)))))
+        };
+        handle::give(out, make)
+    })
+}
+
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn skep_chain_runner(
+    session: Handle,
+    name: *const c_char,
+    out: *mut Handle,
+) -> c_int {
+    // SAFETY: `name` is a text, `out` a place for a handle: the caller's promise.
+    call(|| unsafe {
+        let session = handle::get::<Session>(session)?;
+        let name = memory::text(name, "name of the chain")?;
+        handle::give(out, || {
+            let chain = Chain::open(&session, name).map_err(Error::Chain)?;
+            let runner = chain.runner().map_err(Error::Chain)?;
+            Ok(TestRunner(Mutex::new(Ready::Chain(Box::new(runner)))))
+        })
+    })
+}
+
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn skep_runner_test_run(
+    runner: Handle,
+    run: *mut TestRun,
+    size: usize,
+) -> c_int {
+    // SAFETY: the struct has `size` bytes, and its buffers the sizes in it: the caller's promise. What
+    // goes in is not used any more when the results are copied out.
+    call(|| unsafe {
+        let runner = handle::get::<TestRunner>(runner)?;
+        let mut given = memory::read(run, size)?;
+        let data = memory::input(given.data_in, given.data_size_in as usize, "packet")?;
+        let ctx = memory::input(given.ctx_in, given.ctx_size_in as usize, "context")?;
+        let input = Input {
+            data: (!given.data_in.is_null()).then_some(data),
+            ctx: (!given.ctx_in.is_null()).then_some(ctx),
+            repeat: given.repeat,
+        };
+        let refused = |e: Errno| Failure::new(e.0.abs(), format!("test run: {e}"));
+        let done = match &mut *runner.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            Ready::Program(program) => program.test_run(&input).map_err(refused)?,
+            Ready::Chain(chain) => chain.test_run(&input).map_err(Error::Chain)?,
+        };
+        given.retval = done.retval;
+        given.duration_ns = done.duration_ns;
+        let (data, data_fits) =
+            copy_out(done.data_out.as_deref(), given.data_out, given.data_size_out)?;
+        let (ctx, ctx_fits) = copy_out(done.ctx_out.as_deref(), given.ctx_out, given.ctx_size_out)?;
+        (given.data_size_out, given.ctx_size_out) = (data, ctx);
+        memory::write(run, size, &given)?;
+        if data_fits && ctx_fits {
+            return Ok(0);
+        }
+        let text =
+            format!("the packet has {data} bytes and the context {ctx}: too many for the buffers");
+        Err(Failure::new(errno::ENOSPC, text))
+    })
+}
+
+/// Frees a runner.
+#[unsafe(no_mangle)]
+pub extern "C" fn skep_runner_free(runner: Handle) -> c_int {
+    handle::free::<TestRunner>(runner)
+}

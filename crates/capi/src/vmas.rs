@@ -1,0 +1,79 @@
+//! `PROCMAP_QUERY` without the kernel's.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use skep_proc::maps::{self, Live, MapSource, MapsError, Saved};
+use skep_proc::procmap_query::procmap_query;
+
+use crate::call::{Failure, call};
+use crate::errno;
+use crate::handle::{self, Handle, Kind, Table};
+use crate::memory;
+
+/// Where mappings come from.
+pub struct Source(Box<dyn MapSource + Send + Sync>);
+
+static SOURCES: Table<Source> = Table::new("source of mappings");
+
+impl Kind for Source {
+    fn table() -> &'static Table<Self> {
+        &SOURCES
+    }
+}
+
+fn failed(e: &MapsError) -> Failure {
+    let number = match e {
+        MapsError::Gone | MapsError::Ended { .. } | MapsError::Execed { .. } => 3, // ESRCH
+        MapsError::NoPermission { .. } => errno::EPERM,
+        _ => errno::EIO,
+    };
+    Failure::new(number, e.to_string())
+}
+
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn skep_vmas_open_pid(pid: u32, out: *mut Handle) -> c_int {
+    // SAFETY: `out` is a place for a handle: the caller's promise.
+    call(|| unsafe {
+        handle::give(out, || {
+            let live = if pid == 0 { Live::own() } else { Live::of(pid) };
+            Ok(Source(Box::new(live.map_err(|e| failed(&e))?)))
+        })
+    })
+}
+
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn skep_vmas_open_file(path: *const c_char, out: *mut Handle) -> c_int {
+    // SAFETY: `path` is a text, `out` a place for a handle: the caller's promise.
+    call(|| unsafe {
+        let path = memory::text(path, "path")?;
+        handle::give(out, || match maps::open(path).map_err(|e| failed(&e))? {
+            Saved::One(snapshot) => Ok(Source(Box::new(snapshot))),
+            _ => Err(Failure::new(errno::EINVAL, format!("`{path}` is of many processes"))),
+        })
+    })
+}
+
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn skep_vmas_query(source: Handle, query: *mut c_void) -> c_int {
+    call(|| {
+        let source = handle::get::<Source>(source)?;
+        memory::check(query, 1, "struct procmap_query")?;
+        // SAFETY: the struct has the size it says, and its buffers those in it: the caller's promise.
+        match unsafe { procmap_query(&*source.0, query) } {
+            0 => Ok(0),
+            e => Err(Failure::new(-e, format!("PROCMAP_QUERY failed with error {}", -e))),
+        }
+    })
+}
+
+/// Frees a source of mappings.
+#[unsafe(no_mangle)]
+pub extern "C" fn skep_vmas_free(source: Handle) -> c_int {
+    handle::free::<Source>(source)
+}

@@ -1,0 +1,205 @@
+/* Every function of the header, called with what a hostile or careless caller gives. Compiled as C
+ * and as C++. Prints nothing; returns the line of what went wrong. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "skep.h"
+
+#define IS(call, want)                                                            \
+	do {                                                                      \
+		int is_ = (call), want_ = (want);                                 \
+		if (is_ != want_) {                                               \
+			fprintf(stderr, "line %d: %s: %d, not %d: %s\n", __LINE__, #call, is_, want_, \
+				skep_last_error());                               \
+			return 1;                                                 \
+		}                                                                 \
+	} while (0)
+
+static int visit(void *context, const struct skep_function *f)
+{
+	(void)context;
+	return f->size ? 0 : -EINVAL;
+}
+
+static int record(void *context, const void *bytes, size_t size)
+{
+	(void)context;
+	(void)bytes;
+	(void)size;
+	return 0;
+}
+
+/* Each function with NULL for its handle. */
+static int nulls(void)
+{
+	skep_map *map = NULL;
+	skep_object *object = NULL;
+	skep_program *program = NULL;
+	skep_link *link = NULL;
+	skep_ring *ring = NULL;
+	skep_runner *runner = NULL;
+	skep_vmas *vmas = NULL;
+	skep_loader *loader = NULL;
+	struct skep_map_def def;
+	struct skep_map_info info;
+	struct skep_program_info program_info;
+	struct skep_missed missed;
+	struct skep_test_run run;
+	const void *key;
+	char buffer[64];
+	size_t size = sizeof(buffer);
+	uint32_t count = 1;
+	uint64_t lost;
+
+	memset(&def, 0, sizeof(def));
+	memset(&run, 0, sizeof(run));
+	IS(skep_session_scratch(NULL), -EFAULT);
+	IS(skep_session_open("/dev/null/x", NULL), -EFAULT);
+	IS(skep_session_dir(NULL, buffer, sizeof(buffer)), -EFAULT);
+	IS(skep_map_create(NULL, &def, sizeof(def), &map), -EFAULT);
+	IS(skep_map_open_id(NULL, 1, &map), -EFAULT);
+	IS(skep_map_open_name(NULL, "x", &map), -EFAULT);
+	IS(skep_map_open_path(NULL, "x", &map), -EFAULT);
+	IS(skep_map_pin(NULL, NULL, "x"), -EFAULT);
+	IS(skep_map_unpin(NULL, "x"), -EFAULT);
+	IS(skep_map_info(NULL, &info, sizeof(info)), -EFAULT);
+	IS(skep_map_lookup(NULL, "k", 1, buffer, 8, 0), -EFAULT);
+	IS(skep_map_lookup_and_delete(NULL, "k", 1, buffer, 8, 0), -EFAULT);
+	IS(skep_map_update(NULL, "k", 1, "v", 1, 0), -EFAULT);
+	IS(skep_map_delete(NULL, "k", 1), -EFAULT);
+	IS(skep_map_next_key(NULL, NULL, 0, buffer, &size), -EFAULT);
+	IS(skep_map_dump(NULL, buffer, 32, buffer + 32, 32, 0), -EFAULT);
+	IS(skep_map_lookup_batch(NULL, buffer, 32, buffer, buffer, &count, 0), -EFAULT);
+	IS(skep_map_update_batch(NULL, buffer, buffer, &count, 0), -EFAULT);
+	IS(skep_map_delete_batch(NULL, buffer, &count), -EFAULT);
+	IS(skep_map_cell_key(NULL, buffer, &key, &size), -EFAULT);
+	IS(skep_map_freeze(NULL), -EFAULT);
+	IS(skep_object_open(NULL, "x", &object), -EFAULT);
+	IS(skep_loader_new(NULL, &loader), -EFAULT);
+	IS(skep_loader_global(NULL, "x", "1"), -EFAULT);
+	IS(skep_loader_max_entries(NULL, "x", 1), -EFAULT);
+	IS(skep_loader_autoload(NULL, "x", 1), -EFAULT);
+	IS(skep_loader_program_type(NULL, "x", "xdp"), -EFAULT);
+	IS(skep_loader_core_target(NULL, "x"), -EFAULT);
+	IS(skep_loader_prototypes(NULL, "x"), -EFAULT);
+	IS(skep_loader_load_file(NULL, "x", &object), -EFAULT);
+	IS(skep_loader_load_memory(NULL, "x", 1, &object), -EFAULT);
+	IS(skep_object_program(NULL, "x", &program), -EFAULT);
+	IS(skep_object_program_at(NULL, 0, &program), -EFAULT);
+	IS(skep_object_map(NULL, "x", &map), -EFAULT);
+	IS(skep_object_map_at(NULL, 0, &map), -EFAULT);
+	IS(skep_object_attach(NULL, NULL, 1, NULL, 0, &link), -EFAULT);
+	IS(skep_program_info(NULL, &program_info, sizeof(program_info)), -EFAULT);
+	IS(skep_program_attach(NULL, NULL, 0, &link), -EFAULT);
+	IS(skep_link_functions(NULL, visit, NULL), -EFAULT);
+	IS(skep_link_missed(NULL, &missed, sizeof(missed)), -EFAULT);
+	IS(skep_link_id(NULL), -EFAULT);
+	IS(skep_ring_open(NULL, &ring), -EFAULT);
+	IS(skep_ring_poll(NULL, 0, record, NULL), -EFAULT);
+	IS(skep_ring_next(NULL, 0, buffer, &size), -EFAULT);
+	IS(skep_ring_lost(NULL, &lost), -EFAULT);
+	IS(skep_program_runner(NULL, 0, &runner), -EFAULT);
+	IS(skep_chain_runner(NULL, "x", &runner), -EFAULT);
+	IS(skep_runner_test_run(NULL, &run, sizeof(run)), -EFAULT);
+	IS(skep_vmas_open_pid(0, NULL), -EFAULT);
+	IS(skep_vmas_open_file("/dev/null", &vmas), -EIO);
+	IS(skep_vmas_query(NULL, buffer), -EFAULT);
+	IS(skep_session_free(NULL), 0);
+	IS(skep_map_free(NULL), 0);
+	IS(skep_loader_free(NULL), 0);
+	IS(skep_object_free(NULL), 0);
+	IS(skep_program_free(NULL), 0);
+	IS(skep_link_detach(NULL, 0), 1);
+	IS(skep_ring_free(NULL), 0);
+	IS(skep_runner_free(NULL), 0);
+	IS(skep_vmas_free(NULL), 0);
+	return 0;
+}
+
+/* Sizes and buffers that do not fit, and handles that are no more. */
+static int hostile(skep_session *session)
+{
+	struct { struct skep_map_def def; uint64_t more; } later;
+	struct skep_map_def *def = &later.def;
+	struct { struct skep_map_info info; uint64_t more; } info;
+	skep_map *map = NULL, *gone = NULL;
+	uint32_t key = 1, other = 0;
+	uint64_t value = 7, words[8] = {0};
+	size_t size = sizeof(other);
+
+	memset(&later, 0, sizeof(later));
+	def->type = 1; /* BPF_MAP_TYPE_HASH */
+	def->key_size = 4;
+	def->value_size = 8;
+	def->max_entries = 4;
+	def->name = "numbers";
+	IS(skep_map_create(session, def, 8, &map), -EINVAL);
+	IS(skep_map_create(session, def, 5000, &map), -E2BIG);
+	IS(skep_map_create(session, (struct skep_map_def *)((char *)def + 1), sizeof(*def), &map), -EFAULT);
+	later.more = 1;
+	IS(skep_map_create(session, def, sizeof(later), &map), -E2BIG);
+	later.more = 0;
+	def->type = 9999;
+	IS(skep_map_create(session, def, sizeof(*def), &map), -EINVAL);
+	def->type = 1;
+	IS(skep_map_create(session, def, sizeof(later), &gone), 0);
+	IS(skep_map_free(gone), 0);
+	IS(skep_map_free(gone), -EBADF);
+	IS(skep_map_create(session, def, sizeof(*def), &map), 0);
+	IS(map == gone, 0);
+	IS(skep_map_delete(gone, &key, 4), -EBADF);
+	IS(skep_session_free((skep_session *)map), -EBADF);
+	IS(skep_map_freeze((skep_map *)session), -EBADF);
+	IS(skep_map_freeze((skep_map *)&value), -EBADF);
+
+	IS(skep_map_update(map, &key, 4, &value, 8, 0), 0);
+	IS(skep_map_update(map, &key, 4, &value, 8, 1), -EEXIST);
+	IS(skep_map_update(map, &key, 3, &value, 8, 0), -EINVAL);
+	IS(skep_map_update(map, NULL, 4, &value, 8, 0), -EFAULT);
+	IS(skep_map_lookup(map, &key, 4, &value, 7, 0), -EINVAL);
+	IS(skep_map_lookup(map, &key, SIZE_MAX, &value, 8, 0), -EINVAL);
+	IS(skep_map_lookup(map, &other, 4, &value, 8, 0), -ENOENT);
+	IS(skep_map_lookup(map, words, 4, words, 8, 0), -EINVAL);
+	value = 0;
+	IS(skep_map_lookup(map, &key, 4, &value, 8, 0), 0);
+	IS((int)value, 7);
+	IS(skep_map_next_key(map, NULL, 0, &other, &size), 0);
+	IS((int)other, 1);
+	size = 2;
+	IS(skep_map_next_key(map, NULL, 0, &other, &size), -ENOSPC);
+	IS((int)size, 4);
+	IS(skep_map_next_key(map, &other, 4, &other, &size), -ENOENT);
+	IS(skep_map_dump(map, words, 8, &value, 8, 0), -EINVAL);
+	IS(skep_map_dump(map, NULL, 0, &value, 8, 0), -EFAULT);
+	memset(&info, 1, sizeof(info));
+	IS(skep_map_info(map, &info.info, sizeof(info)), 0);
+	IS((int)info.more, 0);
+	IS((int)info.info.value_size, 8);
+	IS(strcmp(info.info.name, "numbers"), 0);
+	IS(skep_map_free(map), 0);
+	return 0;
+}
+
+int main(void)
+{
+	skep_session *session = NULL;
+	char dir[8];
+	int length;
+
+	IS(skep_version() == 0x000100, 1);
+	IS(strcmp(skep_last_error(), ""), 0);
+	IS(strcmp(skep_last_log(), ""), 0);
+	if (nulls())
+		return 1;
+	IS(skep_session_open("/dev/null/x", &session), -ENOTDIR);
+	IS(session == NULL, 1);
+	IS(skep_session_scratch(&session), 0);
+	length = skep_session_dir(session, dir, sizeof(dir));
+	IS(length > 8 && strlen(dir) == 7 && dir[0] == '/', 1);
+	if (hostile(session))
+		return 1;
+	IS(skep_session_free(session), 0);
+	IS(skep_session_free(session), -EBADF);
+	IS(strstr(skep_last_error(), "freed") != NULL, 1);
+	return 0;
+}

@@ -1,0 +1,219 @@
+//! libskep as C programs see it: the header beside the library, hostile callers, the examples.
+
+use std::collections::BTreeSet;
+use std::mem::offset_of;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use skep_c::attach::{AttachOptions, Function, Missed, Target};
+use skep_c::map::{MapDefinition, MapInfo};
+use skep_c::object::ProgramInfo;
+use skep_c::test_run::TestRun;
+use skep_testkit::TempDir;
+use skep_testkit::run::{Ended, run};
+use skep_testkit::skip::{has_command, skip};
+
+const HERE: &str = env!("CARGO_MANIFEST_DIR");
+const OBJECT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../skep/tests/data/library.bpf.o");
+const LIMIT: Duration = Duration::from_secs(120);
+const STRICT: &[&str] = &["-Wall", "-Wextra", "-Werror", "-pedantic"];
+
+fn here(path: &str) -> PathBuf {
+    Path::new(HERE).join(path)
+}
+
+/// Runs a command that has to succeed, and returns what it printed.
+fn ok(command: &mut Command) -> String {
+    let ended: Ended = run(command, b"", LIMIT);
+    assert!(ended.status.success(), "{command:?}: {}", ended.transcript());
+    String::from_utf8(ended.stdout).unwrap()
+}
+
+/// The archive that cargo made of this crate for this test: the newest.
+fn archive() -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    let files = std::fs::read_dir(program.parent().unwrap()).unwrap().map(|f| f.unwrap());
+    let ours = files.filter(|f| {
+        let name = f.file_name().into_string().unwrap_or_default();
+        name.starts_with("libskep_c") && name.ends_with(".a")
+    });
+    ours.max_by_key(|f| f.metadata().unwrap().modified().unwrap()).expect("an archive").path()
+}
+
+/// Links `libskep.so` as DEVELOPING.md says, once; `None` without a compiler.
+fn library() -> Option<&'static Path> {
+    static LIBRARY: OnceLock<Option<(TempDir, PathBuf)>> = OnceLock::new();
+    let made = LIBRARY.get_or_init(|| {
+        has_command("gcc").then(|| {
+            let temp = TempDir::new();
+            let out = temp.join("libskep.so.0");
+            let script = format!("-Wl,--version-script={}", here("skep.map").display());
+            let mut gcc = Command::new("gcc");
+            gcc.args(["-shared", "-Wl,-soname,libskep.so.0", "-Wl,--gc-sections", "-Wl,-z,defs"]);
+            gcc.arg(script).arg("-Wl,--whole-archive").arg(archive());
+            gcc.args(["-Wl,--no-whole-archive", "-lgcc_s", "-lpthread", "-ldl", "-lm", "-s"]);
+            ok(gcc.arg("-o").arg(&out));
+            std::os::unix::fs::symlink("libskep.so.0", temp.join("libskep.so")).unwrap();
+            (temp, out)
+        })
+    });
+    if made.is_none() {
+        skip("gcc");
+    }
+    made.as_ref().map(|(_, path)| path.as_path())
+}
+
+/// Compiles a C file against the library.
+fn compile(library: &Path, compiler: &[&str], source: &Path, out: &Path) -> Command {
+    let folder = library.parent().unwrap();
+    let mut cc = Command::new(compiler[0]);
+    cc.args(&compiler[1..]).args(["-g", "-O1", "-rdynamic", "-I"]).arg(here("include")).arg(source);
+    // `-x c++` would hold for the library too.
+    cc.args(["-x", "none", "-L"]).arg(folder).arg("-lskep");
+    ok(cc.arg(format!("-Wl,-rpath,{}", folder.display())).arg("-o").arg(out));
+    Command::new(out)
+}
+
+fn example(name: &str) -> Option<String> {
+    let library = library()?;
+    let temp = TempDir::new();
+    let source = here("examples").join(format!("{name}.c"));
+    let gcc = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror"];
+    let mut program = compile(library, &gcc, &source, &temp.join(name));
+    if name != "maps" {
+        program.arg(OBJECT);
+    }
+    Some(ok(&mut program))
+}
+
+#[test]
+fn the_library_exports_what_the_header_declares() {
+    let Some(library) = library() else { return };
+    let header = std::fs::read_to_string(here("include/skep.h")).unwrap();
+    let mut declared = BTreeSet::new();
+    for line in header.lines().filter(|l| l.starts_with(|c: char| c.is_ascii_lowercase())) {
+        if let Some((before, _)) = line.split_once('(') {
+            let name = before.rsplit([' ', '*']).next().unwrap();
+            if name.starts_with("skep_") {
+                declared.insert(name.to_owned());
+            }
+        }
+    }
+    let symbols = ok(Command::new("nm").args(["-D", "--defined-only"]).arg(library));
+    let names = symbols.lines().filter_map(|line| line.split(' ').nth(2));
+    let exported: BTreeSet<String> = names
+        .filter(|name| *name != "SKEP_0.1")
+        .map(|name| {
+            let (name, version) = name.split_once("@@").unwrap_or((name, ""));
+            assert_eq!(version, "SKEP_0.1", "{name}");
+            name.to_owned()
+        })
+        .collect();
+    assert!(declared.len() > 50, "{declared:?}");
+    assert_eq!(exported, declared);
+    // The test of hostile callers has each of them.
+    let used = std::fs::read_to_string(here("tests/c/every_function.c")).unwrap();
+    for name in &declared {
+        assert!(used.contains(&format!("{name}(")), "{name} is in no test");
+    }
+}
+
+#[test]
+fn structs_are_those_of_the_header() {
+    let Some(library) = library() else { return };
+    let mut asserts =
+        String::from("#include \"skep.h\"\n#define IS(a, b) _Static_assert((a) == (b), #a)\n");
+    macro_rules! same {
+        ($($rust:ident $c:literal { $($field:ident $(as $name:literal)?),* })*) => {$(
+            asserts += &format!("IS(sizeof(struct {}), {});\n", $c, size_of::<$rust>());
+            $({
+                let name = [$($name,)? stringify!($field)][0];
+                let at = offset_of!($rust, $field);
+                asserts += &format!("IS(offsetof(struct {}, {name}), {at});\n", $c);
+            })*
+        )*};
+    }
+    same! {
+        MapDefinition "skep_map_def" { map_type as "type", key_size, value_size, max_entries,
+            map_flags, reserved, map_extra, name, inner }
+        MapInfo "skep_map_info" { map_type as "type", id, key_size, value_size, max_entries,
+            map_flags, map_extra, key_cell_size, lookup_size, cursor_size, strict_cursor_size,
+            btf_id, frozen, name }
+        ProgramInfo "skep_program_info" { id, reserved, name, section }
+        Target "skep_target" { pattern, cookie }
+        AttachOptions "skep_attach_opts" { targets, target_count, exclude, cookie }
+        Function "skep_function" { size, name, module, vaddr, skipped }
+        Missed "skep_missed" { inside, stack, thread, slots, pid_namespace }
+        TestRun "skep_test_run" { data_in, data_out, ctx_in, ctx_out, data_size_in, data_size_out,
+            ctx_size_in, ctx_size_out, repeat, retval, duration_ns }
+    }
+    asserts += "int main(void) { return 0; }\n";
+    let temp = TempDir::new();
+    let source = temp.join("structs.c");
+    std::fs::write(&source, asserts).unwrap();
+    compile(library, &["gcc", "-std=c11"], &source, &temp.join("structs"));
+}
+
+#[test]
+fn careless_callers_get_errors_in_c_and_in_cxx() {
+    let Some(library) = library() else { return };
+    let (temp, source) = (TempDir::new(), here("tests/c/every_function.c"));
+    for (n, language) in [&["gcc", "-std=c11", "-x", "c"][..], &["g++", "-std=c++17", "-x", "c++"]]
+        .into_iter()
+        .enumerate()
+    {
+        if !has_command(language[0]) {
+            skip(language[0]);
+            continue;
+        }
+        // Null handles are on purpose; gcc 15 would warn of nothing here.
+        let all = [language, STRICT].concat();
+        let all: Vec<_> = [&all[..1], STRICT, &language[1..]].concat();
+        ok(&mut compile(library, &all, &source, &temp.join(format!("every{n}"))));
+    }
+}
+
+#[test]
+fn a_map_goes_in_by_a_batch_and_out_by_a_dump() {
+    // The sum of the squares below 1000, by the formula.
+    let sum = 999 * 1000 * 1999 / 6;
+    if let Some(printed) = example("maps") {
+        assert_eq!(printed, format!("1000 elements, sum {sum}\n"));
+    }
+}
+
+#[test]
+fn packets_get_verdicts() {
+    if let Some(printed) = example("test_run") {
+        // XDP_PASS is 2, XDP_DROP 1.
+        let want = "verdict 2, 64 bytes, the same: 1\nverdict 1, 64 bytes, the same: 1\n\
+                    dropped a packet that begins with 42\n";
+        assert_eq!(printed, want);
+    }
+}
+
+#[test]
+fn functions_of_the_own_process_run_programs() {
+    if let Some(printed) = example("attach") {
+        let sum: i32 = (0..100).map(|n| n * 3 + 1).sum();
+        let want = format!(
+            "work: attached\n100 records, sum of cookies 700\n100 entries, 100 exits, sum {sum}\n"
+        );
+        assert_eq!(printed, want);
+    }
+}
+
+#[test]
+fn python_uses_it_too() {
+    if !has_command("python3") {
+        return skip("python3");
+    }
+    let Some(library) = library() else { return };
+    let mut python = Command::new("python3");
+    let printed = ok(python.arg(here("examples/maps.py")).arg(library).arg(OBJECT));
+    let (verdicts, missing) = printed.split_at("verdict 2\nverdict 1\n".len());
+    assert_eq!(verdicts, "verdict 2\nverdict 1\n");
+    assert!(missing.starts_with("2 the object has no map `nothing`; it has "), "{missing}");
+}
