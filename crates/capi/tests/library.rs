@@ -217,3 +217,22 @@ fn python_uses_it_too() {
     assert_eq!(verdicts, "verdict 2\nverdict 1\n");
     assert!(missing.starts_with("2 the object has no map `nothing`; it has "), "{missing}");
 }
+
+/// Memory that is not the caller's any more, or nobody's. What the process keeps to its end, such as
+/// the list of mappings, is no leak.
+#[test]
+fn valgrind_finds_nothing() {
+    if !has_command("valgrind") {
+        return skip("valgrind");
+    }
+    let Some(library) = library() else { return };
+    let temp = TempDir::new();
+    for (name, source) in [("every", "tests/c/every_function.c"), ("maps", "examples/maps.c")] {
+        let gcc = ["gcc", "-std=gnu11"];
+        compile(library, &gcc, &here(source), &temp.join(name));
+        let mut valgrind = Command::new("valgrind");
+        valgrind.args(["-q", "--error-exitcode=9", "--leak-check=full"]);
+        valgrind.args(["--show-leak-kinds=definite", "--errors-for-leak-kinds=definite"]);
+        ok(valgrind.arg(temp.join(name)));
+    }
+}
