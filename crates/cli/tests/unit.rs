@@ -149,7 +149,21 @@ fn wrong_files_are_refused() {
         ("", "there is no `[[test]]`"),
         ("[[test]]\nname = 'a'\nobject = 'x'\nprogram = 'p'\n", "expects nothing"),
         ("[[test]]\nname = 'a'\nexpect = { retval = 0 }\n", "`object`"),
-        ("[[test]]\nname = 'a'\nexpected = { retval = 0 }\n", "line 3: unknown field `expected`"),
+        ("object = 'x'\n[[test]\n", "line 2: "),
+        ("object = 1\n", "the file: `object` is 1, not a text"),
+        ("test = 1\n", "`test` is 1, not a list"),
+        ("[[test]]\n", "a test has no `name`"),
+        ("[[test]]\nname = 'a'\nrepeat = -1\n", "test `a`: `repeat` is -1, not a number that fits"),
+        (
+            "[[test]]\nname = 'a'\nbefore.m = [{ key = 1 }]\n",
+            "`before` of test `a`, `m`: an element has no `value`",
+        ),
+        ("[[test]]\nname = 'a'\nexpect.map.m = []\n", "`expect` has an unknown key `map`"),
+        ("[[test]]\nname = 'a'\nexpect.printed = [1]\n", "no text"),
+        (
+            "[[test]]\nname = 'a'\nexpected = { retval = 0 }\n",
+            "test `a` has an unknown key `expected`",
+        ),
         ("[[test]]\nname = 'a'\nrepeat = 2\nrun = [{ expect = { retval = 0 } }]\n", "has runs"),
         (
             "[[test]]\nname = 'a'\nobject = 'x'\nprogram = 'p'\npacket = {}\nexpect.retval = 0\n",

@@ -3,82 +3,68 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
 use serde_json::Value as Json;
 
+use super::table::Table;
 use crate::chain::captured;
 use crate::failure::{Failure, Result};
 use crate::key::read_hex;
 
 /// What a file says.
-#[derive(Deserialize, Debug)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug)]
 pub struct TestFile {
     object: Option<PathBuf>,
     program: Option<String>,
-    #[serde(default)]
     globals: BTreeMap<String, Json>,
-    #[serde(default, rename = "test")]
     pub tests: Vec<Test>,
 }
 
 /// One test: runs of a program on one loaded object.
-#[derive(Deserialize, Debug)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug)]
 pub struct Test {
     pub name: String,
     object: Option<PathBuf>,
     program: Option<String>,
-    #[serde(default)]
     pub globals: BTreeMap<String, Json>,
     /// Elements that are put into maps before.
-    #[serde(default)]
     pub before: BTreeMap<String, Vec<Element>>,
     packet: Option<Bytes>,
     context: Option<Bytes>,
     repeat: Option<u32>,
     expect: Option<Expect>,
     /// Instead of the four above, when there are several.
-    #[serde(default)]
     run: Vec<Run>,
 }
 
 /// One run.
-#[derive(Deserialize, Default, Debug)]
-#[serde(deny_unknown_fields)]
+#[derive(Default, Debug)]
 pub struct Run {
     pub packet: Option<Bytes>,
     pub context: Option<Bytes>,
     pub repeat: Option<u32>,
-    #[serde(default)]
     pub expect: Expect,
 }
 
 /// An element of a map.
-#[derive(Deserialize, Debug)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug)]
 pub struct Element {
-    #[serde(default)]
     pub key: Json,
     pub value: Json,
 }
 
 /// What must come of a run. What is not named may be anything.
-#[derive(Deserialize, Default, Debug)]
-#[serde(deny_unknown_fields)]
+#[derive(Default, Debug)]
 pub struct Expect {
     pub retval: Option<Json>,
     pub errno: Option<Json>,
     pub packet: Option<Bytes>,
     pub context: Option<Bytes>,
-    #[serde(default)]
     pub maps: BTreeMap<String, Json>,
     pub printed: Option<Vec<String>>,
 }
 
 /// Bytes, in one of several forms.
-#[derive(Deserialize, Debug)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug)]
 pub struct Bytes {
     hex: Option<String>,
     zeros: Option<usize>,
@@ -92,6 +78,18 @@ pub struct Bytes {
 const MAX_INPUT: usize = 1 << 20;
 
 impl Bytes {
+    fn of(whole: Json) -> Result<Self, String> {
+        let mut table = Table::of(whole, "bytes")?;
+        let bytes = Self {
+            hex: table.text("hex")?,
+            zeros: table.number("zeros")?,
+            file: table.path("file")?,
+            capture: table.path("capture")?,
+            number: table.number("number")?,
+        };
+        table.end().map(|()| bytes)
+    }
+
     /// Reads them; names of files are relative to `base`.
     pub fn read(&self, base: &Path) -> Result<Vec<u8>> {
         let wrong = |what: String| Failure::environment(what);
@@ -144,13 +142,14 @@ impl TestFile {
         let text = std::fs::read_to_string(path)
             .map_err(|e| Failure::environment(format!("cannot read `{name}`: {e}")))?;
         let help = "docs/unit-tests.md describes these files";
-        let mut all: Self = toml::from_str(&text).map_err(|e| {
+        let whole: Json = toml::from_str(&text).map_err(|e| {
             let before = e.span().and_then(|s| text.get(..s.start)).unwrap_or_default();
             let line = before.matches('\n').count() + 1;
-            Failure::environment(format!("`{name}`, line {line}: {}", e.message().trim_end()))
-                .hint(help)
+            let what = e.message().trim_end();
+            Failure::environment(format!("`{name}`, line {line}: {what}")).hint(help)
         })?;
         let wrong = |what: String| Failure::environment(format!("`{name}`: {what}")).hint(help);
+        let mut all = Self::of(whole).map_err(wrong)?;
         if all.tests.is_empty() {
             return Err(wrong("there is no `[[test]]`".to_owned()));
         }
@@ -185,6 +184,17 @@ impl TestFile {
         Ok(all)
     }
 
+    fn of(whole: Json) -> Result<Self, String> {
+        let mut table = Table::of(whole, "the file")?;
+        let file = Self {
+            object: table.path("object")?,
+            program: table.text("program")?,
+            globals: table.members("globals")?,
+            tests: table.list("test", Test::of)?,
+        };
+        table.end().map(|()| file)
+    }
+
     /// Says what a test is about.
     pub fn subject(&self, test: &Test, base: &Path) -> Result<Subject> {
         let missing = |what: &str| {
@@ -207,13 +217,77 @@ impl TestFile {
 }
 
 impl Test {
+    fn of(whole: Json) -> Result<Self, String> {
+        let mut table = Table::of(whole, "a test")?;
+        let name = table.text("name")?.ok_or("a test has no `name`")?;
+        table.set_name(format!("test `{name}`"));
+        let mut before = BTreeMap::new();
+        for (map, elements) in table.members("before")? {
+            let mut one = Table::single(&map, elements, format!("`before` of test `{name}`"));
+            before.insert(map.clone(), one.list(&map, Element::of)?);
+        }
+        let test = Self {
+            object: table.path("object")?,
+            program: table.text("program")?,
+            globals: table.members("globals")?,
+            before,
+            packet: table.take("packet").map(Bytes::of).transpose()?,
+            context: table.take("context").map(Bytes::of).transpose()?,
+            repeat: table.number("repeat")?,
+            expect: table.take("expect").map(Expect::of).transpose()?,
+            run: table.list("run", Run::of)?,
+            name,
+        };
+        table.end().map(|()| test)
+    }
+
     /// Returns its runs, one at least.
     pub fn runs(&self) -> &[Run] {
         &self.run
     }
 }
 
+impl Run {
+    fn of(whole: Json) -> Result<Self, String> {
+        let mut table = Table::of(whole, "a run")?;
+        let run = Self {
+            packet: table.take("packet").map(Bytes::of).transpose()?,
+            context: table.take("context").map(Bytes::of).transpose()?,
+            repeat: table.number("repeat")?,
+            expect: table.take("expect").map(Expect::of).transpose()?.unwrap_or_default(),
+        };
+        table.end().map(|()| run)
+    }
+}
+
+impl Element {
+    fn of(whole: Json) -> Result<Self, String> {
+        let mut table = Table::of(whole, "an element")?;
+        let key = table.take("key").unwrap_or_default();
+        let value = table.take("value").ok_or("an element has no `value`")?;
+        table.end().map(|()| Self { key, value })
+    }
+}
+
 impl Expect {
+    fn of(whole: Json) -> Result<Self, String> {
+        let mut table = Table::of(whole, "`expect`")?;
+        let text = |line: Json| match line {
+            Json::String(line) => Ok(line),
+            other => Err(format!("`printed` has {other}, which is no text")),
+        };
+        let printed = if table.has("printed") { Some(table.list("printed", text)?) } else { None };
+        let expect = Self {
+            retval: table.take("retval"),
+            errno: table.take("errno"),
+            packet: table.take("packet").map(Bytes::of).transpose()?,
+            context: table.take("context").map(Bytes::of).transpose()?,
+            maps: table.members("maps")?,
+            printed,
+        };
+        table.end().map(|()| expect)
+    }
+
     /// Tells whether anything is expected.
     fn is_some(&self) -> bool {
         self.retval.is_some()

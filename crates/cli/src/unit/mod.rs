@@ -4,6 +4,7 @@ mod case;
 mod compare;
 mod file;
 mod junit;
+mod table;
 
 use std::io::{self, Write};
 
