@@ -47,7 +47,7 @@ mod vma_target;
 use std::process::ExitCode;
 
 use args::{Cli, Command};
-use printer::Printer;
+use printer::{Output, Printer};
 
 fn main() -> ExitCode {
     if calibrate::is_child() {
@@ -66,6 +66,9 @@ fn main() -> ExitCode {
         Command::Addr2line(args) => symbolize::addr2line::run(args, printer),
         Command::Test(args) => unit::run(args, printer),
         Command::Doctor(args) => doctor::run(args.json, printer),
+        Command::Completions { shell } => {
+            printer.data(Output::Stdout, |out| out.write_all(&shell.script())).map(|()| 0)
+        }
     };
     match done {
         Ok(status) => ExitCode::from(status),

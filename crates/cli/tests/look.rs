@@ -4,6 +4,7 @@ mod common;
 
 use common::{Skep, data, json, object, target, text};
 use serde_json::json;
+use skep_testkit::skip;
 
 #[test]
 fn verdicts_are_one_line_each_and_the_status_tells_of_rejections() {
@@ -205,9 +206,47 @@ fn help_names_no_command_that_does_nothing() {
             "addr2line",
             "test",
             "doctor",
+            "completions",
             "help"
         ]
     );
     let help = |args: &[&str]| text(&skep.run(args).stdout);
     assert_eq!(help(&["help", "map", "dump"]), help(&["map", "dump", "--help"]));
+}
+
+#[test]
+fn shells_complete_commands_and_options() {
+    let skep = Skep::new();
+    let script = |shell: &str| {
+        let path = skep.path(&format!("completions.{shell}"));
+        std::fs::write(&path, skep.run(["completions", shell]).stdout).unwrap();
+        path
+    };
+    let bash = "source \"$1\"; complete -p skep > /dev/null || exit 1
+        for words in 'ma' 'map du' 'trace --exa' 'chain attach --ker' 'completions fi'; do
+            COMP_WORDS=(skep $words); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMPREPLY=()
+            _skep skep \"${COMP_WORDS[$COMP_CWORD]}\" \"${COMP_WORDS[$COMP_CWORD - 1]}\"
+            echo \"${COMPREPLY[@]}\"
+        done";
+    let run = |program: &str, args: &[&std::ffi::OsStr]| {
+        std::process::Command::new(program).args(args).output().ok()
+    };
+    let path = script("bash");
+    match run("bash", &["-c".as_ref(), bash.as_ref(), "bash".as_ref(), path.as_os_str()]) {
+        Some(done) => assert_eq!(
+            text(&done.stdout),
+            "map\ndump\n--exact\n--kernel\nfish\n",
+            "{}",
+            text(&done.stderr)
+        ),
+        None => skip("bash"),
+    }
+    for shell in ["zsh", "fish"] {
+        let path = script(shell);
+        assert!(std::fs::read_to_string(&path).unwrap().contains("lookup"), "{shell}");
+        match run(shell, &["-n".as_ref(), path.as_os_str()]) {
+            Some(done) => assert!(done.status.success(), "{shell}: {}", text(&done.stderr)),
+            None => skip(shell),
+        }
+    }
 }

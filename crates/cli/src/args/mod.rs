@@ -1,6 +1,7 @@
 //! The command line: one definition for parsing and help.
 
 mod chain;
+mod completions;
 mod map;
 mod object;
 mod output;
@@ -17,6 +18,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 pub use chain::{
     AttachArgs, BenchArgs, ChainCommand, ChainRunArgs, ExplainArgs, ModeName, PlaceArgs, ReuseArgs,
 };
+pub use completions::Shell;
 pub use map::{
     CopyArgs, CreateArgs, DeleteArgs, DumpArgs, KernelSide, LoadArgs, LookupArgs, MapArgs,
     MapCommand, MapsArgs, RangeArgs, TakeHow,
@@ -88,6 +90,12 @@ pub enum Command {
     Test(TestArgs),
     /// Check what works on this machine
     Doctor(JsonArgs),
+    /// Print what makes a shell complete skep's commands and options
+    #[command(after_help = completions::HELP)]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
 }
 
 impl Cli {
