@@ -16,7 +16,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("skep-isa", &[]),
     ("skep-proc", &[]),
     ("skep-object", &["skep-isa"]),
-    ("skep-maps", &["skep-isa"]),
+    ("skep-maps", &["skep-isa", "skep-sys"]),
     ("skep-vm", &["skep-isa"]),
     ("skep-kernel", &["skep-isa"]),
     ("skep-verifier", &["skep-isa", "skep-object"]),

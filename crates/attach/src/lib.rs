@@ -47,6 +47,7 @@
 
 pub use engine::{AroundForks, Attachment, Detached, Engine};
 pub use hook::{Hook, Missed, Position, RunFn};
+pub use per_thread::by_gs::{reach_words_by_gs, register_thread};
 pub use per_thread::mute::{Muted, mute};
 pub use process::is_own as owns_memory;
 pub use skep_sys::{sandbox, thread};

@@ -14,10 +14,12 @@
 //! Part of the event path (a thread's first event comes here): raw system calls, no vector
 //! registers.
 
+use crate::per_thread::runtime_id;
 use crate::sys;
 use crate::thread_pointer::thread;
 use skep_proc::maps::raw::Scanner;
 use skep_proc::maps::{Filter, Live, MapSource, Want};
+use skep_sys::thread_words;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -44,7 +46,7 @@ pub(crate) fn stack(rsp: u64) -> (u64, u64) {
     if main.0 <= rsp && rsp < main.1 {
         return main;
     }
-    let thread = thread();
+    let thread = if thread_words::by_gs() { runtime_id::thread_pointer() } else { thread() };
     match mapping(thread).and_then(|m| recorded(thread, m)) {
         // A child that another thread has forked is the first thread, too.
         Some(low) if !first || (low <= rsp && rsp < thread) => (low, thread & !15),

@@ -155,13 +155,15 @@ pub enum ShapeKind {
     /// `base + key * stride`, the key a u32.
     Array,
     /// `base + slot * slot_stride + key * stride`, where `slot` is the 64-bit word at
-    /// `fs:[slot_tls]`: the number of the per-CPU slot the running thread owns (always valid
+    /// `fs:[slot_tls]`, or `gs:[slot_tls]`: the number of the per-CPU slot the running thread owns (always valid
     /// while a program runs).
     PercpuArray {
         /// Distance between two slots' values in bytes.
         slot_stride: u64,
         /// Offset of the slot number from the thread pointer.
         slot_tls: i32,
+        /// Whether the word is reached by `gs`.
+        by_gs: bool,
     },
     /// The map's own code tells, and `func(map, key)` is the part of it that does so for keys of
     /// this map's size: it returns the value's address or 0, and keeps vector registers.

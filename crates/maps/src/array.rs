@@ -350,6 +350,7 @@ impl ProgOps for Array {
             Some(_) => ShapeKind::PercpuArray {
                 slot_stride: self.slot_stride,
                 slot_tls: slots::tls_offset(),
+                by_gs: skep_sys::thread_words::by_gs(),
             },
         };
         MapShape { base: self.memory().base(), stride: self.stride, entries: self.entries, kind }

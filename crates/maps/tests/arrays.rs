@@ -131,10 +131,10 @@ fn users_see_as_many_per_cpu_values_as_possible_cpus() {
     let mut want = vec![0; 8 * n];
     want[..8].copy_from_slice(&given[..8]);
     assert_eq!(map.lookup(&key(999)).expect("in range"), want, "the rest became zero");
-    let ShapeKind::PercpuArray { slot_stride, slot_tls } = map.shape().kind else {
+    let ShapeKind::PercpuArray { slot_stride, slot_tls, by_gs } = map.shape().kind else {
         panic!("a per-CPU shape")
     };
-    assert_eq!((slot_stride, slot_tls), (8192, slots::tls_offset()));
+    assert_eq!((slot_stride, slot_tls, by_gs), (8192, slots::tls_offset(), false));
 }
 
 #[test]

@@ -5,12 +5,14 @@
 //! which use `rustix`.
 //!
 //! * [`syscall`]: system calls by number;
-//! * [`sandbox`]: the flag that ends them all, in a program that has entered a sandbox.
+//! * [`sandbox`]: the flag that ends them all, in a program that has entered a sandbox;
+//! * [`thread_words`]: words for each thread in a process whose loader does not know us.
 //!
 //! Internal to skep.
 
 pub mod sandbox;
 pub mod syscall;
+pub mod thread_words;
 
 use std::arch::asm;
 

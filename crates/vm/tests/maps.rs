@@ -106,9 +106,10 @@ fn lookups_find_what_the_call_finds() {
     for stride in [1, 2, 4, 8, 12, 16, 24, 40, 256, 1 << 20] {
         for entries in [1, 2, 7, 1000, u32::MAX >> 1, u32::MAX] {
             let slot_stride = [stride * 16, 0x1_0000_0000][usize::from(entries == 7)];
-            for kind in
-                [ShapeKind::Array, ShapeKind::PercpuArray { slot_stride, slot_tls: slot_tls() }]
-            {
+            for kind in [
+                ShapeKind::Array,
+                ShapeKind::PercpuArray { slot_stride, slot_tls: slot_tls(), by_gs: false },
+            ] {
                 SLOT.set(3);
                 let shape = MapShape { base, stride, entries, kind };
                 let slot = if kind == ShapeKind::Array { 0 } else { 3 * slot_stride };

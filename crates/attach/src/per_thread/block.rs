@@ -8,7 +8,9 @@
 //! Blocks live in memory of their own that is never unmapped, so a detacher may look at the block
 //! of a thread that has died; such blocks are found by their thread id and given to new threads.
 
+use super::runtime_id;
 use crate::{sandbox, sys};
+use skep_sys::{listed_thread_word, thread_words};
 use std::arch::asm;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -43,6 +45,9 @@ pub(crate) struct Block {
     pub(crate) side_frame_chunks: AtomicU64,
     /// Not 0 while a hook does the tracer's own work: nobody counts the calls it makes.
     pub(crate) silent: AtomicU64,
+    /// The block's [`area`](super::area), by its end; 0 where thread words have thread-local
+    /// storage.
+    pub(crate) area: AtomicU64,
     /// The thread, 0: nobody's.
     pub(crate) tid: AtomicU32,
     /// Signals of faults, by bit, that the program has blocked and the engine has not
@@ -73,22 +78,50 @@ pub(crate) static SHARERS: AtomicPtr<Chunk> = AtomicPtr::new(ptr::null_mut());
 /// The thread's block, or null.
 #[inline(always)]
 pub(crate) fn own() -> *mut Block {
+    let block = named();
+    // SAFETY: blocks are never unmapped, and the mode is as it says.
+    if thread_words::by_gs()
+        && !block.is_null()
+        && unsafe { runtime_id::thread_id() != (*block).tid.load(Ordering::Relaxed) }
+    {
+        return ptr::null_mut();
+    }
+    block
+}
+
+/// The block that the thread's words name: its own, or, where a thread inherits its words, another
+/// thread's.
+#[inline(always)]
+fn named() -> *mut Block {
     let block: *mut Block;
-    // SAFETY: reads the thread-local word defined in x64.s by the initial-exec model.
+    // SAFETY: reads the thread's word defined in x64.s by the initial-exec model.
     unsafe {
-        asm!("mov {0}, qword ptr [rip + skep_attach_block@GOTTPOFF]", "mov {0}, qword ptr fs:[{0}]", out(reg) block,
+        asm!("mov {0}, qword ptr [rip + skep_attach_block@GOTTPOFF]",
+                        listed_thread_word!("mov {0}, qword ptr fs:[{0}]"), out(reg) block,
                         options(nostack, readonly, preserves_flags));
     }
     block
+}
+
+/// The offset of the word that names the block.
+#[inline(always)]
+pub(crate) fn word() -> i64 {
+    let offset: i64;
+    // SAFETY: loads the offset the dynamic linker wrote into the global offset table.
+    unsafe {
+        asm!("mov {0}, qword ptr [rip + skep_attach_block@GOTTPOFF]", out(reg) offset,
+                        options(nostack, readonly, preserves_flags));
+    }
+    offset
 }
 
 /// # Safety
 /// The block is the calling thread's.
 #[inline(always)]
 pub(crate) unsafe fn set_own(block: *mut Block) {
-    // SAFETY: writes the thread-local word defined in x64.s.
+    // SAFETY: writes the thread's word defined in x64.s.
     unsafe {
-        asm!("mov {0}, qword ptr [rip + skep_attach_block@GOTTPOFF]", "mov qword ptr fs:[{0}], {1}", out(reg) _,
+        asm!("mov {0}, qword ptr [rip + skep_attach_block@GOTTPOFF]", listed_thread_word!("mov qword ptr fs:[{0}], {1}"), out(reg) _,
                         in(reg) block, options(nostack, preserves_flags));
     }
 }
@@ -118,6 +151,15 @@ pub(crate) fn each(mut f: impl FnMut(&Block, bool)) {
     }
 }
 
+/// Tells whether the calling thread runs on the stack of a block.
+#[inline(always)]
+fn is_on_stack(block: &Block) -> bool {
+    let here: u64;
+    // SAFETY: reads the stack pointer.
+    unsafe { asm!("mov {}, rsp", out(reg) here, options(nomem, nostack, preserves_flags)) };
+    block.has(here)
+}
+
 /// Makes the blocks right in a forked child: the calling thread is the only one, under another id.
 ///
 /// # Safety
@@ -125,7 +167,7 @@ pub(crate) fn each(mut f: impl FnMut(&Block, bool)) {
 #[unsafe(link_section = ".text.skep_event")]
 #[inline(never)]
 pub(crate) unsafe extern "C" fn after_fork() {
-    let me = own();
+    let me = named();
     let mut chunk = CHUNKS.load(Ordering::Acquire);
     let mut sharers = SHARERS.load(Ordering::Acquire);
     while !chunk.is_null() {
@@ -138,6 +180,10 @@ pub(crate) unsafe extern "C" fn after_fork() {
             // SAFETY: `i` is in range.
             let block = unsafe { &*blocks.wrapping_add(i) };
             if ptr::eq(block, me) {
+                // One that the thread inherited says where its maker was.
+                if thread_words::by_gs() && !is_on_stack(block) {
+                    block.inside.store(0, Ordering::Relaxed);
+                }
                 // In a sandbox no other thread asks whose block it is.
                 if sandbox::may_call_system() {
                     block.tid.store(sys::gettid(), Ordering::Release);

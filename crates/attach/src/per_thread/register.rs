@@ -2,9 +2,12 @@
 //!
 //! Part of the event path: raw system calls only, no vector registers.
 
+use super::area;
 use super::block::{BLOCKS, Block, CHUNKS, Chunk, own, set_own};
+use super::runtime_id;
 use crate::stack_bounds;
 use crate::{process, sandbox, sys};
+use skep_sys::thread_words;
 use std::arch::asm;
 use std::mem::size_of;
 use std::ptr;
@@ -25,6 +28,10 @@ pub(crate) extern "C" fn register() -> *mut Block {
         return ptr::null_mut();
     }
     let tid = sys::gettid();
+    // SAFETY: thread words are reached by `gs`.
+    if thread_words::by_gs() && unsafe { runtime_id::thread_id() } != tid {
+        return ptr::null_mut();
+    }
     // A signal may arrive anywhere in here and register the same thread; so a block that already
     // has our id wins, which also finds the block of a dead thread with the same id.
     let mut free: *mut Block = ptr::null_mut();
@@ -100,7 +107,11 @@ unsafe fn adopt(block: *mut Block) -> *mut Block {
         (*block).blocked.store(0, Ordering::Relaxed);
         (*block).tail.store(0, Ordering::Relaxed);
         find_stack(block);
-        set_own(block);
+        if !thread_words::by_gs() {
+            set_own(block);
+        } else if !area::take(block) {
+            return ptr::null_mut();
+        }
     }
     // SAFETY: the calling thread's.
     unsafe { let_faults_through(block) };

@@ -10,7 +10,7 @@ mod memory;
 mod signal;
 mod task;
 
-pub(crate) use call::{EFAULT, ESRCH, SIGALTSTACK, call};
+pub(crate) use call::{ARCH_PRCTL, EFAULT, ESRCH, SIGALTSTACK, call};
 pub(crate) use file::{Fd, close, open_maps, open_stat};
 pub(crate) use memory::{
     PROT_EXEC, PROT_READ, PROT_WRITE, copy_in, copy_out, copy_words, map, map_wiped_on_fork,

@@ -6,7 +6,7 @@
 use crate::frame::{Frame, MAX_SESSIONS};
 use crate::hook_list::{HookList, Item, Meta};
 use crate::per_thread::block::Block;
-use crate::per_thread::enter;
+use crate::per_thread::{enter, runtime_id};
 use crate::side_stack::MAX_TAILS;
 use crate::{sandbox, side_stack};
 use std::mem::{offset_of, size_of};
@@ -75,6 +75,8 @@ std::arch::global_asm!(
     BLOCK_ZONE_LEN = const offset_of!(Block, zone_len),
     BLOCK_LOW = const offset_of!(Block, low),
     BLOCK_TOP = const offset_of!(Block, top),
+    BLOCK_TID = const offset_of!(Block, tid),
+    tid_at = sym runtime_id::TID_AT,
     too_deep = sym enter::too_deep,
     slow_entry = sym enter::slow_entry,
     slow_exit = sym enter::slow_exit,

@@ -82,14 +82,41 @@ skep_attach_block:
     mov r15, [rsp+\f+208]
 .endm
 
+# r12 = the block that this thread's words name. Where there is no thread-local storage for them (per_thread/area.rs), this becomes a
+# jump to \check, a SKEP_CHECK with the same rest of its name, which comes back behind it.
+.macro SKEP_BLOCK check
+skep_attach_at_\check:
+    mov r12, qword ptr [rip + skep_attach_block@GOTTPOFF]
+    mov r12, qword ptr fs:[r12]
+skep_attach_after_\check:
+    .pushsection skep_thread_checks,"aR",@progbits
+    .long skep_attach_at_\check - .
+    .long skep_attach_check_\check - .
+    .popsection
+.endm
+
+# The other half: r12 = this thread's block, 0 when the one that its words name is another thread's. \scratch is free.
+.macro SKEP_CHECK check, scratch
+skep_attach_check_\check:
+    mov r12, qword ptr [rip + skep_attach_block@GOTTPOFF]
+    mov r12, qword ptr gs:[r12]
+    test r12, r12
+    jz skep_attach_after_\check
+    mov r\scratch, [rip + {tid_at}]
+    mov e\scratch, fs:[r\scratch]
+    cmp e\scratch, [r12+{BLOCK_TID}]
+    je skep_attach_after_\check
+    xor r12d, r12d
+    jmp skep_attach_after_\check
+.endm
+
 # The first thing: r12 = this thread's block, rax and r12 saved in the Frame to be, \f bytes below rsp, in the red zone. To \new when
 # there is no block, to \far from where no frame may be made. An address that is not aligned is rotated out of the zone.
-.macro SKEP_ENTER f, new, far
+.macro SKEP_ENTER f, check, new, far
     mov [rsp+184-(\f)], r12
     .cfi_offset r12, 184-(\f)-16
     mov [rsp+144-(\f)], rax
-    mov r12, qword ptr [rip + skep_attach_block@GOTTPOFF]
-    mov r12, qword ptr fs:[r12]
+    SKEP_BLOCK \check
     test r12, r12
     jz \new
     mov rax, rsp
@@ -97,6 +124,29 @@ skep_attach_block:
     ror rax, 4
     cmp rax, [r12+{BLOCK_ZONE_LEN}]
     jae \far
+.endm
+
+# The check of SKEP_ENTER, where the unwinder finds what it finds there.
+.macro SKEP_CHECK_ENTER f, check
+    .cfi_def_cfa rsp, 16
+    .cfi_same_value rbx
+    .cfi_same_value rbp
+    .cfi_offset r12, 184-(\f)-16
+    .cfi_same_value r13
+    .cfi_same_value r14
+    .cfi_same_value r15
+    SKEP_CHECK \check, ax
+.endm
+
+# What the unwinder finds behind SKEP_ENTER and SKEP_SAVE.
+.macro SKEP_SAVED f, cfa
+    .cfi_def_cfa rsp, \cfa
+    .cfi_offset rbx, \f+168-(\cfa)
+    .cfi_offset rbp, \f+176-(\cfa)
+    .cfi_offset r12, \f+184-(\cfa)
+    .cfi_offset r13, \f+192-(\cfa)
+    .cfi_offset r14, \f+200-(\cfa)
+    .cfi_offset r15, \f+208-(\cfa)
 .endm
 
 # Takes back SKEP_ENTER, where that went to \new or \far: rsp is as it was before.
@@ -114,9 +164,8 @@ skep_attach_block:
 .endm
 
 # r12 = this thread's block; to \slow when there is none or the thread is inside a hook or muted.
-.macro SKEP_GUARD slow
-    mov r12, qword ptr [rip + skep_attach_block@GOTTPOFF]
-    mov r12, qword ptr fs:[r12]
+.macro SKEP_GUARD check, slow
+    SKEP_BLOCK \check
     test r12, r12
     jz \slow
     cmp qword ptr [r12], 0
@@ -248,7 +297,11 @@ skep_attach_copy:
     ret
 2:  and rdx, -4096
     mov rax, qword ptr [rip + skep_attach_block@GOTTPOFF]
+771:
     mov rax, qword ptr fs:[rax]
+    .pushsection skep_thread_words,"aR",@progbits
+    .long 771b - .
+    .popsection
     test rax, rax
     jz 4f
     # The thread's own stack is mapped.
@@ -326,7 +379,7 @@ skep_attach_switch:
     .cfi_startproc
     .cfi_def_cfa rsp, 16
     endbr64
-0:  SKEP_ENTER {FRAME}, 11f, 12f
+0:  SKEP_ENTER {FRAME}, \name, 11f, 12f
     sub rsp, {FRAME}
     .cfi_def_cfa_offset {FRAME}+16
     SKEP_SAVE 0, {FRAME}+16
@@ -425,6 +478,7 @@ skep_attach_switch:
     SKEP_CALL_ALIGNED {side_stack_entry}, 144
     SKEP_RESTORE_ALL 16
     ret
+    SKEP_CHECK_ENTER {FRAME}, \name
     .cfi_endproc
     .size \name, . - \name
 .endm
@@ -441,7 +495,7 @@ SKEP_ENTRY skep_attach_entry_site, 1
     .cfi_startproc
     .cfi_def_cfa rsp, 16
     endbr64
-0:  SKEP_ENTER 272, 18f, 19f
+0:  SKEP_ENTER 272, \name, 18f, 19f
     sub rsp, {XFRAME}+8*\n
     .cfi_def_cfa_offset {XFRAME}+8*\n+16
     SKEP_SAVE 8*\n+{X_SIZE}, {XFRAME}+8*\n+16
@@ -533,7 +587,7 @@ SKEP_ENTRY skep_attach_entry_site, 1
     mov [rsp+8*\n+{X_SIZE}+192], r13
     mov [rsp+8*\n+{X_SIZE}+208], r15
     mov rbp, [rsp+8*\n+{XFRAME}]
-    SKEP_GUARD 28f
+    SKEP_GUARD \name\()_return, 28f
 10: mov [r12], rsp
     mov r15, [rbp+{MD_LIST}]
     mov rcx, [rsp+8*\n+{X_SIZE}+32]
@@ -771,6 +825,9 @@ SKEP_ENTRY skep_attach_entry_site, 1
     lea rsp, [rsp+56+8*\n]
     .cfi_def_cfa_offset 8
     ret
+    SKEP_CHECK_ENTER 272, \name
+    SKEP_SAVED 8*\n+{X_SIZE}, {XFRAME}+8*\n+16
+    SKEP_CHECK \name\()_return, cx
     .cfi_endproc
     .size \name, . - \name
 .endm

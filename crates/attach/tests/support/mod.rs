@@ -23,7 +23,10 @@ pub struct Dir(pub PathBuf);
 
 impl Dir {
     pub fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("skep-attach-{name}-{}", std::process::id()));
+        // Tests of several files may be in one program, and have libraries of the same name.
+        static FILE: u8 = 0;
+        let (process, file) = (std::process::id(), &raw const FILE);
+        let path = std::env::temp_dir().join(format!("skep-attach-{name}-{process}-{file:p}"));
         std::fs::create_dir_all(&path).expect("temporary directory");
         Self(path)
     }
@@ -159,7 +162,7 @@ impl Seen {
 
 std::arch::global_asm!(
     // Copies the frame and counts; uses no vector register whatever the build.
-    ".globl skep_test_record",
+    ".weak skep_test_record",
     ".hidden skep_test_record",
     ".type skep_test_record,@function",
     "skep_test_record:",
@@ -181,7 +184,7 @@ std::arch::global_asm!(
     "mov rdi, -1",
     "ret",
     ".size skep_test_record, . - skep_test_record",
-    ".globl skep_test_count",
+    ".weak skep_test_count",
     ".hidden skep_test_count",
     ".type skep_test_count,@function",
     "skep_test_count:",

@@ -16,6 +16,8 @@
 use std::arch::{asm, global_asm};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
 
+use skep_sys::listed_thread_word;
+
 use super::error::ObjectError;
 use super::sys;
 
@@ -60,7 +62,7 @@ pub(crate) fn get(word: Word) -> u64 {
     let v: u64;
     // SAFETY: `fs:[offset + word]` is inside the 48 bytes reserved above for this thread.
     unsafe {
-        asm!("mov {v}, qword ptr [rip + skep_maps_tls@GOTTPOFF]", "mov {v}, qword ptr fs:[{v} + {w}]",
+        asm!("mov {v}, qword ptr [rip + skep_maps_tls@GOTTPOFF]", listed_thread_word!("mov {v}, qword ptr fs:[{v} + {w}]"),
              v = out(reg) v, w = in(reg) word as u64, options(nostack, readonly, preserves_flags));
     }
     v
@@ -76,7 +78,7 @@ pub(crate) fn get(word: Word) -> u64 {
 pub(crate) unsafe fn set(word: Word, value: u64) {
     // SAFETY: inside the words, as in `get`; what they say is the caller's promise.
     unsafe {
-        asm!("mov {t}, qword ptr [rip + skep_maps_tls@GOTTPOFF]", "mov qword ptr fs:[{t} + {w}], {v}",
+        asm!("mov {t}, qword ptr [rip + skep_maps_tls@GOTTPOFF]", listed_thread_word!("mov qword ptr fs:[{t} + {w}], {v}"),
              t = out(reg) _, v = in(reg) value, w = in(reg) word as u64, options(nostack, preserves_flags));
     }
 }
@@ -90,7 +92,7 @@ pub(crate) unsafe fn set(word: Word, value: u64) {
 pub(crate) unsafe fn add_to_state(n: u64) {
     // SAFETY: the caller's duty.
     unsafe {
-        asm!("mov {t}, qword ptr [rip + skep_maps_tls@GOTTPOFF]", "mov {t}, qword ptr fs:[{t} + 32]", "add qword ptr [{t}], {n}",
+        asm!("mov {t}, qword ptr [rip + skep_maps_tls@GOTTPOFF]", listed_thread_word!("mov {t}, qword ptr fs:[{t} + 32]"), "add qword ptr [{t}], {n}",
              t = out(reg) _, n = in(reg) n, options(nostack));
     }
 }
@@ -99,9 +101,9 @@ pub(crate) unsafe fn add_to_state(n: u64) {
 pub(crate) fn address(word: Word) -> u64 {
     let thread: u64;
     // SAFETY: the first word of a thread's block is its address (x86-64 psABI for thread-local
-    // storage).
+    // storage), and so is the word behind an area of thread words.
     unsafe {
-        asm!("mov {t}, qword ptr fs:[0]", t = lateout(reg) thread, options(nostack, readonly, preserves_flags))
+        asm!(listed_thread_word!("mov {t}, qword ptr fs:[0]"), t = lateout(reg) thread, options(nostack, readonly, preserves_flags))
     };
     thread.wrapping_add_signed(offset(word))
 }

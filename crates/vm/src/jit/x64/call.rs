@@ -14,8 +14,8 @@ const VECTORS: u8 = 16;
 /// Loads how far this thread's part of a per-CPU map is from the first one, and returns the
 /// register; changes rax. `None`: the map has no parts.
 fn load_part(e: &mut Enc, kind: ShapeKind) -> Option<u8> {
-    let ShapeKind::PercpuArray { slot_stride, slot_tls } = kind else { return None };
-    e.load_tls(reg::R11, slot_tls);
+    let ShapeKind::PercpuArray { slot_stride, slot_tls, by_gs } = kind else { return None };
+    e.load_tls(reg::R11, slot_tls, by_gs);
     match i32::try_from(slot_stride) {
         Ok(n) => e.imul_imm(true, reg::R11, reg::R11, n),
         Err(_) => {

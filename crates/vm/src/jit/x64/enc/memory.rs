@@ -30,9 +30,9 @@ impl Enc {
         self.mem(Kind::plain(w), 0x0f_38f0, dst, mem, Bytes::NONE);
     }
 
-    /// `mov rax, fs:[disp]`, into any register.
-    pub fn load_tls(&mut self, dst: u8, disp: i32) {
-        self.u8(0x64);
+    /// `mov rax, fs:[disp]` or `mov rax, gs:[disp]`, into any register.
+    pub fn load_tls(&mut self, dst: u8, disp: i32, by_gs: bool) {
+        self.u8(if by_gs { 0x65 } else { 0x64 });
         self.u8(0x48 | (dst >> 3) << 2);
         self.u8(0x8b);
         self.u8((dst & 7) << 3 | 4);

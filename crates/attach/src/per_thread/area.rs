@@ -1,0 +1,100 @@
+//! The words of each thread where there is no thread-local storage for them
+//! ([`skep_sys::thread_words`]): whose area is it that GS points to, and what does a thread get
+//! that has none?
+//!
+//! ```text
+//! area       words at negative offsets from its end, as in thread-local storage
+//! end   ->   the address of this word: what the GS base is
+//! ```
+//!
+//! Each block owns an area, which names the block; a thread has both or none. A new thread inherits
+//! its creator's GS base: it finds a block that is another's, or [`NOBODY`]'s area, which has none.
+//! So whoever takes a block from there compares the block's thread id with the one that the
+//! program's runtime keeps for the running thread beside its thread pointer: glibc, musl and Go all
+//! do, because the kernel writes it there for them or they ask for it at once. Where it lies
+//! ([`runtime_id`](super::runtime_id)) is found by whoever put us in, by looking at several
+//! threads. What shares a thread's storage (`shared_tls`) shares that id too, as it would share
+//! thread-local storage.
+//!
+//! The trampolines' own look at the block is replaced, in this mode, by jumps to code beside it
+//! that compares the ids (`tramp/x64.s`).
+//!
+//! Part of the event path: raw system calls only, no vector registers.
+
+use super::block::{Block, word};
+use crate::sys;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of an area's words.
+const WORDS: u64 = 1024 - 64;
+const SIZE: u64 = 1024;
+/// How many areas there may be. Their memory is taken when they are first used.
+const AREAS: u64 = 1 << 16;
+
+/// An area, as GS has it.
+#[repr(C, align(64))]
+struct Area {
+    words: [AtomicU64; (WORDS / 8) as usize],
+    own_address: AtomicU64,
+}
+
+/// The area of threads that have had no event. Its words stay 0.
+static NOBODY: Area = Area {
+    words: [const { AtomicU64::new(0) }; (WORDS / 8) as usize],
+    own_address: AtomicU64::new(0),
+};
+
+/// Memory for all areas.
+static START: AtomicU64 = AtomicU64::new(0);
+/// How many have been given out.
+static USED: AtomicU64 = AtomicU64::new(0);
+
+/// Gives the calling thread the area of its block, with all words 0. False when there is none left,
+/// or the kernel refuses.
+///
+/// # Safety
+/// Thread words are reached by `gs`, and the block has the calling thread's id.
+#[inline(always)]
+pub(crate) unsafe fn take(block: *mut Block) -> bool {
+    const ARCH_SET_GS: u64 = 0x1001;
+    // SAFETY: blocks are never unmapped, and all fields are atomic.
+    let field = unsafe { &(*block).area };
+    let mut end = field.load(Ordering::Relaxed);
+    if end == 0 {
+        let start = START.load(Ordering::Relaxed);
+        let number = USED.fetch_add(1, Ordering::Relaxed);
+        if number >= AREAS {
+            USED.store(AREAS, Ordering::Relaxed);
+            return false;
+        }
+        end = start.wrapping_add(number.wrapping_mul(SIZE)).wrapping_add(WORDS);
+        field.store(end, Ordering::Relaxed);
+    } else {
+        let mut at = end.wrapping_sub(WORDS);
+        while at < end {
+            // SAFETY: a word of the block's area, which is nobody's before this.
+            unsafe { (*(at as *const AtomicU64)).store(0, Ordering::Relaxed) };
+            at = at.wrapping_add(8);
+        }
+    }
+    let own = end.wrapping_add_signed(word());
+    // SAFETY: words of the block's area; the GS base is then what `switch` was promised.
+    unsafe {
+        (*(end as *const AtomicU64)).store(end, Ordering::Relaxed);
+        (*(own as *const AtomicU64)).store(block as u64, Ordering::Relaxed);
+        sys::call(sys::ARCH_PRCTL, [ARCH_SET_GS, end, 0, 0, 0, 0]) == 0
+    }
+}
+
+/// Gets memory for areas with words down to the offset `lowest`, and returns the GS base for threads
+/// that have had no event, or an error number.
+pub(crate) fn prepare(lowest: i64) -> Result<u64, i64> {
+    const ENOMEM: i64 = 12;
+    if lowest.unsigned_abs() > WORDS {
+        return Err(ENOMEM);
+    }
+    START.store(sys::map(0, AREAS * SIZE, sys::PROT_READ | sys::PROT_WRITE)?, Ordering::Relaxed);
+    let nobody = NOBODY.own_address.as_ptr() as u64;
+    NOBODY.own_address.store(nobody, Ordering::Relaxed);
+    Ok(nobody)
+}
