@@ -160,6 +160,11 @@ pub enum Refusal {
     Other,
     /// It executes 32-bit code.
     Compat,
+    /// A thread uses the GS base for something of its own.
+    UsesGs {
+        /// The thread.
+        tid: u32,
+    },
     /// Another process shares its memory, and would run on.
     SharedMemory {
         /// The other one's id.
@@ -197,6 +202,10 @@ impl fmt::Display for Refusal {
                  use root's account outside of the container",
             ),
             Self::Compat => f.write_str("it executes 32-bit code"),
+            Self::UsesGs { tid } => write!(
+                f,
+                "its thread {tid} uses the GS register for something of its own, as Wine does"
+            ),
             Self::SharedMemory { with } => {
                 write!(f, "process {with} shares its memory, and would run on; try again")
             }

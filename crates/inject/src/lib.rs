@@ -30,6 +30,7 @@ mod stub;
 mod sys;
 mod target;
 mod task;
+mod thread_words;
 
 pub use error::{Error, Refusal, Unfit};
 pub use image::{Image, ImageError};

@@ -20,7 +20,8 @@ use crate::error::Error;
 use crate::image::{Image, ImageError, PAGE};
 use crate::target::Target;
 
-const STACK: u64 = 256 << 10;
+/// As much as other programs give a thread; memory is taken when it is used.
+const STACK: u64 = 2 << 20;
 /// `CLONE_VM`, `FS`, `FILES`, `SIGHAND`, `THREAD`, `SYSVSEM`, `SETTLS`.
 const CLONE_FLAGS: u64 = 0x100 | 0x200 | 0x400 | 0x800 | 0x1_0000 | 0x4_0000 | 0x8_0000;
 
@@ -36,6 +37,12 @@ pub struct Loaded {
 }
 
 impl Loaded {
+    /// A library that somebody has loaded at an address before.
+    #[must_use]
+    pub fn at(start: u64, image: &Image) -> Self {
+        Self { start, len: image.len() + 2 * PAGE + STACK + PAGE, image: image.len() }
+    }
+
     fn code(&self) -> u64 {
         self.start + self.image
     }
@@ -63,9 +70,9 @@ impl Target {
         near: Option<u64>,
         import: impl Fn(&str) -> Option<u64>,
     ) -> Result<Loaded, Error> {
-        let len = image.len() + 2 * PAGE + STACK + PAGE;
+        let len = Loaded::at(0, image).len;
         let start = self.map(near, len, Perms::READ | Perms::WRITE)?;
-        let loaded = Loaded { start, len, image: image.len() };
+        let loaded = Loaded::at(start, image);
         match self.fill(image, &loaded, import) {
             Ok(()) => Ok(loaded),
             Err(error) => {

@@ -68,6 +68,11 @@ impl Status {
         self.field(name)?.split_ascii_whitespace().next()?.parse().ok()
     }
 
+    /// The last of several numbers: of ids, that in the innermost namespace.
+    pub(crate) fn last_number(&self, name: &str) -> Option<u32> {
+        self.field(name)?.split_ascii_whitespace().last()?.parse().ok()
+    }
+
     /// Tells whether a signal waits that has an effect when the thread goes on: it is not blocked,
     /// not ignored, and not one that does nothing unless it has a handler.
     pub(crate) fn has_pending_signal(&self) -> bool {
