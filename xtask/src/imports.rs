@@ -57,9 +57,9 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "skep-runtime",
         ],
     ),
-    ("skep-cli", &["skep", "skep-kernel", "skep-proc"]),
+    ("skep-cli", &["skep", "skep-inject", "skep-kernel", "skep-proc"]),
     ("skep-capi", &["skep", "skep-proc"]),
-    ("skep-preload", &["skep-runtime"]),
+    ("skep-preload", &["skep-sys", "skep-attach", "skep-runtime"]),
     ("skep-testkit", &["skep-kernel"]),
     ("xtask", &["skep-kernel", "skep-testkit"]),
 ];

@@ -1,5 +1,7 @@
-//! Those tests of the engine that depend on threads, stacks and signals once more, where thread words are reached by `gs`, as in a process
-//! whose loader does not know us.
+//! Those tests of the engine that depend on threads, stacks and signals once more, where thread
+//! words are reached by `gs`, as in a process whose loader does not know us.
+
+#![expect(clippy::duplicate_mod, reason = "each of the files is a test of its own, too")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

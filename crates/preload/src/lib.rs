@@ -1,10 +1,12 @@
 //! The library that `skep` puts into a program with `LD_PRELOAD`. Its constructor attaches the
 //! links named in the environment, before any code of the program runs.
 //!
-//! It exports `sigaction`, `signal` and their relatives (`signals.rs`) and nothing else, never ends
-//! the program, and never prints. It has a heap of its own: the program's may be locked by the very
+//! It exports `sigaction`, `signal` and their relatives (`signals.rs`), and what it needs in a process
+//! that runs already (`alone`), where `skep` puts it by other ways. It never ends the program, and
+//! never prints. It has a heap of its own: the program's may be locked by the very
 //! thread the agent runs on, when a hooked function is part of it.
 
+mod alone;
 mod resident;
 mod signals;
 

@@ -22,6 +22,7 @@ use rustix::mm::{
 /// The kernel's smallest page, which x86-64's loaders map by.
 const PAGE: usize = 4096;
 const PT_LOAD: u32 = 1;
+const PT_TLS: u32 = 7;
 const PT_GNU_RELRO: u32 = 0x6474_e552;
 const PF_X: u32 = 1;
 const PF_W: u32 = 2;
@@ -52,7 +53,7 @@ struct ProgramHeader {
     _paddr: u64,
     file_size: u64,
     memory_size: u64,
-    _align: u64,
+    align: u64,
 }
 
 unsafe extern "C" {
@@ -73,23 +74,34 @@ impl Pages {
     }
 }
 
+/// Where this library begins, and its program headers.
+fn headers() -> (usize, &'static [ProgramHeader]) {
+    // SAFETY: whoever has loaded the library has mapped the header as its first bytes, with the
+    // program headers behind it in the same segment, as linkers lay libraries out; both stay.
+    unsafe {
+        let header = &__ehdr_start;
+        let base = ptr::from_ref(header).addr();
+        if usize::from(header.program_header_size) != size_of::<ProgramHeader>() {
+            return (base, &[]);
+        }
+        let first = (base + header.program_headers as usize) as *const ProgramHeader;
+        (base, std::slice::from_raw_parts(first, usize::from(header.program_header_count)))
+    }
+}
+
+/// Bytes of this library's thread-local storage, as they lie below a thread pointer.
+pub fn storage_len() -> u64 {
+    let storage = headers().1.iter().find(|h| h.kind == PT_TLS);
+    storage.map_or(0, |h| h.memory_size.next_multiple_of(h.align.max(1)))
+}
+
 /// Replaces all mappings of this library's file by copies of what is there.
 ///
 /// # Safety
 /// The library is relocated, which a constructor may rely on. No thread writes to its variables
 /// meanwhile, and no signal handler does on this one.
 pub unsafe fn detach_from_file() {
-    // SAFETY: the loader has mapped the header as the first bytes of the library, with the program
-    // headers behind it in the same segment, as linkers lay libraries out; both stay.
-    let (base, headers) = unsafe {
-        let header = &__ehdr_start;
-        let base = ptr::from_ref(header).addr();
-        if usize::from(header.program_header_size) != size_of::<ProgramHeader>() {
-            return;
-        }
-        let first = (base + header.program_headers as usize) as *const ProgramHeader;
-        (base, std::slice::from_raw_parts(first, usize::from(header.program_header_count)))
-    };
+    let (base, headers) = headers();
     // A library is linked for address 0: addresses in it are distances from the header.
     let at = |vaddr: u64| base.wrapping_add(vaddr as usize);
     let read_only = headers.iter().find(|h| h.kind == PT_GNU_RELRO).map(|h| Pages {

@@ -27,6 +27,7 @@ pub mod start;
 pub mod tail;
 
 pub use skep_attach::signals;
+pub use skep_store::live;
 mod vectors;
 
 /// Whether this crate is compiled with so much optimization that its part of the event path uses no

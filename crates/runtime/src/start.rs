@@ -1,16 +1,20 @@
 //! How the agent of a process begins: in the constructor of the preloaded library, before the
 //! program's own code, or when a program attaches to itself.
 
-use std::path::PathBuf;
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use std::time::Duration;
 
+use rustix::event::{EventfdFlags, eventfd};
 use skep_attach::signals;
 use skep_attach::sites::{self, Module};
-use skep_attach::{Engine, Hook, Position};
+use skep_attach::{Bypassed, Engine, Hook, Position};
 use skep_store::Dir;
 use skep_store::dir::{ENV_DIR, ENV_LINKS};
 use skep_store::link::{LinkFile, Untraced};
-use skep_sys::sandbox;
+use skep_sys::{sandbox, syscall, thread_words};
 
 use crate::agent::{self, Agent, AgentError, executable};
 use crate::exec::{self, libc::Libc};
@@ -103,6 +107,95 @@ pub fn attach_own(dir: &Dir, id: u32) -> Result<u32, AgentError> {
     unsafe { Agent::of_process().attach_own(dir, id, watch_own, leave_hooks) }
 }
 
+/// The agent in a process that it was put into while it ran. Its thread is the only one that does
+/// more than what events do.
+#[derive(Debug)]
+pub struct Live {
+    dir: Dir,
+    /// What [`unhook`](Self::unhook) took out.
+    unhooked: Option<agent::Detached>,
+}
+
+const _: () = assert!(skep_store::live::AREA_END == skep_attach::AREA_WORDS);
+
+/// What threads of the program write to when libraries came or went: an eventfd(2), kept for ever.
+static NEWS: AtomicI32 = AtomicI32::new(-1);
+
+impl Live {
+    /// Opens the skep directory.
+    ///
+    /// # Errors
+    /// When it is not there, or the process belongs to another user; in a sandbox.
+    pub fn begin(directory: &Path) -> Result<Self, String> {
+        if let Some(reason) = seccomp::inherited::obstacle() {
+            return Err(format!("this process {reason}"));
+        }
+        let dir = Dir::open(directory).map_err(|e| e.to_string())?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let news = eventfd(0, flags).map_err(|_| "it can open no more files")?;
+        NEWS.store(news.into_raw_fd(), Relaxed);
+        if let Ok(engine) = Engine::get() {
+            // Of one before, whose `skep` was killed.
+            engine.notice_restored();
+        }
+        Ok(Self { dir, unhooked: None })
+    }
+
+    /// The descriptor that can be read from when there is something to [look at](Self::look).
+    #[must_use]
+    pub fn news(&self) -> i32 {
+        NEWS.load(Relaxed)
+    }
+
+    /// Attaches a link; returns how many functions it has.
+    ///
+    /// # Errors
+    /// As for [`Agent::attach`].
+    pub fn attach(&mut self, id: u32) -> Result<u32, AgentError> {
+        watch_forks();
+        // SAFETY: the event path is optimized (the agent's library is), and calls of libraries go to
+        // what the agent has for itself.
+        unsafe { Agent::of_process().attach_own(&self.dir, id, watch_own, leave_hooks) }
+    }
+
+    /// Detaches a link; tells whether threads are still inside its hooks, after a while.
+    pub fn detach(&mut self, id: u32) -> bool {
+        !Agent::of_process().detach(&self.dir, id).wait(PATIENCE)
+    }
+
+    /// Looks at libraries that came or went.
+    pub fn look(&self) {
+        Agent::of_process().modules_changed();
+    }
+
+    /// Takes all hooks out; returns the places where a jump stays until somebody stops all threads
+    /// and writes the bytes that were there.
+    #[must_use]
+    pub fn unhook(&mut self) -> Vec<Bypassed> {
+        self.unhooked = Some(Agent::of_process().leave(&self.dir));
+        Engine::get().map_or_else(|_| Vec::new(), Engine::bypassed)
+    }
+
+    /// Takes all hooks out that there still are; tells whether threads are still inside some, after
+    /// a while.
+    pub fn leave(mut self) -> bool {
+        if let Ok(engine) = Engine::get() {
+            engine.notice_restored();
+        }
+        let rest = !Agent::of_process().leave(&self.dir).wait(PATIENCE);
+        let stuck =
+            rest || self.unhooked.take().is_some_and(|mut unhooked| !unhooked.wait(PATIENCE));
+        // No hook of ours is left that writes to it.
+        let news = NEWS.swap(-1, Relaxed);
+        // SAFETY: the descriptor of `begin`.
+        drop(unsafe { OwnedFd::from_raw_fd(news) });
+        stuck
+    }
+}
+
+/// How long threads may take to leave hooks.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// Hooks what a program needs that attaches to itself. The dynamic linker is asked nothing: another
 /// thread may have its lock, and want the links.
 fn watch_own(modules: &[Arc<Module>]) {
@@ -165,6 +258,15 @@ fn watch_loader(modules: &[Arc<Module>]) {
 /// an empty C function here and keeps nothing in them.
 unsafe extern "C" fn on_loader_event(_: *mut u64, _: *const ()) -> u64 {
     if !sandbox::may_call_system() {
+        return 0;
+    }
+    if thread_words::by_gs() {
+        // The agent's own thread looks; a child has none.
+        let (news, one) = (NEWS.load(Relaxed), 1_u64);
+        if news >= 0 && skep_attach::owns_memory() {
+            // SAFETY: adds to the count.
+            unsafe { syscall::call4(syscall::WRITE, news as u64, &raw const one as u64, 8, 0) };
+        }
         return 0;
     }
     let _muted = skep_attach::mute();

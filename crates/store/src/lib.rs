@@ -14,6 +14,7 @@ pub mod counters;
 pub mod dir;
 mod error;
 pub mod link;
+pub mod live;
 pub mod prog;
 pub mod record;
 pub mod wire;

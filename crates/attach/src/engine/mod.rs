@@ -8,6 +8,7 @@ use crate::skip::{AttachError, Skip};
 pub use detached::Detached;
 pub use lock::AroundForks;
 use lock::lock;
+pub use repatch::Bypassed;
 use std::sync::Arc;
 
 mod detached;
@@ -86,6 +87,30 @@ impl Engine {
         let removed = locked.state.detach(id)?;
         let drained = locked.state.collect();
         Ok(Detached::new(removed, drained))
+    }
+
+    /// Returns the attachments that there are.
+    #[must_use]
+    pub fn attachments(&self) -> Vec<u64> {
+        let _muted = mute();
+        lock().state.attachments()
+    }
+
+    /// Returns the places where a jump stayed when its hooks were taken out ([`Self::detach`]).
+    /// Whoever can stop all threads may write the original bytes there; then
+    /// [`notice_restored`](Self::notice_restored).
+    #[must_use]
+    pub fn bypassed(&self) -> Vec<Bypassed> {
+        let _muted = mute();
+        lock().state.bypassed()
+    }
+
+    /// Looks which of these places have their bytes back.
+    pub fn notice_restored(&self) {
+        let _muted = mute();
+        if process::is_own() {
+            lock().state.notice_restored();
+        }
     }
 
     /// Tells whether no thread is inside a hook that was taken out before this call, and frees what

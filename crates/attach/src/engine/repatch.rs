@@ -1,9 +1,10 @@
 //! Making calls of functions go where their hooks need them.
 
-use super::site::Form;
+use super::site::{Form, Site};
 use super::state::State;
+use crate::jump::PATCH;
 use crate::patch;
-use crate::patch::change::{Change, in_one_word};
+use crate::patch::change::{Change, current, in_one_word};
 use crate::patch_site::Shape;
 use crate::skip::Skip;
 
@@ -45,13 +46,9 @@ impl State {
                 }
             }
         }
-        work.sort_by_key(|w| w.0.at);
-        let (changes, rest): (Vec<Change>, Vec<(u64, Option<Form>)>) =
-            work.into_iter().map(|(c, a, f)| (c, (a, f))).unzip();
         // SAFETY: changes of functions, which `forget` has found mapped, from one of the forms that
         // `Site` knows to another.
-        let results = unsafe { patch::apply(&changes, &mut self.limbo) };
-        for (result, (addr, form)) in results.into_iter().zip(rest) {
+        for (result, (addr, form)) in unsafe { self.apply(work) } {
             let Some(site) = self.sites.get_mut(&addr) else { continue };
             match (result, form) {
                 (Ok(()), Some(form)) => {
@@ -67,4 +64,72 @@ impl State {
         }
         failed
     }
+
+    /// Makes changes, each of the function at an address to a form.
+    ///
+    /// # Safety
+    /// As for [`patch::apply`].
+    unsafe fn apply(
+        &mut self,
+        mut work: Vec<(Change, u64, Option<Form>)>,
+    ) -> impl Iterator<Item = (Result<(), Skip>, (u64, Option<Form>))> + use<> {
+        work.sort_by_key(|w| w.0.at);
+        let (changes, rest): (Vec<Change>, Vec<(u64, Option<Form>)>) =
+            work.into_iter().map(|(c, a, f)| (c, (a, f))).unzip();
+        // SAFETY: the caller's promise.
+        let results = unsafe { patch::apply(&changes, &mut self.limbo) };
+        results.into_iter().zip(rest)
+    }
+
+    /// The places whose calls go through an island to the function, as the bytes cannot be changed
+    /// while threads run.
+    pub(super) fn bypassed(&self) -> Vec<Bypassed> {
+        let idle = self.sites.values().filter(|s| s.form != Form::Plain && s.aim == Form::Plain);
+        idle.filter_map(|site| {
+            let (now, _) = site.bytes(site.form).ok()?;
+            Some(Bypassed { at: site.patch_site.at, now, original: site.patch_site.original() })
+        })
+        .collect()
+    }
+
+    /// Finds those of these places that somebody has given their bytes back who could stop all
+    /// threads. Their islands are made ready for the next attachment: threads may still be in them.
+    pub(super) fn notice_restored(&mut self) {
+        let is_back = |s: &Site| {
+            // SAFETY: code of a function that `forget` has found mapped.
+            s.form != Form::Plain
+                && s.aim == Form::Plain
+                && unsafe { current(s.patch_site.at) } == s.patch_site.original()
+        };
+        let back: Vec<u64> =
+            self.sites.iter().filter(|(_, s)| is_back(s)).map(|(addr, _)| *addr).collect();
+        let redirected = back.iter().filter_map(|addr| {
+            let site = self.sites.get(addr)?;
+            Some((site.redirect(site.form).ok()?, *addr, None))
+        });
+        let work = redirected.collect();
+        // SAFETY: heads of islands, which are one store each, and nobody's bytes lead to them.
+        if unsafe { self.apply(work) }.any(|(result, _)| result.is_err()) {
+            // Then the places stay as they were known; the next change finds that they are not.
+            return;
+        }
+        for addr in back {
+            if let Some(site) = self.sites.get_mut(&addr) {
+                let called = site.patch_site.shape == Shape::Nop && site.form == Form::Entry;
+                self.called -= usize::from(called);
+                (site.form, site.aim) = (Form::Plain, Form::Plain);
+            }
+        }
+    }
+}
+
+/// A place where a jump stays that leads to the function itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bypassed {
+    /// Address of the jump.
+    pub at: u64,
+    /// Its bytes.
+    pub now: [u8; PATCH],
+    /// What was there before.
+    pub original: [u8; PATCH],
 }

@@ -226,6 +226,10 @@ impl State {
     }
 
     /// Takes an attachment away.
+    pub(super) fn attachments(&self) -> Vec<u64> {
+        self.attachments.keys().copied().collect()
+    }
+
     pub(super) fn detach(&mut self, id: u64) -> Result<Removed, AttachError> {
         let addrs = self.attachments.remove(&id).ok_or(AttachError::NoAttachment { id })?;
         self.forget(addrs.iter().copied());

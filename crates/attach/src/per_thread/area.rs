@@ -26,7 +26,7 @@ use crate::sys;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of an area's words.
-const WORDS: u64 = 1024 - 64;
+pub const WORDS: u64 = 1024 - 64;
 const SIZE: u64 = 1024;
 /// How many areas there may be. Their memory is taken when they are first used.
 const AREAS: u64 = 1 << 16;
@@ -39,6 +39,9 @@ struct Area {
 }
 
 /// The area of threads that have had no event. Its words stay 0.
+///
+/// Exported for whoever maps the agent into a running process, and gives threads their GS base.
+#[unsafe(export_name = "skep_alone_area")]
 static NOBODY: Area = Area {
     words: [const { AtomicU64::new(0) }; (WORDS / 8) as usize],
     own_address: AtomicU64::new(0),

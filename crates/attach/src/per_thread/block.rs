@@ -79,12 +79,10 @@ pub(crate) static SHARERS: AtomicPtr<Chunk> = AtomicPtr::new(ptr::null_mut());
 #[inline(always)]
 pub(crate) fn own() -> *mut Block {
     let block = named();
-    // SAFETY: blocks are never unmapped, and the mode is as it says.
-    if thread_words::by_gs()
-        && !block.is_null()
-        && unsafe { runtime_id::thread_id() != (*block).tid.load(Ordering::Relaxed) }
-    {
-        return ptr::null_mut();
+    if thread_words::by_gs() && !block.is_null() {
+        // SAFETY: blocks are never unmapped, and the mode is as it says.
+        let is_own = unsafe { runtime_id::thread_id() == (*block).tid.load(Ordering::Relaxed) };
+        return if is_own { block } else { ptr::null_mut() };
     }
     block
 }

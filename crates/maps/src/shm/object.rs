@@ -286,6 +286,10 @@ impl ObjectFile {
     pub(crate) fn full_path(&self) -> PathBuf {
         use std::os::fd::AsRawFd;
         use std::os::unix::ffi::OsStringExt;
+        if self.path.starts_with("/proc/self/fd") {
+            // Through a descriptor of somebody's in another mount namespace, where that path leads.
+            return self.path.clone();
+        }
         let told = self.reopen().ok().and_then(|fd| {
             fs::readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new()).ok()
         });

@@ -216,6 +216,31 @@ impl Agent {
         detached
     }
 
+    /// Takes out all hooks of this process: of the links, which are all of this directory, and all
+    /// others. It may begin anew.
+    pub(crate) fn leave(&self, dir: &Dir) -> Detached {
+        let mut all = Detached { parts: Vec::new(), unknown: false };
+        let ids: Vec<u32> = self.links().active.iter().map(ActiveLink::id).collect();
+        for id in ids {
+            let mut one = self.detach(dir, id);
+            all.parts.append(&mut one.parts);
+            all.unknown |= one.unknown;
+        }
+        let _muted = skep_attach::mute();
+        let mut links = self.links();
+        self.own.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        if let Ok(engine) = Engine::get() {
+            for id in engine.attachments() {
+                match engine.detach(id) {
+                    Ok(detached) => all.parts.push(detached),
+                    Err(_) => all.unknown = true,
+                }
+            }
+        }
+        links.watches = false;
+        all
+    }
+
     /// Returns the paths of the links' files.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         self.links().active.iter().map(ActiveLink::path).collect()

@@ -1,0 +1,209 @@
+//! What `skep` says to the agent that it has put into a running process, and what that answers.
+//!
+//! The agent's library exports what the symbols below name. Its thread begins when [`Config`] is
+//! written, and reads an [`Order`] at a time from a socket of whole messages; each is answered by
+//! one [`Answer`]. The first answer comes without an order, when the agent is ready. When the
+//! socket ends, the agent takes all links off and ends its thread by itself.
+
+use std::ffi::CStr;
+
+/// The name of the agent's thread, ended by 0.
+pub const THREAD: &CStr = c"skep-agent";
+/// The agent's [`Config`].
+pub const CONFIG: &str = "skep_alone_config";
+/// The function that its thread begins with.
+pub const START: &str = "skep_alone_start";
+/// The area whose end all threads get for their GS base; and the bytes that it has up to there.
+pub const AREA: &str = "skep_alone_area";
+/// See [`AREA`].
+pub const AREA_END: u64 = 960;
+/// The address of the first of the places where a jump stays that leads to the function itself, as
+/// [`Order::Unhook`] found them: threads that run cannot have its bytes changed. Whoever stops them
+/// may write the original bytes.
+pub const LEFT: &str = "skep_alone_left";
+
+/// One of these places, as it lies in memory: its address, the bytes that are there, the original
+/// ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// Where.
+    pub at: u64,
+    /// The jump.
+    pub now: [u8; 5],
+    /// What was there.
+    pub original: [u8; 5],
+}
+
+impl Left {
+    /// Bytes of one.
+    pub const LEN: usize = 24;
+
+    /// As it lies in memory.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; Self::LEN] {
+        let mut out = [0; Self::LEN];
+        out[..8].copy_from_slice(&self.at.to_le_bytes());
+        out[8..13].copy_from_slice(&self.now);
+        out[16..21].copy_from_slice(&self.original);
+        out
+    }
+
+    /// The other way.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
+        let [at @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] = *bytes;
+        let five = |from: usize| std::array::from_fn(|n| bytes[from + n]);
+        Self { at: u64::from_le_bytes(at), now: five(8), original: five(16) }
+    }
+}
+
+/// In front of the name of each function that it has instead of the C library's.
+pub const IMPORT: &str = "skep_alone_libc_";
+/// The only function of the unwinder (`_Unwind_…`) that it has: a panic asks for it first, and is
+/// told that there is nobody. The others have the place of `abort`.
+pub const RAISE: &str = "_Unwind_RaiseException";
+/// Of all this.
+pub const VERSION: u32 = 1;
+
+/// What the agent's thread needs to begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Its end of the socket.
+    pub socket: i32,
+    /// The skep directory.
+    pub directory: i32,
+    /// Where the program's runtime keeps a thread's id, from its thread pointer.
+    pub tid_at: i32,
+}
+
+impl Config {
+    /// Words of a configuration in memory: these three behind [`VERSION`].
+    pub const WORDS: usize = 4;
+
+    /// As it lies in memory.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; Self::WORDS * 4] {
+        let mut out = [0; Self::WORDS * 4];
+        let words = [VERSION as i32, self.socket, self.directory, self.tid_at];
+        for (bytes, word) in out.chunks_exact_mut(4).zip(words) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+        out
+    }
+
+    /// The other way; `None` for one of another version.
+    #[must_use]
+    pub fn from_words(words: [u32; Self::WORDS]) -> Option<Self> {
+        let [version, socket, directory, tid_at] = words.map(|word| word as i32);
+        (version == VERSION as i32).then_some(Self { socket, directory, tid_at })
+    }
+}
+
+/// Something for the agent to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Attach a link. The answer's number is how many functions it has.
+    Attach(u32),
+    /// Detach it. The number is 1 when threads are still inside its hooks.
+    Detach(u32),
+    /// Take all hooks out. The number is how many places keep a jump, as [`LEFT`] says.
+    Unhook,
+    /// End. The number is 1 when threads are still inside hooks.
+    Leave,
+}
+
+impl Order {
+    /// Bytes of an order.
+    pub const LEN: usize = 8;
+
+    /// As it is sent.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; Self::LEN] {
+        let (kind, link) = match self {
+            Self::Attach(link) => (1_u32, link),
+            Self::Detach(link) => (2, link),
+            Self::Unhook => (3, 0),
+            Self::Leave => (4, 0),
+        };
+        (u64::from(kind) | u64::from(link) << 32).to_le_bytes()
+    }
+
+    /// The other way; `None` for what is no order.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let word = u64::from_le_bytes(bytes.try_into().ok()?);
+        let link = (word >> 32) as u32;
+        match word as u32 {
+            1 => Some(Self::Attach(link)),
+            2 => Some(Self::Detach(link)),
+            3 => Some(Self::Unhook),
+            4 => Some(Self::Leave),
+            _ => None,
+        }
+    }
+}
+
+/// What came of an order: a number, or why it could not be done.
+pub type Answer = Result<u32, String>;
+
+/// An answer is no longer than that.
+pub const ANSWER: usize = 1024;
+
+/// An answer as it is sent: whether all is well, the number, the reason.
+#[must_use]
+pub fn answer_to_bytes(answer: &Answer) -> Vec<u8> {
+    let (number, text) = match answer {
+        Ok(number) => (*number, ""),
+        Err(why) => (0, why.as_str()),
+    };
+    let mut out = Vec::from([u8::from(answer.is_ok())]);
+    out.extend(number.to_le_bytes());
+    out.extend(text.bytes().take(ANSWER - out.len()));
+    out
+}
+
+/// The other way; `None` for what is no answer.
+#[must_use]
+pub fn answer_from_bytes(bytes: &[u8]) -> Option<Answer> {
+    let (head, text) = bytes.split_at_checked(5)?;
+    let [good, number @ ..] = *head.first_chunk::<5>()?;
+    Some(match good {
+        0 => Err(String::from_utf8_lossy(text).into_owned()),
+        _ => Ok(u32::from_le_bytes(number)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_sent_is_read() {
+        for order in [Order::Attach(7), Order::Detach(u32::MAX), Order::Unhook, Order::Leave] {
+            assert_eq!(Order::from_bytes(&order.to_bytes()), Some(order));
+        }
+        for bytes in [&[][..], &[1; 7], &[9, 0, 0, 0, 1, 0, 0, 0]] {
+            assert_eq!(Order::from_bytes(bytes), None);
+        }
+        let long = "ä".repeat(ANSWER);
+        for answer in [Ok(0), Ok(50_000), Err("no memory".to_owned())] {
+            assert_eq!(answer_from_bytes(&answer_to_bytes(&answer)), Some(answer));
+        }
+        let bytes = answer_to_bytes(&Err(long));
+        assert_eq!(bytes.len(), ANSWER);
+        assert!(answer_from_bytes(&bytes).is_some_and(|answer| answer.is_err()));
+        assert_eq!(answer_from_bytes(&[1, 2]), None);
+        let left = Left { at: 1 << 40 | 7, now: [1, 2, 3, 4, 5], original: [6, 7, 8, 9, 10] };
+        assert_eq!(Left::from_bytes(&left.to_bytes()), left);
+        let config = Config { socket: 5, directory: 6, tid_at: -40 };
+        let words: Vec<u32> = config
+            .to_bytes()
+            .chunks_exact(4)
+            .map(|word| u32::from_le_bytes(word.try_into().expect("four bytes")))
+            .collect();
+        let mut words: [u32; Config::WORDS] = words.try_into().expect("all words");
+        assert_eq!(Config::from_words(words), Some(config));
+        words[0] += 1;
+        assert_eq!(Config::from_words(words), None);
+    }
+}
