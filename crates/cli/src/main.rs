@@ -19,6 +19,7 @@ mod inherited;
 mod kernel;
 mod key;
 mod launch;
+mod live;
 mod map;
 mod missed;
 mod objects;

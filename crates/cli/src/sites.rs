@@ -167,6 +167,14 @@ impl Sites {
                     .hint("only dynamically linked x86-64 programs that run with the rights of their user can be traced"),
             );
         }
+        self.unattached()
+    }
+
+    /// Tells why nothing was attached where the agent is.
+    pub fn unattached(&self) -> Option<Failure> {
+        if self.attached() > 0 {
+            return None;
+        }
         if let Some(agent) = self.agents.iter().find(|a| a.error.is_some())
             && self.agents.iter().all(|a| a.error.is_some())
         {

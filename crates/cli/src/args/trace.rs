@@ -1,6 +1,7 @@
 //! Arguments of `skep trace`.
 
 use std::ffi::OsString;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
@@ -16,6 +17,7 @@ Examples:
   skep trace 'libc:*' -- sort /etc/services
   skep trace 'sqlite3_*' --exclude '*mutex*' --sort calls -- ./app
   skep trace '*' --json -o profile.json -- ./app --with arguments
+  skep trace 'libc:malloc' -p 4711 --for 10s
   skep trace --report      print the report of a trace whose `skep` was killed
 
 In the table, `~` marks estimated times, `+` times with calls that had not returned.";
@@ -49,6 +51,13 @@ pub struct TraceArgs {
         reason = "clap's form of an option whose value may be left out"
     )]
     pub orphan: Option<Option<u32>>,
+    /// Attach to this process, which runs already; can be repeated
+    #[arg(short = 'p', long = "pid", value_name = "PID", conflicts_with_all = ["command", "orphan", "allow_unmatched"])]
+    pub pids: Vec<u32>,
+    /// Leave the processes after this time, as in 500ms, 10s or 2m [default: when they end, or on
+    /// Ctrl-C]
+    #[arg(long = "for", value_name = "TIME", requires = "pids", conflicts_with = "command", value_parser = duration)]
+    pub time: Option<Duration>,
     /// Attach at most this many functions
     #[arg(long, value_name = "N", default_value_t = 1 << 18, value_parser = clap::value_parser!(u32).range(1..=1 << 22))]
     pub max_functions: u32,
@@ -56,7 +65,7 @@ pub struct TraceArgs {
     #[command(flatten)]
     pub report: ReportArgs,
     /// The command and its arguments
-    #[arg(last = true, required_unless_present = "orphan", value_name = "COMMAND")]
+    #[arg(last = true, required_unless_present_any = ["orphan", "pids"], value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }
 
@@ -71,4 +80,37 @@ pub enum SortBy {
     P50,
     P99,
     Name,
+}
+
+/// Reads a time with its unit.
+fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let seconds = match unit {
+        "ms" => 1e-3,
+        "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        "" => return Err("it has no unit: ms, s, m or h".into()),
+        other => return Err(format!("no unit `{other}`: ms, s, m or h")),
+    };
+    let number: f64 = number.parse().map_err(|_| format!("`{number}` is no number"))?;
+    match Duration::try_from_secs_f64(number * seconds) {
+        Ok(time) if !time.is_zero() => Ok(time),
+        _ => Err("it must be more than nothing".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("1.5m"), Ok(Duration::from_secs(90)));
+        for wrong in ["10", "s", "0s", "-1s", "1d", "1e400s", "nans", ""] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
 }

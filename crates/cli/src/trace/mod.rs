@@ -1,5 +1,6 @@
 //! `skep trace`: one program on every matching function, and a table of what it counted.
 
+mod attach;
 mod objects;
 mod report;
 
@@ -20,6 +21,9 @@ use report::{Ended, is_alive};
 pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     if let Some(id) = args.orphan {
         return report_orphan(args, id, printer);
+    }
+    if !args.pids.is_empty() {
+        return attach::run(args, printer);
     }
     let patterns = unmatched::patterns(&args.patterns)?;
     let exclude = unmatched::patterns(&args.exclude)?;
@@ -57,7 +61,8 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
             ));
         }
         let ended = Ended {
-            command: record.command.iter().map(Cow::from).collect(),
+            command: Some(record.command.iter().map(Cow::from).collect()),
+            pids: Vec::new(),
             status: outcome.status_number(),
             wall_ns: nanos(&outcome),
             end,
@@ -87,7 +92,8 @@ fn report_orphan(args: &TraceArgs, id: Option<u32>, printer: Printer) -> Result<
         printer.note(&format!("the command still runs as process {}", pid.unwrap_or(0)));
     }
     let ended = Ended {
-        command: record.command.iter().map(Cow::from).collect(),
+        command: Some(record.command.iter().map(Cow::from).collect()),
+        pids: Vec::new(),
         status: None,
         wall_ns: trace.link.nanos(end.saturating_sub(record.start)),
         end,

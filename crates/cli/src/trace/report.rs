@@ -28,7 +28,9 @@ const THREAD_ENDS: [&str; 5] = ["start_thread", "clone", "clone3", "__clone", "_
 /// What `--json` prints.
 #[derive(Serialize)]
 struct Document<'a> {
-    command: Vec<Cow<'a, str>>,
+    command: Option<Vec<Cow<'a, str>>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pids: Vec<u32>,
     status: Option<i32>,
     wall_ns: u64,
     sites: Json,
@@ -44,7 +46,9 @@ struct Document<'a> {
 
 /// How a command ended, as far as that is known.
 pub struct Ended<'a> {
-    pub command: Vec<Cow<'a, str>>,
+    pub command: Option<Vec<Cow<'a, str>>>,
+    /// The processes that it was attached to while they ran.
+    pub pids: Vec<u32>,
     pub status: Option<i32>,
     pub wall_ns: u64,
     /// By the clock of the link.
@@ -81,6 +85,7 @@ impl Trace {
             let limit = args.limit.filter(|n| *n > 0).unwrap_or(usize::MAX);
             let document = Document {
                 command: ended.command,
+                pids: ended.pids,
                 status: ended.status,
                 wall_ns: ended.wall_ns,
                 sites: sites.json(),

@@ -1,0 +1,449 @@
+//! The agent in processes that run already: put there, told what to attach, and taken away.
+//!
+//! What happens in the process is in `skep_inject` (the library and its thread, without the
+//! process's own loader) and in the agent (`alone`); they speak as `skep::live` says. A process that
+//! was attached to before has the library still, and no thread of ours: its thread begins anew. A
+//! page of memory with a name tells where it is.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{MemfdFlags, Mode, OFlags};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use skep::Dir;
+use skep::live::{self, Answer, Config, Left, Order};
+use skep_inject::{Error, Image, Loaded, Target};
+use skep_proc::maps::Perms;
+
+use crate::failure::{Context, Failure, Result};
+use crate::signals::Signals;
+
+/// The page that tells where the library is, as `/proc/PID/maps` has it.
+const MARK: &str = "skep-agent";
+const PAGE: u64 = 4096;
+
+/// How long the agent may take for an order. Compiling and hooking a million functions takes
+/// seconds.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// How often a process that does not answer is looked at.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// How long the agent of a killed `skep` may take to be gone.
+const LEAVING: Duration = Duration::from_secs(5);
+
+/// A process with our agent, until it is dropped or told to [leave](Self::leave).
+#[derive(Debug)]
+pub struct Live {
+    pub pid: u32,
+    /// Readable when the process has ended.
+    process: OwnedFd,
+    socket: OwnedFd,
+    inside: Inside,
+}
+
+/// The agent's library, ready to be put into processes.
+pub struct Agent {
+    image: Image,
+    hash: u64,
+}
+
+impl Agent {
+    /// Reads the library.
+    pub fn read(path: &Path) -> Result<Self> {
+        let bytes = std::fs::read(path).context(format!("cannot read `{}`", path.display()))?;
+        // FNV-1a: two versions of a library differ.
+        let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+        });
+        let image = Image::parse(bytes).map_err(|e| {
+            Failure::environment(format!("`{}` is not the agent's library", path.display()))
+                .because(&e)
+        })?;
+        Ok(Self { image, hash })
+    }
+
+    fn symbol(&self, name: &str) -> Result<u64> {
+        self.image.symbol(name).ok_or_else(|| {
+            Failure::environment(format!("the agent's library has no `{name}`"))
+                .hint("use the library of this very version of skep")
+        })
+    }
+
+    /// Puts the agent into a process, and starts it there.
+    pub fn enter(&self, pid: u32, dir: &Dir) -> Result<Live> {
+        let start = self.symbol(live::START)?;
+        let config = self.symbol(live::CONFIG)?;
+        let area = self.symbol(live::AREA)? + live::AREA_END;
+        let cannot = || format!("cannot attach to process {pid}");
+        let id = i32::try_from(pid)
+            .ok()
+            .and_then(Pid::from_raw)
+            .ok_or_else(|| Failure::environment(format!("{pid} is not the id of a process")))?;
+        let process =
+            pidfd_open(id, PidfdFlags::empty()).map_err(std::io::Error::from).context(cannot())?;
+        let (socket, theirs) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .map_err(std::io::Error::from)
+        .context("socketpair failed")?;
+        let directory = rustix::fs::open(
+            dir.path(),
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
+        .map_err(std::io::Error::from)
+        .context("cannot open the skep directory")?;
+        let mark = self.mark().map_err(std::io::Error::from).context("memfd_create failed")?;
+        check(pid)?;
+        let known = self.known(pid)?;
+        if let Some(known) = &known {
+            known.wait_until_free(pid)?;
+        }
+        let entered = skep_inject::stop(pid, |target| -> std::result::Result<Inside, Entry> {
+            let Some(tid_at) = target.place_of_thread_ids()? else { return Err(Entry::NoRuntime) };
+            let inside = match known {
+                Some(inside) => inside,
+                None => self.load(target, mark.as_fd())?,
+            };
+            let at = inside.loaded.start;
+            let mut given = Vec::new();
+            let begun = (|| -> std::result::Result<u32, Error> {
+                target.set_gs_bases(at + area, known.is_some())?;
+                for file in [theirs.as_fd(), directory.as_fd()] {
+                    given.push(target.give_file(file)?);
+                }
+                let [socket, directory] = [given[0] as i32, given[1] as i32];
+                let bytes = Config { socket, directory, tid_at }.to_bytes();
+                target.write(at + config, &bytes)?;
+                let tid = target.start_thread(&inside.loaded, at + start, 0)?;
+                target.write(inside.mark + Inside::TID, &tid.to_le_bytes())?;
+                Ok(tid)
+            })();
+            begun.map(|tid| Inside { tid, ..inside }).map_err(|error| {
+                // What was not begun leaves nothing, as far as the process lets us.
+                given.iter().for_each(|file| drop(target.close(*file)));
+                if known.is_none() {
+                    target.clear_gs_bases(at + area).ok();
+                    inside.unload(target).ok();
+                }
+                error.into()
+            })
+        });
+        let inside = match entered {
+            Ok(Ok(inside)) => inside,
+            Ok(Err(Entry::Failed(e))) | Err(e) => {
+                return Err(Failure::environment(cannot()).because(&e));
+            }
+            Ok(Err(Entry::NoRuntime)) => {
+                return Err(Failure::environment(format!(
+                    "{}: its threads cannot be told apart",
+                    cannot()
+                ))
+                .hint("it has no C library that skep knows, nor Go's runtime"));
+            }
+        };
+        drop(theirs);
+        let live = Live { pid, process, socket, inside };
+        live.answer().map_err(|why| Failure::environment(cannot()).hint(why))?;
+        Ok(live)
+    }
+
+    /// The page that tells where the library is.
+    fn mark(&self) -> rustix::io::Result<OwnedFd> {
+        let file = rustix::fs::memfd_create(MARK, MemfdFlags::CLOEXEC)?;
+        rustix::fs::ftruncate(&file, PAGE)?;
+        Ok(file)
+    }
+
+    /// Loads the library, and marks where it is.
+    fn load(
+        &self,
+        target: &mut Target,
+        mark: BorrowedFd<'_>,
+    ) -> std::result::Result<Inside, Error> {
+        let import = |name: &str| {
+            let is_never_called = name.starts_with("_Unwind_") && name != live::RAISE;
+            let name = if is_never_called { "abort" } else { name };
+            self.image.symbol(&format!("{}{name}", live::IMPORT))
+        };
+        let mark = target.map_file(mark, None, PAGE, Perms::READ | Perms::WRITE)?;
+        let loaded = match target.load(&self.image, None, import) {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                target.unmap(mark, PAGE).ok();
+                return Err(error);
+            }
+        };
+        let inside = Inside { loaded, mark, tid: 0 };
+        let words = [self.hash, loaded.start].map(u64::to_le_bytes).concat();
+        match target.write(mark, &words) {
+            Ok(()) => Ok(inside),
+            Err(error) => {
+                inside.unload(target).ok();
+                Err(error)
+            }
+        }
+    }
+
+    /// Finds the library in a process that was attached to before.
+    fn known(&self, pid: u32) -> Result<Option<Inside>> {
+        let cannot = || format!("cannot read the mappings of process {pid}");
+        let maps = match std::fs::read_to_string(format!("/proc/{pid}/maps")) {
+            Ok(maps) => maps,
+            // Nobody may: then stopping it says why.
+            Err(_) => return Ok(None),
+        };
+        let name = format!("/memfd:{MARK} (deleted)");
+        let starts = maps
+            .lines()
+            .filter(|line| line.ends_with(&name))
+            .filter_map(|line| u64::from_str_radix(line.split_once('-')?.0, 16).ok());
+        for mark in starts {
+            let mut words = [0; Inside::LEN];
+            let memory = File::open(format!("/proc/{pid}/mem")).context(cannot())?;
+            memory.read_exact_at(&mut words, mark).context(cannot())?;
+            let word = |at: usize| {
+                words.get(at..at + 8).and_then(|w| w.try_into().ok()).map_or(0, u64::from_le_bytes)
+            };
+            match word(0) {
+                // Whoever put it there was killed at that moment.
+                0 => {}
+                hash if hash == self.hash => {
+                    let loaded = Loaded::at(word(8), &self.image);
+                    return Ok(Some(Inside { loaded, mark, tid: word(16) as u32 }));
+                }
+                _ => {
+                    return Err(Failure::environment(format!(
+                        "another version of skep has been in process {pid}"
+                    ))
+                    .hint("use that version, or start the program again"));
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The library in a process.
+#[derive(Clone, Copy, Debug)]
+struct Inside {
+    loaded: Loaded,
+    /// The page that tells: the library's hash, where it is, the agent's thread.
+    mark: u64,
+    tid: u32,
+}
+
+impl Inside {
+    const TID: u64 = 16;
+    const LEN: usize = 24;
+
+    fn unload(&self, target: &mut Target) -> std::result::Result<(), Error> {
+        target.unload(&self.loaded)?;
+        target.unmap(self.mark, PAGE)
+    }
+
+    /// Waits for the thread of a `skep` that was killed. One that works for another `skep` stays.
+    fn wait_until_free(&self, pid: u32) -> Result {
+        let is_agent = || {
+            let name = std::fs::read(format!("/proc/{pid}/task/{}/comm", self.tid));
+            name.is_ok_and(|name| name.strip_suffix(b"\n") == Some(live::THREAD.to_bytes()))
+        };
+        let end = Instant::now() + LEAVING;
+        while self.tid != 0 && is_agent() {
+            if Instant::now() > end {
+                return Err(Failure::environment(format!(
+                    "another skep is attached to process {pid}"
+                ))
+                .hint("a process has one at a time; give it more patterns, or wait for its end"));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+}
+
+/// Refuses what would fail later in the process, or never end.
+fn check(pid: u32) -> Result {
+    if is_stopped(pid) {
+        return Err(Failure::environment(format!("process {pid} is stopped"))
+            .hint(format!("`kill -CONT {pid}` lets it go on")));
+    }
+    let own = rustix::process::geteuid().as_raw();
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    match ids.and_then(|ids| ids.split_ascii_whitespace().nth(1)?.parse::<u32>().ok()) {
+        // Others than root may not even stop it, which is said there.
+        Some(user) if user != own && own == 0 => {
+            Err(Failure::environment(format!("process {pid} is user {user}'s"))
+                .hint(format!("the skep directory must be that user's, too: use `setpriv --reuid={user} --regid={user} --clear-groups skep …`")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Tells whether a process was stopped by a signal.
+fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+}
+
+/// Why the agent could not be put into a process.
+enum Entry {
+    NoRuntime,
+    Failed(Error),
+}
+
+impl From<Error> for Entry {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl Live {
+    /// Gives an order, and waits for what comes of it.
+    pub fn order(&self, order: Order) -> Answer {
+        rustix::net::send(&self.socket, &order.to_bytes(), SendFlags::NOSIGNAL)
+            .map_err(|_| self.gone())?;
+        self.answer()
+    }
+
+    fn answer(&self) -> Answer {
+        let end = Instant::now() + PATIENCE;
+        while !is_readable(&self.socket, LOOK)? {
+            if is_stopped(self.pid) {
+                return Err(format!("it is stopped; `kill -CONT {}` lets it go on", self.pid));
+            }
+            if Instant::now() > end {
+                return Err("its agent does not answer".into());
+            }
+        }
+        let mut bytes = [0; live::ANSWER];
+        match rustix::net::recv(&self.socket, &mut bytes[..], RecvFlags::empty()) {
+            Ok((len @ 1.., _)) => live::answer_from_bytes(&bytes[..len])
+                .unwrap_or_else(|| Err("its agent says what nobody understands".into())),
+            _ => Err(self.gone()),
+        }
+    }
+
+    /// Why there is no agent any more.
+    fn gone(&self) -> String {
+        if self.has_ended() {
+            "it has ended".into()
+        } else if self.executes_another() {
+            "it executes another program".into()
+        } else {
+            "its agent has ended".into()
+        }
+    }
+
+    /// Tells whether the memory that the agent was in is gone.
+    fn executes_another(&self) -> bool {
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.pid)).unwrap_or_default();
+        let mark = format!("{:x}-", self.inside.mark);
+        !maps.lines().any(|line| line.starts_with(&mark) && line.contains(MARK))
+    }
+
+    /// Tells whether the agent is gone, with the process or without. Nobody waits for an answer.
+    fn has_gone(&self) -> bool {
+        self.has_ended() || is_readable(&self.socket, Duration::ZERO).unwrap_or(true)
+    }
+
+    /// Tells whether the process has ended.
+    pub fn has_ended(&self) -> bool {
+        is_readable(&self.process, Duration::ZERO).unwrap_or(true)
+    }
+
+    /// Has the agent take all hooks out and end. Tells what went wrong.
+    pub fn leave(self, agent: &Agent) -> Option<String> {
+        let done = self.order(Order::Unhook).and_then(|count| {
+            if count > 0 {
+                self.restore(agent, count as usize)?;
+            }
+            let left = self.order(Order::Leave)?;
+            self.wait_for_end();
+            Ok(left)
+        });
+        match done {
+            Ok(0) => None,
+            Ok(_) => Some("threads are still inside hooked functions".into()),
+            Err(_) if self.has_ended() || self.executes_another() => None,
+            Err(why) => Some(why),
+        }
+    }
+
+    /// Waits until the agent has closed what it had open, and its thread is gone.
+    fn wait_for_end(&self) {
+        // Its end of the socket is the last that it closes.
+        let mut rest = [0; 1];
+        let _ = rustix::net::recv(&self.socket, &mut rest[..], RecvFlags::empty());
+        let thread = format!("/proc/{}/task/{}", self.pid, self.inside.tid);
+        let end = Instant::now() + LEAVING;
+        while Path::new(&thread).exists() && Instant::now() < end {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    /// Gives places their bytes back that the agent cannot change while threads run: stops them for
+    /// that.
+    fn restore(&self, agent: &Agent, count: usize) -> std::result::Result<(), String> {
+        let start = self.inside.loaded.start;
+        let left = agent.image.symbol(live::LEFT).ok_or("the library does not say where")? + start;
+        let stopped = skep_inject::stop(self.pid, |target| {
+            let list = target.read(left, 8)?;
+            let list = u64::from_le_bytes(list.try_into().unwrap_or_default());
+            let bytes = target.read(list, count * Left::LEN)?;
+            for place in bytes.as_chunks::<{ Left::LEN }>().0.iter().map(Left::from_bytes) {
+                // A library may be gone since, and something else in its place.
+                if target.read(place.at, place.now.len()).is_ok_and(|now| now == place.now) {
+                    target.write(place.at, &place.original)?;
+                }
+            }
+            Ok(())
+        });
+        stopped.and_then(|done| done).map_err(|e| e.to_string())
+    }
+}
+
+/// Waits until a descriptor can be read from, at most so long; tells whether it can.
+fn is_readable(fd: &OwnedFd, time: Duration) -> std::result::Result<bool, String> {
+    let time = Timespec::try_from(time).ok();
+    match poll(&mut [PollFd::new(fd, PollFlags::IN)], time.as_ref()) {
+        Ok(n) => Ok(n > 0),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+/// Waits until a signal asks for an end, the time is up, or all processes have ended or execute
+/// other programs; the signal.
+pub fn wait(all: &[Live], signals: &mut Signals, time: Option<Duration>) -> Result<Option<i32>> {
+    let end = time.map(|time| Instant::now() + time);
+    loop {
+        signals.clear();
+        if let Some(signal) = signals.take() {
+            return Ok(Some(signal.number));
+        }
+        let running: Vec<&Live> = all.iter().filter(|live| !live.has_gone()).collect();
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        if running.is_empty() || left.is_some_and(|left| left.is_zero()) {
+            return Ok(None);
+        }
+        let mut fds = vec![PollFd::from_borrowed_fd(signals.fd(), PollFlags::IN)];
+        let both = running.iter().flat_map(|live| [&live.process, &live.socket]);
+        fds.extend(both.map(|fd| PollFd::new(fd, PollFlags::IN)));
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        match poll(&mut fds, left.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(std::io::Error::from(e)).context("cannot wait for the processes"),
+        }
+    }
+}
