@@ -336,12 +336,17 @@ impl Live {
 
     /// Why there is no agent any more.
     fn gone(&self) -> String {
-        if self.has_ended() {
-            "it has ended".into()
-        } else if self.executes_another() {
-            "it executes another program".into()
-        } else {
-            "its agent has ended".into()
+        // Its agent may be gone a moment before.
+        let end = Instant::now() + LOOK;
+        loop {
+            if self.has_ended() {
+                return "it has ended".into();
+            } else if self.executes_another() {
+                return "it executes another program".into();
+            } else if Instant::now() > end {
+                return "its agent has ended".into();
+            }
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 
@@ -349,7 +354,8 @@ impl Live {
     fn executes_another(&self) -> bool {
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.pid)).unwrap_or_default();
         let mark = format!("{:x}-", self.inside.mark);
-        !maps.lines().any(|line| line.starts_with(&mark) && line.contains(MARK))
+        // One that ends has none.
+        !maps.is_empty() && !maps.lines().any(|line| line.starts_with(&mark) && line.contains(MARK))
     }
 
     /// Tells whether the agent is gone, with the process or without. Nobody waits for an answer.
