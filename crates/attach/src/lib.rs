@@ -47,7 +47,7 @@
 
 pub use engine::{AroundForks, Attachment, Bypassed, Detached, Engine};
 pub use hook::{Hook, Missed, Position, RunFn};
-pub use per_thread::area::WORDS as AREA_WORDS;
+pub use per_thread::area::{Area, WORDS as AREA_WORDS};
 pub use per_thread::by_gs::{reach_words_by_gs, register_thread};
 pub use per_thread::mute::{Muted, mute};
 pub use process::is_own as owns_memory;

@@ -23,6 +23,8 @@ mod switches;
 /// What threads have for a GS base that have had no event.
 static NOBODY: AtomicU64 = AtomicU64::new(0);
 
+static AREA: skep_attach::Area = skep_attach::Area::new();
+
 const ARCH_PRCTL: i64 = 158;
 const ARCH_SET_GS: u64 = 0x1001;
 const ARCH_GET_FS: u64 = 0x1003;
@@ -45,7 +47,7 @@ extern "C" fn switch() {
         // Each file counts on it that no test of another file runs beside its own.
         assert_eq!(setenv(c"RUST_TEST_THREADS".as_ptr(), c"1".as_ptr(), 1), 0);
         let place = place_of_thread_id().expect("glibc keeps it");
-        let nobody = skep_attach::reach_words_by_gs(place, 0).expect("code can be changed");
+        let nobody = skep_attach::reach_words_by_gs(place, 0, &AREA).expect("code can be changed");
         NOBODY.store(nobody, Ordering::Relaxed);
         assert_eq!(syscall(ARCH_PRCTL, ARCH_SET_GS, nobody), 0);
     }

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Each block owns an area, which names the block; a thread has both or none. A new thread inherits
-//! its creator's GS base: it finds a block that is another's, or [`NOBODY`]'s area, which has none.
+//! its creator's GS base: it finds a block that is another's, or nobody's area, which has none.
 //! So whoever takes a block from there compares the block's thread id with the one that the
 //! program's runtime keeps for the running thread beside its thread pointer: glibc, musl and Go all
 //! do, because the kernel writes it there for them or they ask for it at once. Where it lies
@@ -31,21 +31,26 @@ const SIZE: u64 = 1024;
 /// How many areas there may be. Their memory is taken when they are first used.
 const AREAS: u64 = 1 << 16;
 
-/// An area, as GS has it.
+/// An area, as GS has it. One that a program defines is that of threads which have had no event: its
+/// words stay 0.
+#[derive(Debug)]
 #[repr(C, align(64))]
-struct Area {
+pub struct Area {
     words: [AtomicU64; (WORDS / 8) as usize],
     own_address: AtomicU64,
 }
 
-/// The area of threads that have had no event. Its words stay 0.
-///
-/// Exported for whoever maps the agent into a running process, and gives threads their GS base.
-#[unsafe(export_name = "skep_alone_area")]
-static NOBODY: Area = Area {
-    words: [const { AtomicU64::new(0) }; (WORDS / 8) as usize],
-    own_address: AtomicU64::new(0),
-};
+impl Area {
+    /// Makes one without words.
+    #[must_use]
+    #[expect(clippy::new_without_default, reason = "for statics")]
+    pub const fn new() -> Self {
+        Self {
+            words: [const { AtomicU64::new(0) }; (WORDS / 8) as usize],
+            own_address: AtomicU64::new(0),
+        }
+    }
+}
 
 /// Memory for all areas.
 static START: AtomicU64 = AtomicU64::new(0);
@@ -90,14 +95,14 @@ pub(crate) unsafe fn take(block: *mut Block) -> bool {
 }
 
 /// Gets memory for areas with words down to the offset `lowest`, and returns the GS base for threads
-/// that have had no event, or an error number.
-pub(crate) fn prepare(lowest: i64) -> Result<u64, i64> {
+/// that have had no event, whose area is `nobody`, or an error number.
+pub(crate) fn prepare(lowest: i64, nobody: &'static Area) -> Result<u64, i64> {
     const ENOMEM: i64 = 12;
     if lowest.unsigned_abs() > WORDS {
         return Err(ENOMEM);
     }
     START.store(sys::map(0, AREAS * SIZE, sys::PROT_READ | sys::PROT_WRITE)?, Ordering::Relaxed);
-    let nobody = NOBODY.own_address.as_ptr() as u64;
-    NOBODY.own_address.store(nobody, Ordering::Relaxed);
-    Ok(nobody)
+    let end = nobody.own_address.as_ptr() as u64;
+    nobody.own_address.store(end, Ordering::Relaxed);
+    Ok(end)
 }

@@ -1,6 +1,6 @@
 //! Begins to reach thread words by `gs` ([`super::area`]): changes the code of the engine itself.
 
-use super::area;
+use super::area::{self, Area};
 use super::block::{own, word};
 use super::register::register;
 use super::runtime_id::TID_AT;
@@ -27,7 +27,7 @@ unsafe extern "C" {
 
 /// Reaches thread words by `gs` from now on, in this process and those it forks; returns the GS base
 /// that threads need. `tid_at` is where each thread's id lies from its thread pointer, `lowest` the
-/// smallest offset of a thread word of anybody's.
+/// smallest offset of a thread word of anybody's, `nobody` the area of threads without words.
 ///
 /// # Errors
 /// When there is no memory, or code of ours cannot be changed.
@@ -36,9 +36,13 @@ unsafe extern "C" {
 /// Nothing is hooked, and no thread of the process uses a word of its own meanwhile. All threads
 /// have the GS base that this returns before anything is hooked, and none has a use of its own for
 /// it. Those that use words outside of hooks have called [`register_thread`].
-pub unsafe fn reach_words_by_gs(tid_at: i32, lowest: i64) -> Result<u64, Skip> {
+pub unsafe fn reach_words_by_gs(
+    tid_at: i32,
+    lowest: i64,
+    nobody: &'static Area,
+) -> Result<u64, Skip> {
     let refused = |errno: i64| Skip::Protected { errno: errno as i32 };
-    let nobody = area::prepare(lowest.min(word())).map_err(refused)?;
+    let nobody = area::prepare(lowest.min(word()), nobody).map_err(refused)?;
     TID_AT.store(i64::from(tid_at) as u64, Ordering::Relaxed);
     let jumps = checks();
     let mut places: Vec<u64> = thread_words::listed().chain(jumps.iter().map(|j| j.0)).collect();

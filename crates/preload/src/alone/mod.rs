@@ -13,7 +13,7 @@ use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use skep_attach::Bypassed;
+use skep_attach::{Area, Bypassed};
 use skep_runtime::live::{self, ANSWER, Answer, Config, Left, Order};
 use skep_runtime::start;
 use skep_sys::{syscall, thread_words};
@@ -21,6 +21,10 @@ use skep_sys::{syscall, thread_words};
 /// Written by `skep` before the thread begins.
 #[unsafe(export_name = "skep_alone_config")]
 static CONFIG: [AtomicU32; Config::WORDS] = [const { AtomicU32::new(0) }; Config::WORDS];
+
+/// Of threads that have had no event: `skep` gives them its end for their GS base.
+#[unsafe(export_name = "skep_alone_area")]
+static AREA: Area = Area::new();
 
 /// The places where jumps stay, for `skep` to look at.
 #[unsafe(export_name = "skep_alone_left")]
@@ -71,7 +75,7 @@ fn begin(config: &Config) -> Result<(), String> {
     if !thread_words::by_gs() {
         // SAFETY: nothing is hooked, no other thread has run any code of ours, and `skep` has given
         // all threads the GS base, which no program uses that it puts us into.
-        unsafe { skep_attach::reach_words_by_gs(config.tid_at, lowest()) }
+        unsafe { skep_attach::reach_words_by_gs(config.tid_at, lowest(), &AREA) }
             .map_err(|e| e.to_string())?;
     }
     // SAFETY: `skep` has made the thread's storage, in a page that has room on both sides.
