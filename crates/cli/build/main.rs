@@ -1,4 +1,4 @@
-//! Builds the agent that the command carries.
+//! Builds the agent that the command carries, and compresses the programs of `skep trace`.
 //!
 //! In a release build a cargo of its own builds `skep-preload` with the profile `agent`, into a
 //! folder below `OUT_DIR`, and this program links it (`link`). What comes of it is stripped to the
@@ -27,6 +27,9 @@ use std::path::{Path, PathBuf};
 
 use lzma_rust2::{LzmaOptions, LzmaWriter};
 
+/// The programs in `bpf/` that the command carries.
+const PROGRAMS: [&str; 2] = ["trace.bpf.o", "tree.bpf.o"];
+
 type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
 
 fn main() -> Result<()> {
@@ -37,10 +40,16 @@ fn main() -> Result<()> {
     println!("cargo::rerun-if-changed=src/agent/hash.rs");
     println!("cargo::rerun-if-changed=src/agent/calls.rs");
     println!("cargo::rustc-check-cfg=cfg(carries_agent)");
+    let out = PathBuf::from(variable("OUT_DIR")?);
+    for name in PROGRAMS {
+        let path = Path::new("bpf").join(name);
+        println!("cargo::rerun-if-changed={}", path.display());
+        let bytes = std::fs::read(&path).map_err(|e| format!("`{}`: {e}", path.display()))?;
+        std::fs::write(out.join(name).with_extension("lzma"), lzma(&without_debug_info(bytes)?)?)?;
+    }
     if variable("PROFILE")? == "debug" {
         return Ok(());
     }
-    let out = PathBuf::from(variable("OUT_DIR")?);
     let whole = nested::build(&out)?;
     let bytes = std::fs::read(&whole).map_err(|e| format!("`{}`: {e}", whole.display()))?;
     let stripped = strip::strip(&bytes, is_for_debuggers)?;
@@ -85,10 +94,27 @@ fn keep_symbols(out: &Path, whole: &Path) -> Result<()> {
 fn compress(bytes: &[u8]) -> Result<Vec<u8>> {
     let mut code = bytes.to_vec();
     calls::to_places(&mut code);
+    lzma(&code)
+}
+
+fn lzma(bytes: &[u8]) -> Result<Vec<u8>> {
     let options = LzmaOptions::with_preset(9);
-    let mut out = LzmaWriter::new_use_header(Vec::new(), &options, Some(code.len() as u64))?;
-    out.write_all(&code)?;
+    let mut out = LzmaWriter::new_use_header(Vec::new(), &options, Some(bytes.len() as u64))?;
+    out.write_all(bytes)?;
     Ok(out.finish()?)
+}
+
+/// Clears what only debuggers read; the loader has BTF.
+fn without_debug_info(mut object: Vec<u8>) -> Result<Vec<u8>> {
+    let elf = elf::Elf::read(&object)?;
+    for section in &elf.sections {
+        let name = elf.name(&object, section)?;
+        if name.starts_with(b".debug_") || name.starts_with(b".rel.debug_") {
+            let zeros = vec![0; elf::bytes_of(&object, section)?.len()];
+            elf::put(&mut object, usize::try_from(section.offset)?, &zeros);
+        }
+    }
+    Ok(object)
 }
 
 fn variable(name: &str) -> Result<String> {

@@ -242,7 +242,8 @@ fn marked(ns: u64, error_ns: Option<u64>, running: u64) -> String {
     )
 }
 
-fn cut(name: &str, room: Option<usize>) -> String {
+/// Cuts a name to the room that there is.
+pub fn cut(name: &str, room: Option<usize>) -> String {
     match room {
         Some(room) if name.chars().count() > room => {
             name.chars().take(room.saturating_sub(1)).chain(['…']).collect()

@@ -11,7 +11,7 @@ use skep::maps::Map;
 
 use crate::estimate::Running;
 
-/// Bytes of `struct frame` (`bpf/trace.bpf.c`), and of what stands before the first in `struct
+/// Bytes of `struct frame` (`bpf/frames.bpf.h`), and of what stands before the first in `struct
 /// thread`.
 const FRAME: usize = 32;
 /// Where words stand in `struct thread`.
@@ -109,7 +109,7 @@ impl Stack {
         }
     }
 
-    /// The function of the innermost call.
+    /// The function of the innermost call, or its node in a tree.
     pub fn innermost(&self) -> Option<u32> {
         self.frames.last().map(|f| f.function)
     }

@@ -1,6 +1,7 @@
 //! Arguments of `skep trace`.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -17,6 +18,8 @@ Examples:
   skep trace 'libc:*' -- sort /etc/services
   skep trace 'sqlite3_*' --exclude '*mutex*' --sort calls -- ./app
   skep trace '*' --json -o profile.json -- ./app --with arguments
+  skep trace 'app:*' --tree --min 1ms -- ./app
+  skep trace 'app:*' --flame app.svg -- ./app
   skep trace 'libc:malloc' -p 4711 --for 10s
   skep trace --report      print the report of a trace whose `skep` was killed
 
@@ -37,6 +40,27 @@ pub struct TraceArgs {
     /// Print this many functions; 0 prints all [default: 30, with --json all]
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
+    /// Print calls and times by call path, as a tree
+    #[arg(long, conflicts_with = "orphan")]
+    pub tree: bool,
+    /// Print each function with its callers and what it calls
+    #[arg(long, conflicts_with_all = ["orphan", "tree"])]
+    pub graph: bool,
+    /// Write self times by call path as a flame graph, an SVG for browsers
+    #[arg(long, value_name = "FILE", conflicts_with = "orphan")]
+    pub flame: Option<PathBuf>,
+    /// Write self times by call path as folded stacks, for other tools
+    #[arg(long, value_name = "FILE", conflicts_with = "orphan")]
+    pub folded: Option<PathBuf>,
+    /// Write self times by call path for pprof
+    #[arg(long, value_name = "FILE", conflicts_with = "orphan")]
+    pub pprof: Option<PathBuf>,
+    /// Look only at calls nested up to this depth in traced functions; prints a tree
+    #[arg(long, value_name = "N", conflicts_with = "orphan", value_parser = clap::value_parser!(u32).range(1..=1023))]
+    pub depth: Option<u32>,
+    /// Leave out what took less in total, as in 10us or 5ms
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub min: Option<Duration>,
     /// Time every call, also of short functions that are called often
     #[arg(long)]
     pub exact: bool,
@@ -69,6 +93,21 @@ pub struct TraceArgs {
     pub command: Vec<OsString>,
 }
 
+impl TraceArgs {
+    /// Tells whether calls are counted by call path.
+    pub fn wants_paths(&self) -> bool {
+        self.tree
+            || self.graph
+            || self.depth.is_some()
+            || [&self.flame, &self.folded, &self.pprof].into_iter().any(Option::is_some)
+    }
+
+    /// The time below which nothing is shown, in ns.
+    pub fn min_ns(&self) -> u64 {
+        self.min.map_or(0, |m| u64::try_from(m.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
 /// A column to sort by: numbers descending, names ascending.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "the variants are the names of columns")]
@@ -87,12 +126,14 @@ fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let seconds = match unit {
+        "ns" => 1e-9,
+        "us" => 1e-6,
         "ms" => 1e-3,
         "s" => 1.0,
         "m" => 60.0,
         "h" => 3600.0,
-        "" => return Err("it has no unit: ms, s, m or h".into()),
-        other => return Err(format!("no unit `{other}`: ms, s, m or h")),
+        "" => return Err("it has no unit: ns, us, ms, s, m or h".into()),
+        other => return Err(format!("no unit `{other}`: ns, us, ms, s, m or h")),
     };
     let number: f64 = number.parse().map_err(|_| format!("`{number}` is no number"))?;
     match Duration::try_from_secs_f64(number * seconds) {

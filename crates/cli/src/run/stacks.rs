@@ -6,7 +6,6 @@
 //! first. The value is the weight.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 
 use skep::isa::MapType;
 use skep::object::btf::Value;
@@ -16,31 +15,18 @@ use crate::args::RunArgs;
 use crate::entries::{Entries, Entry};
 use crate::failure::{Context, Result};
 use crate::key::Key;
-use crate::printer::{Output, Printer};
-use crate::stacks::{Frames, Stack, flame, folded, named, pprof};
-
-/// How stacks are written.
-type Write = fn(&Frames, &mut dyn std::io::Write) -> std::io::Result<()>;
+use crate::printer::Printer;
+use crate::stacks::{Files, Stack, named};
 
 /// Files that stacks are written to, created before the command starts.
 pub struct Stacks {
-    files: Vec<(Output, Write)>,
+    files: Files,
 }
 
 impl Stacks {
     /// Creates the files that were asked for; `None` if there is none.
     pub fn open(args: &RunArgs) -> Result<Option<Self>> {
-        let asked: [(&Option<PathBuf>, Write); 3] = [
-            (&args.folded, folded::write),
-            (&args.flame, flame::write),
-            (&args.pprof, pprof::write),
-        ];
-        let mut files = Vec::new();
-        for (path, write) in asked {
-            if let Some(path) = path {
-                files.push((Output::open(Some(path))?, write));
-            }
-        }
+        let files = Files::open(args.folded.as_ref(), args.flame.as_ref(), args.pprof.as_ref())?;
         Ok((!files.is_empty()).then_some(Self { files }))
     }
 
@@ -58,11 +44,7 @@ impl Stacks {
         for (.., link) in loaded.iter().flat_map(|l| &l.links) {
             mapped.extend(link.read()?.mapped);
         }
-        let frames = named(stacks, &mapped);
-        for (output, write) in self.files {
-            printer.data(output, |out| write(&frames, out))?;
-        }
-        Ok(())
+        self.files.write(&named(stacks, &mapped), printer)
     }
 }
 

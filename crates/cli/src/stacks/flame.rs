@@ -49,8 +49,9 @@ pub fn write(frames: &Frames, out: &mut dyn Write) -> io::Result<()> {
 <svg xmlns="http://www.w3.org/2000/svg" version="1.1" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" onload="start()">
 <style>text{{font:11px monospace}}rect{{stroke:#fff;stroke-width:.5}}g{{cursor:pointer}}g:hover rect{{stroke:#000}}.m rect{{fill:#c2f}}.p{{opacity:.5}}</style>
 <rect x="0" y="0" width="100%" height="100%" style="fill:#fafafa"/>
-<text x="{MARGIN}" y="24" id="d">{total} samples</text>
+<text x="{MARGIN}" y="24" id="d">{total} {}</text>
 <text x="{}" y="24" text-anchor="end" id="s" style="cursor:pointer" onclick="ask()">Search</text>"#,
+        frames.unit.name(),
         WIDTH - MARGIN,
     )?;
     for b in &boxes {

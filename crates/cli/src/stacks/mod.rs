@@ -6,11 +6,70 @@ pub mod pprof;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use skep::link::MappedModule;
 use skep_proc::demangle;
 use skep_proc::symbolize::{AddressSpace, Place, Want};
+
+use crate::failure::Result;
+use crate::printer::{Output, Printer};
+
+/// How stacks are written.
+type Form = fn(&Frames, &mut dyn io::Write) -> io::Result<()>;
+
+/// Files that stacks are written to, created before there are any.
+pub struct Files(Vec<(Output, Form)>);
+
+impl Files {
+    /// Creates the files that were asked for.
+    pub fn open(
+        folded: Option<&PathBuf>,
+        flame: Option<&PathBuf>,
+        pprof: Option<&PathBuf>,
+    ) -> Result<Self> {
+        let asked: [(_, Form); 3] =
+            [(folded, folded::write), (flame, flame::write), (pprof, pprof::write)];
+        let mut files = Vec::new();
+        for (path, form) in asked {
+            if let Some(path) = path {
+                files.push((Output::open(Some(path))?, form));
+            }
+        }
+        Ok(Self(files))
+    }
+
+    /// Tells whether no file was asked for.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Writes all files.
+    pub fn write(self, frames: &Frames, printer: Printer) -> Result {
+        self.0
+            .into_iter()
+            .try_for_each(|(output, form)| printer.data(output, |out| form(frames, out)))
+    }
+}
+
+/// What the weights of stacks are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Unit {
+    #[default]
+    Samples,
+    Nanoseconds,
+}
+
+impl Unit {
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Samples => "samples",
+            Self::Nanoseconds => "ns",
+        }
+    }
+}
 
 /// A call stack as programs record it.
 #[derive(Debug, PartialEq)]
@@ -50,6 +109,7 @@ pub struct Frames {
     pub functions: Vec<Named>,
     pub locations: Vec<Location>,
     pub stacks: Vec<NamedStack>,
+    pub unit: Unit,
 }
 
 /// A stack of locations, the innermost first.

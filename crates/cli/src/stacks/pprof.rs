@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use super::Frames;
+use super::{Frames, Unit};
 
 /// A message that is being written.
 #[derive(Default)]
@@ -64,7 +64,11 @@ impl<'f> Strings<'f> {
 pub fn write(frames: &Frames, out: &mut dyn Write) -> io::Result<()> {
     let mut profile = Message::default();
     let mut strings = Strings { numbers: HashMap::from([("", 0)]), all: vec![""] };
-    let (kind, unit) = (strings.add("samples"), strings.add("count"));
+    let (kind, unit) = match frames.unit {
+        Unit::Samples => ("samples", "count"),
+        Unit::Nanoseconds => ("time", "nanoseconds"),
+    };
+    let (kind, unit) = (strings.add(kind), strings.add(unit));
     profile.bytes(1, &Message::default().number(1, kind).number(2, unit).0);
     for stack in &frames.stacks {
         let mut sample = Message::default();

@@ -5,13 +5,13 @@ use std::time::Instant;
 use skep::live::Order;
 
 use super::objects::Trace;
-use super::report::Ended;
+use super::report::{Ended, Outputs};
 use crate::agent::Library;
 use crate::args::TraceArgs;
 use crate::failure::{Context, Failure, Result};
 use crate::live::{self, Agent, Live};
 use crate::orphans::{self, TraceRecord};
-use crate::printer::{Output, Printer};
+use crate::printer::Printer;
 use crate::signals::Signals;
 use crate::sites::Sites;
 use crate::{directory, unmatched};
@@ -23,7 +23,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     let mut pids = args.pids.clone();
     pids.sort_unstable();
     pids.dedup();
-    let output = Output::open(args.report.output.as_deref())?;
+    let outputs = Outputs::open(args)?;
     let dir = directory::create()?;
     let library = Library::find(&dir)?;
     let agent = Agent::read(library.path())?;
@@ -76,7 +76,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     let sites = Sites::new(&state);
     let pid = pids.first().copied().filter(|_| pids.len() == 1);
     let ended = Ended { command: None, pids, status: None, wall_ns, end, pid };
-    trace.print(&state, &sites, ended, args, output, printer)?;
+    trace.print(&state, &sites, ended, args, outputs, printer)?;
     drop(pins);
     // Ctrl-C is how one ends this.
     Ok(match interrupted {

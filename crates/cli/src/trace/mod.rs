@@ -1,8 +1,10 @@
 //! `skep trace`: one program on every matching function, and a table of what it counted.
 
 mod attach;
+mod graph;
 mod objects;
 mod report;
+mod tree;
 
 use std::borrow::Cow;
 
@@ -11,11 +13,11 @@ use crate::args::TraceArgs;
 use crate::failure::Result;
 use crate::launch::{self, Launch, Outcome};
 use crate::orphans::{self, TraceRecord};
-use crate::printer::{Output, Printer};
+use crate::printer::Printer;
 use crate::sites::{self, Sites};
 use crate::{directory, unmatched};
 use objects::Trace;
-use report::{Ended, is_alive};
+use report::{Ended, Outputs, is_alive};
 
 /// Runs the command and prints the report; the exit status is the command's.
 pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
@@ -31,7 +33,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     if !args.allow_unmatched {
         unmatched::check(&args.command, &patterns)?;
     }
-    let output = Output::open(args.report.output.as_deref())?;
+    let outputs = Outputs::open(args)?;
     let dir = directory::create()?;
     let library = Library::find(&dir)?;
     let (trace, objects) = Trace::load(&dir, args, &patterns, exclude, library.path())?;
@@ -68,7 +70,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
             end,
             pid: Some(outcome.pid),
         };
-        trace.print(&state, &sites, ended, args, output, printer)?;
+        trace.print(&state, &sites, ended, args, outputs, printer)?;
         Ok(sites.failure(&program, &outcome))
     })();
     drop(pins);
@@ -81,7 +83,7 @@ fn report_orphan(args: &TraceArgs, id: Option<u32>, printer: Printer) -> Result<
     let found = orphans::find(&dir, id)?;
     let trace = Trace::open(&dir, found.id)?;
     let record = orphans::record(&dir, found)?;
-    let output = Output::open(args.report.output.as_deref())?;
+    let outputs = Outputs::open(args)?;
     let state = trace.link.read()?;
     let sites = Sites::new(&state);
     let pid = state.agents.first().map(|a| a.pid);
@@ -99,7 +101,7 @@ fn report_orphan(args: &TraceArgs, id: Option<u32>, printer: Printer) -> Result<
         end,
         pid,
     };
-    trace.print(&state, &sites, ended, args, output, printer)?;
+    trace.print(&state, &sites, ended, args, outputs, printer)?;
     orphans::reported(&dir, found);
     Ok(0)
 }

@@ -17,10 +17,14 @@ use crate::failure::{Context, ENVIRONMENT, Failure, Result};
 use crate::running::Threads;
 use crate::{calibrate, rejection, stats};
 
-/// The compiled `bpf/trace.bpf.c`.
-static OBJECT: &[u8] = include_bytes!("../../bpf/trace.bpf.o");
+/// The compiled `bpf/trace.bpf.c`, compressed by the build script.
+static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/trace.bpf.lzma"));
 /// Its name in messages.
 const OBJECT_NAME: &str = "trace.bpf.o";
+/// The compiled `bpf/tree.bpf.c`.
+static PATHS_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tree.bpf.lzma"));
+/// Its name in messages.
+const PATHS_NAME: &str = "tree.bpf.o";
 /// Up to so many calls go by before the next one is timed, where calls are sampled: 2^n - 1, at
 /// most 63.
 const SAMPLING: u32 = 63;
@@ -29,6 +33,8 @@ pub struct Trace {
     pub link: Link,
     pub stats: Arc<Map>,
     pub threads: Arc<Map>,
+    /// The call paths; then `stats` is by their numbers, else by function.
+    pub edges: Option<Arc<Map>>,
     settings: Arc<Map>,
 }
 
@@ -41,12 +47,14 @@ impl Trace {
         exclude: Vec<String>,
         library: &Path,
     ) -> Result<(Self, Vec<(Kind, u32)>)> {
-        let object = Object::parse(OBJECT).context(format!("`{OBJECT_NAME}` is damaged"))?;
-        let loaded = Loader::new(dir)
-            .max_entries("stats", args.max_functions)
-            .sparse("stats")
-            .load(&object)
-            .map_err(own_failure)?;
+        let object = carried(OBJECT, OBJECT_NAME)?;
+        let loader = Loader::new(dir).sparse("stats");
+        let loaded = if args.wants_paths() {
+            loader.load(&carried(PATHS_OBJECT, PATHS_NAME)?)
+        } else {
+            loader.max_entries("stats", args.max_functions).load(&object)
+        };
+        let loaded = loaded.map_err(own_failure)?;
         let find = |name: &str| {
             loaded
                 .map(name)
@@ -63,9 +71,14 @@ impl Trace {
             exclude,
             ..describe(traced, patterns).map_err(|e| rejection::attach_failure(e, OBJECT_NAME))?
         };
-        let mask = if args.exact { 0 } else { SAMPLING };
+        let first = match (args.wants_paths(), args.exact) {
+            (true, _) => args.depth.unwrap_or(u32::MAX),
+            (false, true) => 0,
+            (false, false) => SAMPLING,
+        };
         let overhead = calibrate::overhead(dir, library, &object);
-        let settings = [mask.to_le_bytes(), overhead.to_le_bytes()].concat();
+        let mut settings = [first.to_le_bytes(), overhead.to_le_bytes()].concat();
+        settings.resize(find("settings")?.def().value_size as usize, 0);
         find("settings")?
             .update(&0_u32.to_le_bytes(), &settings, 0)
             .map_err(|e| Failure::environment(e.to_string()))?;
@@ -76,6 +89,7 @@ impl Trace {
         let trace = Self {
             stats: find("stats")?,
             threads: find("threads")?,
+            edges: loaded.map("edges").cloned(),
             settings: find("settings")?,
             link,
         };
@@ -100,6 +114,7 @@ impl Trace {
         Ok(Self {
             stats: find("stats")?,
             threads: find("threads")?,
+            edges: find("edges").ok(),
             settings: find("settings")?,
             link,
         })
@@ -116,10 +131,21 @@ impl Trace {
     /// When anything was written down last, by the clock of the link.
     pub fn seen(&self, state: &LinkState) -> Result<u64> {
         let mut last = Threads::read(&self.threads).stacks().map(|s| s.seen()).max().unwrap_or(0);
+        if self.edges.is_some() {
+            return Ok(last);
+        }
         stats::each(&self.stats, count(state), |_, value| last = last.max(Stat::last(value)))
             .context("cannot read the statistics")?;
         Ok(last)
     }
+}
+
+/// Unpacks and parses an object that this command carries.
+fn carried(mut compressed: &[u8], name: &str) -> Result<Object> {
+    let mut bytes = Vec::new();
+    lzma_rs::lzma_decompress(&mut compressed, &mut bytes)
+        .context(format!("`{name}` is damaged"))?;
+    Object::parse(&bytes).context(format!("`{name}` is damaged"))
 }
 
 /// The number of functions of a link.
@@ -139,11 +165,13 @@ mod tests {
 
     /// The reader knows the layout of the program's statistics by heart.
     #[test]
-    fn the_statistics_are_as_large_as_their_reader_thinks()
-    -> std::result::Result<(), Box<dyn std::error::Error>> {
-        let object = Object::parse(OBJECT)?;
-        let stats = object.maps.iter().find(|m| m.name == "stats").ok_or("no map `stats`")?;
+    fn the_statistics_are_as_large_as_their_reader_thinks() -> Result {
+        let object = carried(OBJECT, OBJECT_NAME)?;
+        let stats = object.maps.iter().find(|m| m.name == "stats").unwrap();
         assert_eq!(stats.value_size as usize, STAT_SIZE);
+        let object = carried(PATHS_OBJECT, PATHS_NAME)?;
+        let stats = object.maps.iter().find(|m| m.name == "stats").unwrap();
+        assert_eq!(stats.value_size as usize, crate::trace::tree::STAT_SIZE);
         Ok(())
     }
 }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::io::{self, Write};
 
 use serde::Serialize;
 use serde_json::Value as Json;
@@ -9,7 +10,9 @@ use skep::Dir;
 use skep::link::{LinkState, Missed};
 use skep_proc::demangle::demangle;
 
+use super::graph;
 use super::objects::{Trace, count};
+use super::tree::{self, Edges, NodeJson, Tree};
 use crate::args::TraceArgs;
 use crate::estimate::{Running, Stat};
 use crate::failure::{Context, Result};
@@ -17,10 +20,16 @@ use crate::printer::{Output, Printer};
 use crate::report::{self, Function, Row};
 use crate::running::Threads;
 use crate::sites::{Sites, module_path};
+use crate::stacks::Files;
 use crate::{missed, stats};
 
 /// Rows of the table when nothing else is asked for.
 const ROWS: usize = 30;
+/// Call paths of the tree when nothing else is asked for.
+const PATHS: usize = 100;
+/// How a tree is written: at most so many rows, of at least so many ns, of a width; returns how many
+/// more there were.
+type Shape = fn(&Tree<'_>, &mut dyn Write, usize, u64, Option<usize>) -> io::Result<usize>;
 /// Functions in which a thread ends: if one of them is the innermost call of a stack, its thread has
 /// ended.
 const THREAD_ENDS: [&str; 5] = ["start_thread", "clone", "clone3", "__clone", "__clone3"];
@@ -35,6 +44,9 @@ struct Document<'a> {
     wall_ns: u64,
     sites: Json,
     functions: Vec<Function<'a>>,
+    /// Calls by call path, where they were counted so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tree: Option<Vec<NodeJson<'a>>>,
     missed: u64,
     missed_by: Json,
     lost: u64,
@@ -42,6 +54,23 @@ struct Document<'a> {
     attach_ns: u64,
     processes: Json,
     not_traced: Json,
+}
+
+/// Where the report and the call paths go.
+pub struct Outputs {
+    report: Output,
+    files: Files,
+}
+
+impl Outputs {
+    /// Creates the files that were asked for.
+    pub fn open(args: &TraceArgs) -> Result<Self> {
+        let (folded, flame, pprof) = (&args.folded, &args.flame, &args.pprof);
+        Ok(Self {
+            report: Output::open(args.report.output.as_deref())?,
+            files: Files::open(folded.as_ref(), flame.as_ref(), pprof.as_ref())?,
+        })
+    }
 }
 
 /// How a command ended, as far as that is known.
@@ -64,17 +93,30 @@ impl Trace {
         sites: &Sites,
         ended: Ended<'_>,
         args: &TraceArgs,
-        output: Output,
+        outputs: Outputs,
         printer: Printer,
     ) -> Result {
+        let Outputs { report: output, files } = outputs;
         let link = &self.link;
         sites.note(printer, "", args.report.verbose);
         let threads = Threads::read(&self.threads);
-        let mut rows = self.rows(state, &running(&threads, state, &ended))?;
+        let edges = self.edges.as_deref().map(tree::edges).transpose()?;
+        let running = running(&threads, state, edges.as_ref(), &ended);
+        let tree = edges
+            .map(|edges| Tree::read(&self.stats, &edges, self.clock(), &running, state))
+            .transpose()?;
+        let mut rows = match &tree {
+            Some(tree) => tree.rows(),
+            None => self.rows(state, &running)?,
+        };
+        rows.retain(|row| row.stat.total_ns >= args.min_ns());
         report::carry(&mut rows);
         report::sort(&mut rows, args.sort);
         let lost = threads.lost();
-        note_losses(printer, link.missed(), lost);
+        note_losses(printer, link.missed(), lost, tree.is_some());
+        if let Some(tree) = &tree {
+            files.write(&tree.frames(), printer)?;
+        }
         if link.lost_pages() > 0 {
             let (pages, dir) = (link.lost_pages(), Dir::default_path());
             let dir = dir.display();
@@ -83,6 +125,7 @@ impl Trace {
         note_marks(printer, &rows);
         if args.report.json {
             let limit = args.limit.filter(|n| *n > 0).unwrap_or(usize::MAX);
+            let names = tree.as_ref().map(Tree::names).unwrap_or_default();
             let document = Document {
                 command: ended.command,
                 pids: ended.pids,
@@ -90,6 +133,7 @@ impl Trace {
                 wall_ns: ended.wall_ns,
                 sites: sites.json(),
                 functions: rows.iter().take(limit).map(Function::from).collect(),
+                tree: tree.as_ref().map(|t| t.json(&names)),
                 missed: link.missed().total(),
                 missed_by: missed::to_json(link.missed()),
                 lost,
@@ -103,10 +147,33 @@ impl Trace {
         if sites.attached() == 0 {
             return Ok(());
         }
+        // An orphan's report is a tree if its program counted one.
+        let wants_tree = args.tree || args.depth.is_some() || args.orphan.is_some();
+        let shape = match (args.graph, wants_tree) {
+            (true, _) => Some(("functions", ROWS, graph::write as Shape)),
+            (false, true) => Some((
+                "call paths",
+                PATHS,
+                (|t, out, limit, min, width| t.write(out, limit, min, width)) as Shape,
+            )),
+            (false, false) => None,
+        };
+        let rows_wanted = shape.map_or(ROWS, |(_, rows, _)| rows);
         let limit = match args.limit {
             Some(0) => usize::MAX,
-            limit => limit.unwrap_or(ROWS),
+            limit => limit.unwrap_or(rows_wanted),
         };
+        if let (Some(tree), Some((what, _, write))) = (&tree, shape) {
+            let (width, mut hidden) = (output.width(), 0);
+            printer.data(output, |out| {
+                hidden = write(tree, out, limit, args.min_ns(), width)?;
+                Ok(())
+            })?;
+            if hidden > 0 {
+                printer.note(&format!("{hidden} more {what}; `--limit 0` shows all"));
+            }
+            return Ok(());
+        }
         let shown = rows.get(..limit.min(rows.len())).unwrap_or_default();
         let width = output.width();
         printer.data(output, |out| report::table(out, shown, width))?;
@@ -157,9 +224,18 @@ impl Trace {
 }
 
 /// Finds the calls that had not returned when the command ended, and what they took until then.
-fn running(threads: &Threads, state: &LinkState, ended: &Ended<'_>) -> HashMap<u32, Running> {
+fn running(
+    threads: &Threads,
+    state: &LinkState,
+    edges: Option<&Edges>,
+    ended: &Ended<'_>,
+) -> HashMap<u32, Running> {
     let mut all = HashMap::new();
-    let name = |function: u32| state.functions.get(function as usize).map(|f| f.name.as_str());
+    let function = |id: u32| match edges {
+        None => id,
+        Some(edges) => edges.get(&id).map_or(u32::MAX, |(_, function)| *function),
+    };
+    let name = |id: u32| state.functions.get(function(id) as usize).map(|f| f.name.as_str());
     for mut stack in threads.stacks() {
         if state.agents.iter().filter(|a| a.pid == stack.pid).count() > 1 {
             stack.only_last_image();
@@ -194,9 +270,13 @@ fn note_marks(printer: Printer, rows: &[Row<'_>]) {
     }
 }
 
-fn note_losses(printer: Printer, missed: Missed, lost: u64) {
+fn note_losses(printer: Printer, missed: Missed, lost: u64, paths: bool) {
     missed::note(printer, "", missed);
-    if lost > 0 {
+    if lost > 0 && paths {
+        printer.note(&format!(
+            "{lost} calls were nested deeper than 1023, returned on another thread, or were of more than 262,143 call paths: their callers have their time"
+        ));
+    } else if lost > 0 {
         printer.note(&format!(
             "{lost} calls were nested deeper than 1023 or returned on another thread: counted, but not timed"
         ));
