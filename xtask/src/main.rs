@@ -9,6 +9,7 @@
 mod bench;
 mod ci;
 mod circles;
+mod dist;
 mod imports;
 mod mutate;
 mod objects;
@@ -33,6 +34,8 @@ fn main() -> ExitCode {
         ["clean-room", rest @ ..] => room::run(rest),
         ["clean-room-inside", rest @ ..] => room::run_inside(rest),
         ["world", rest @ ..] => world::run(rest),
+        ["man", rest @ ..] => dist::man(rest),
+        ["dist", rest @ ..] => dist::dist(rest),
         ["mutate", words @ ..] => mutate::run(words),
         _ => {
             eprint!("{}", usage());
@@ -62,6 +65,8 @@ fn usage() -> String {
     }
     text.push_str("  clean-room [--keep] [--limit MINUTES] [SUITE...] [-- COMMAND...]\n                          the README's commands on a Debian with nothing on it (debootstrap)\n");
     text.push_str("  world [--runs N] [--json] [NAME...]\n                          real programs, alone and under `skep trace '*'`: docs/works-with.md\n");
+    text.push_str("  man [DIR]               write the manual's pages (target/man)\n");
+    text.push_str("  dist [DIR]              a tarball and a Debian package (target/dist)\n");
     text.push_str("  mutate [--again] [WORD...]\n                          take each check out of the verifier (with WORD in file or line): does a test notice?\n");
     text
 }
