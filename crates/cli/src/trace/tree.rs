@@ -114,7 +114,7 @@ impl<'a> Tree<'a> {
             places.insert(*id, nodes.len());
             nodes.push(Node { caller, function: *function as usize, ..Node::default() });
         }
-        let count = edges.last_key_value().map_or(0, |(id, _)| id + 1);
+        let count = edges.last_key_value().map_or(0, |(id, _)| id.saturating_add(1));
         stats::each(stats, count, |id, value| {
             let Some(node) = places.get(&id).and_then(|p| nodes.get_mut(*p)) else { return };
             let running = running.get(&id).copied().unwrap_or_default();
@@ -200,7 +200,7 @@ impl<'a> Tree<'a> {
             ] {
                 let sum: &mut Sum = sum;
                 sum.calls = sum.calls.saturating_add(node.calls);
-                sum.running += node.running;
+                sum.running = sum.running.saturating_add(node.running);
                 sum.total_ns = sum.total_ns.saturating_add(total);
                 sum.self_ns = sum.self_ns.saturating_add(node.self_ns);
             }
