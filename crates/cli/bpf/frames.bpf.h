@@ -64,3 +64,20 @@ static __attribute__((noinline)) __u64 settle(struct thread *t, __u64 sp)
 	}
 	return call;
 }
+
+/* The call that a function with this stack pointer was called in; 0: none that is known. */
+static __always_inline __u64 caller_of(struct thread *t, __u64 sp)
+{
+	__u64 above = t->top;
+	struct frame *f;
+
+	if (above) {
+		f = frame_of(t, above);
+		if (f->sp <= sp || f->sp > sp + STACK_GAP)
+			above = settle(t, sp);
+	} else {
+		/* Whoever reads the stack when all is over wants to know whose it was. */
+		t->tid = bpf_get_current_pid_tgid();
+	}
+	return above;
+}

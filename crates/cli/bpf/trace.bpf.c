@@ -500,15 +500,7 @@ static __attribute__((noinline)) int timed(__u64 *ctx, struct thread *t, struct 
 	if (!t || !s || cookie & ENTRY_ONLY)
 		return 1;
 	s->entered++;
-	above = t->top;
-	if (above) {
-		f = frame_of(t, above);
-		if (f->sp <= sp || f->sp > sp + STACK_GAP)
-			above = settle(t, sp);
-	} else {
-		/* Whoever reads the stack when all is over wants to know whose it was. */
-		t->tid = bpf_get_current_pid_tgid();
-	}
+	above = caller_of(t, sp);
 	if (above >= LAST) {
 		t->lost++;
 		return 1;

@@ -136,14 +136,7 @@ int tree(__u64 *ctx)
 	cookie = bpf_get_attach_cookie(ctx);
 	function = cookie;
 	sp = skep_get_func_sp(ctx);
-	above = t->top;
-	if (above) {
-		f = frame_of(t, above);
-		if (f->sp <= sp || f->sp > sp + STACK_GAP)
-			above = settle(t, sp);
-	} else {
-		t->tid = bpf_get_current_pid_tgid();
-	}
+	above = caller_of(t, sp);
 	if (above >= set->depth * sizeof(struct frame))
 		return 1;
 	if (above >= LAST && !(cookie & ENTRY_ONLY)) {
