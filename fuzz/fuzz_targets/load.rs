@@ -10,8 +10,6 @@
 mod args;
 #[path = "../../crates/cli/src/directory.rs"]
 mod directory;
-#[path = "../../crates/cli/src/entries.rs"]
-mod entries;
 #[path = "../../crates/cli/src/estimate.rs"]
 mod estimate;
 #[path = "../../crates/cli/src/failure.rs"]
@@ -20,16 +18,12 @@ mod failure;
 mod inherited;
 #[path = "../../crates/cli/src/kernel.rs"]
 mod kernel;
-#[path = "../../crates/cli/src/key.rs"]
-mod key;
 #[path = "../../crates/cli/src/map/mod.rs"]
 mod map;
 #[path = "../../crates/cli/src/objects.rs"]
 mod objects;
 #[path = "../../crates/cli/src/orphans.rs"]
 mod orphans;
-#[path = "../../crates/cli/src/record.rs"]
-mod record;
 #[path = "../../crates/cli/src/report.rs"]
 mod report;
 #[path = "../../crates/cli/src/printer.rs"]
@@ -40,8 +34,6 @@ mod rejection;
 mod signals;
 #[path = "../../crates/cli/src/units.rs"]
 mod units;
-#[path = "../../crates/cli/src/value.rs"]
-mod value;
 
 use std::path::PathBuf;
 use std::sync::LazyLock;

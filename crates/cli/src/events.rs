@@ -11,10 +11,10 @@ use std::time::Duration;
 use serde_json::{Value as Json, json};
 use skep::isa::MapType;
 use skep::maps::{Consumer, Map, MapError, PerfReader};
+use skep_text::record::RecordTypes;
+use skep_text::value::{hex, to_json};
 
 use crate::failure::{Context, Failure, Result};
-use crate::record::RecordTypes;
-use crate::value::{hex, to_json};
 
 /// How long a thread sleeps before it looks whether the command has ended; records wake it at once.
 const NAP: Duration = Duration::from_millis(10);

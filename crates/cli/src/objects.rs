@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use skep::isa::sec;
 use skep::object::{CoreTarget, DwarfError, GlobalError, LinkError, LinkOptions, Object};
 use skep::prototypes::{Catalog, Given};
+use skep_text::value::hex;
 
 use crate::args::ObjectArgs;
 use crate::failure::{Failure, Result};
-use crate::value::hex;
 
 /// The types of the running kernel.
 const KERNEL: &str = "/sys/kernel/btf/vmlinux";

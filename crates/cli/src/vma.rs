@@ -6,12 +6,12 @@ use std::path::Path;
 use serde_json::{Value as Json, json};
 use skep_proc::maps::{Filter, Normalizer, Perms, Place, Snapshot, Vma, Want};
 use skep_proc::symbolize::Want as Details;
+use skep_text::value::hex;
 
 use crate::args::{VmaCommand, address as parse_address};
 use crate::failure::{Context, FAILED, Failure, Result};
 use crate::printer::{Output, Printer};
 use crate::symbolize::Text;
-use crate::value::hex;
 use crate::vma_target::{Target, failure};
 
 /// Answers the question.

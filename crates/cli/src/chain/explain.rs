@@ -6,6 +6,7 @@ use serde_json::{Value as Json, json};
 use skep::Session;
 use skep::chain::{Chain, Explained, Graph, Stats, To, verdicts};
 use skep::test_run::Input;
+use skep_text::value::hex;
 
 use super::file::Plan;
 use super::load::Loads;
@@ -13,7 +14,6 @@ use super::{captured, failed, open, show};
 use crate::args::ExplainArgs;
 use crate::failure::{Failure, Result};
 use crate::printer::{Output, Printer};
-use crate::value::hex;
 
 /// Bytes of the header that a packet has at least.
 const ETHERNET: usize = 14;

@@ -5,16 +5,17 @@ use skep::isa::MapType;
 use skep::isa::map::update;
 use skep::maps::{Access, Map, MapError};
 use skep::object::Btf;
+use skep_text::entries::{Entries, Shape};
+use skep_text::input::Role;
+use skep_text::value::to_json;
 
 use super::find::{Source, find};
-use super::input::{self, Role};
+use super::input;
 use super::ordered;
 use crate::args::{DeleteArgs, MapArgs};
 use crate::directory;
-use crate::entries::{Entries, Shape};
 use crate::failure::{Failure, Result};
 use crate::printer::{Output, Printer};
-use crate::value::to_json;
 
 /// A map to change, and how its elements look.
 struct Target {

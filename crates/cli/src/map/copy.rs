@@ -2,13 +2,14 @@
 
 use skep::isa::{KeyShape, MapType};
 use skep::maps::{Access, Map};
+use skep_text::elements::Elements;
+use skep_text::entries::{Entries, Shape};
 
 use super::change::flags;
-use super::destination::{Destination, Elements, Stored, fit_cpus};
+use super::destination::{Destination, Stored, fit_cpus};
 use super::find::Source;
 use super::no_elements;
 use crate::args::{CopyArgs, KernelSide, MapArgs};
-use crate::entries::{Entries, Shape};
 use crate::failure::{Failure, Result};
 use crate::printer::Printer;
 use crate::signals::Signals;

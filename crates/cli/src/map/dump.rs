@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use skep::maps::dump::Walk;
 use skep::maps::{Access, KeyRange, Map, Take, Verdict};
+use skep_text::csv::Csv;
+use skep_text::entries::Entries;
+use skep_text::layout::{Layout, Style};
 
-use super::csv::Csv;
 use super::filter::Filter;
 use super::find::Source;
-use super::layout::{Layout, Style};
 use super::{no_elements, ordered};
 use crate::args::{DumpArgs, TakeHow};
-use crate::entries::Entries;
 use crate::failure::{Failure, Result};
 use crate::printer::{Output, Printer};
 use crate::signals::Signals;

@@ -7,10 +7,10 @@ use skep::dir::Kind;
 use skep::isa::{KeyShape, MapType};
 use skep::maps::{Access, Map, MapError};
 use skep::object::Btf;
+use skep_text::entries::Shape;
 
 use crate::args::MapArgs;
 use crate::directory;
-use crate::entries::Shape;
 use crate::failure::{Failure, Result};
 use crate::kernel::{KernelMap, in_bpf_fs};
 use crate::printer::Printer;

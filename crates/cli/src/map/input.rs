@@ -1,28 +1,12 @@
-//! Keys and values as they are typed.
+//! Keys and values as they are typed on the command line.
 
 use serde_json::Value as Json;
 use skep::isa::KeyShape;
 use skep::object::Btf;
-use skep::object::btf::{Value, ValueMember};
+use skep_text::entries::Shape;
+use skep_text::input::{self, BYTE_STRINGS, Role};
 
-use crate::entries::Shape;
 use crate::failure::{Failure, Result};
-use crate::key;
-
-/// What typed text stands for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Role {
-    /// A key.
-    Key,
-    /// A value.
-    Value,
-}
-
-impl Role {
-    fn name(self) -> &'static str {
-        if self == Self::Key { "key" } else { "value" }
-    }
-}
 
 /// Makes the bytes of a key or a value from what was typed. `btf` is `None` when there are no
 /// types.
@@ -33,7 +17,7 @@ pub fn bytes(
     text: &str,
     raw: bool,
 ) -> Result<Vec<u8>> {
-    read(shape, btf, role, text, raw).map_err(|why| {
+    input::read(shape, btf, role, text, raw).map_err(|why| {
         let (name, map) = (role.name(), &shape.name);
         let failure =
             Failure::environment(format!("`{text}` is not a {name} of map `{map}`: {why}"));
@@ -42,74 +26,6 @@ pub fn bytes(
             _ => failure,
         }
     })
-}
-
-/// How keys of variable length are typed.
-pub const BYTE_STRINGS: &str =
-    "keys of this map are text, or bytes after `hex`, as in `'hex 2f65 7463'`";
-
-/// As [`bytes`]; fails with what is wrong with the text.
-pub fn read(
-    shape: &Shape,
-    btf: Option<&Btf>,
-    role: Role,
-    text: &str,
-    raw: bool,
-) -> Result<Vec<u8>, String> {
-    let (size, type_id) = match (role, shape.keys) {
-        (Role::Key, KeyShape::Bytes { .. }) => {
-            let key = byte_string(text, raw)?;
-            shape.check_key(key.len())?;
-            return Ok(key);
-        }
-        (Role::Key, KeyShape::Fixed(size)) => (size as usize, shape.key_type_id),
-        (Role::Value, _) => (shape.value_size, shape.value_type_id),
-    };
-    let name = role.name();
-    // As bpftool takes them; a text that begins so is not likely to be as long.
-    if let Some(bytes) = text.strip_prefix("hex ").and_then(hex).filter(|b| b.len() == size) {
-        return Ok(bytes);
-    }
-    if raw {
-        return match hex(text) {
-            Some(bytes) if bytes.len() == size => Ok(bytes),
-            Some(bytes) => Err(format!("it has {} bytes, but a {name} has {size}", bytes.len())),
-            None => Err("it is not hexadecimal".to_owned()),
-        };
-    }
-    if let Some(btf) = btf
-        && type_id != 0
-    {
-        let value = typed(text)
-            .or_else(|| btf.read_text(type_id, text).ok())
-            .unwrap_or_else(|| Value::Text(text.to_owned()));
-        return btf.encode(type_id, &value).map_err(|e| e.to_string());
-    }
-    match typed(text).and_then(|v| v.as_i128()) {
-        Some(n) if matches!(size, 1 | 2 | 4 | 8) => number(n, size),
-        _ if matches!(size, 1 | 2 | 4 | 8) => Err(format!(
-            "the map has no types: give a number, or its {size} bytes in hex with `--raw`"
-        )),
-        // As it is printed.
-        _ => hex(text)
-            .filter(|bytes| bytes.len() == size)
-            .ok_or_else(|| format!("the map has no types: give its {size} bytes in hex")),
-    }
-}
-
-/// Reads a byte string, of any length.
-pub fn byte_string(text: &str, raw: bool) -> Result<Vec<u8>, String> {
-    if raw { key::read_hex(text.strip_prefix("hex ").unwrap_or(text)) } else { key::read(text) }
-}
-
-/// Makes the bytes of a number where there is no type.
-pub fn number(n: i128, size: usize) -> Result<Vec<u8>, String> {
-    let bits = size as u32 * 8;
-    let fits = if n < 0 { n >= -(1_i128 << (bits - 1)) } else { n < 1_i128 << bits };
-    match n.to_le_bytes().get(..size) {
-        Some(bytes) if fits => Ok(bytes.to_vec()),
-        _ => Err(format!("it does not fit in {size} bytes")),
-    }
 }
 
 /// Makes the value of a map from what was typed: for per-CPU maps, each CPU's from a list, or the
@@ -129,168 +45,27 @@ pub fn value(
         _ => vec![text.to_owned()],
     };
     let each = each.iter().map(|one| bytes(shape, btf, Role::Value, one, raw));
-    of_cpus(shape, each.collect::<Result<_>>()?, cpus).map_err(Failure::environment)
-}
-
-/// Puts the values of CPUs together, from the first one on; the others are zero.
-pub fn of_cpus(shape: &Shape, each: Vec<Vec<u8>>, cpus: usize) -> Result<Vec<u8>, String> {
-    if each.len() > cpus {
-        return Err(format!("there are values for {} CPUs, but the map has {cpus}", each.len()));
-    }
-    let mut out = Vec::new();
-    for one in &each {
-        out.extend(one);
-        out.resize(out.len().next_multiple_of(8), 0);
-    }
-    out.resize(shape.value_size.next_multiple_of(8) * cpus, 0);
-    Ok(out)
-}
-
-/// Reads bytes in hex, with or without spaces.
-pub fn hex(text: &str) -> Option<Vec<u8>> {
-    let digits: Vec<u8> =
-        text.trim_start_matches("0x").bytes().filter(|b| !b.is_ascii_whitespace()).collect();
-    let byte =
-        |pair: &[u8]| std::str::from_utf8(pair).ok().and_then(|p| u8::from_str_radix(p, 16).ok());
-    digits.chunks(2).map(|pair| if pair.len() == 2 { byte(pair) } else { None }).collect()
-}
-
-/// Reads a number or JSON.
-fn typed(text: &str) -> Option<Value> {
-    let (digits, minus) = text.strip_prefix('-').map_or((text, false), |rest| (rest, true));
-    let number = match digits.strip_prefix("0x") {
-        Some(hex) => i128::from_str_radix(hex, 16),
-        None => digits.parse(),
-    };
-    match number {
-        Ok(n) if digits.starts_with(|c: char| c.is_ascii_digit()) => {
-            Some(Value::Int(if minus { -n } else { n }))
-        }
-        _ => serde_json::from_str(text).ok().map(|json: Json| from_json(&json)),
-    }
-}
-
-/// Makes a value from JSON without looking at types.
-pub fn from_json(json: &Json) -> Value {
-    match json {
-        Json::Null => Value::Int(0),
-        Json::Bool(b) => Value::Bool(*b),
-        Json::Number(n) => n
-            .as_i64()
-            .map(i128::from)
-            .or(n.as_u64().map(i128::from))
-            .map_or(Value::Float(n.as_f64().unwrap_or(0.0)), Value::Int),
-        Json::String(s) => Value::Text(s.clone()),
-        Json::Array(all) => Value::Array(all.iter().map(from_json).collect()),
-        Json::Object(members) => Value::Struct(
-            members
-                .iter()
-                .map(|(name, value)| ValueMember { name: name.clone(), value: from_json(value) })
-                .collect(),
-        ),
-    }
+    input::of_cpus(shape, each.collect::<Result<_>>()?, cpus).map_err(Failure::environment)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::value::to_json;
     use skep::isa::MapType;
 
-    fn shape(value_size: usize, per_cpu: bool) -> Shape {
-        Shape {
-            id: 1,
-            name: "m".to_owned(),
-            map_type: MapType::Hash,
-            keys: KeyShape::Fixed(4),
-            value_size,
-            per_cpu,
-            key_type_id: 0,
-            value_type_id: 0,
-        }
-    }
-
-    #[test]
-    fn what_is_typed_is_a_number_or_a_structure() {
-        assert_eq!(typed("-7"), Some(Value::Int(-7)));
-        assert_eq!((typed("0xff"), typed("-0x10")), (Some(Value::Int(255)), Some(Value::Int(-16))));
-        assert_eq!((typed("cat"), typed("--7"), typed("+7")), (None, None, None));
-        assert_eq!(typed("\"7\""), Some(Value::Text("7".to_owned())));
-        assert_eq!(
-            to_json(&typed("{\"a\": [1, true]}").expect("JSON")).to_string(),
-            r#"{"a":[1,true]}"#
-        );
-    }
-
-    #[test]
-    fn keys_without_types_are_numbers_of_their_size_or_hex() {
-        let key =
-            |text, raw| bytes(&shape(8, false), None, Role::Key, text, raw).map_err(|f| f.message);
-        assert_eq!(key("258", false), Ok(vec![2, 1, 0, 0]));
-        assert_eq!(key("-1", false), Ok(vec![255; 4]));
-        assert_eq!(
-            key("4294967296", false),
-            Err("`4294967296` is not a key of map `m`: it does not fit in 4 bytes".to_owned())
-        );
-        assert_eq!(
-            (key("0a0b0c0d", true), key("0a 0b 0c 0d", true)),
-            (Ok(vec![10, 11, 12, 13]), Ok(vec![10, 11, 12, 13]))
-        );
-        assert_eq!(
-            key("0a", true),
-            Err("`0a` is not a key of map `m`: it has 1 bytes, but a key has 4".to_owned())
-        );
-        assert_eq!(
-            key("0a0b0c0", true),
-            Err("`0a0b0c0` is not a key of map `m`: it is not hexadecimal".to_owned())
-        );
-        assert_eq!(
-            (key("hex 0a 0b 0c 0d", false), key("hex 0a 0b 0c 0d", true)),
-            (Ok(vec![10, 11, 12, 13]), Ok(vec![10, 11, 12, 13]))
-        );
-        assert!(key("hex 0a 0b 0c", false).is_err() && key("hexes", false).is_err());
-        assert!(
-            key("cat", false).is_err_and(|m| m.contains("give a number, or its 4 bytes in hex"))
-        );
-    }
-
-    /// Without types: the text of every key and value, in all forms, leads back to its bytes.
-    #[test]
-    fn what_is_printed_can_be_typed() {
-        let mut seed = 3_u64;
-        for size in [1, 2, 3, 4, 5, 8, 12, 16] {
-            for raw in [false, true] {
-                let shape = Shape { keys: KeyShape::Fixed(size as u32), ..shape(size, false) };
-                let entries = crate::entries::Entries::of(shape.clone(), None, raw);
-                for _ in 0..50 {
-                    let data: Vec<u8> = (0..size)
-                        .map(|_| {
-                            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                            (seed >> 56) as u8 & if seed >> 48 & 1 == 0 { 0 } else { 0xff }
-                        })
-                        .collect();
-                    let json = entries.key(&data).json().to_string();
-                    for text in [entries.key(&data).to_string(), json.trim_matches('"').to_owned()]
-                    {
-                        assert_eq!(
-                            bytes(&shape, None, Role::Key, &text, raw).map_err(|f| f.message),
-                            Ok(data.clone()),
-                            "{text}"
-                        );
-                        assert_eq!(
-                            bytes(&shape, None, Role::Value, &text, raw).map_err(|f| f.message),
-                            Ok(data.clone()),
-                            "{text}"
-                        );
-                    }
-                }
-            }
-        }
-    }
+    use super::*;
 
     #[test]
     fn per_cpu_values_are_a_list_or_the_first_one() {
-        let shape = shape(4, true);
+        let shape = Shape {
+            id: 1,
+            name: "m".to_owned(),
+            map_type: MapType::PercpuHash,
+            keys: KeyShape::Fixed(4),
+            value_size: 4,
+            per_cpu: true,
+            key_type_id: 0,
+            value_type_id: 0,
+        };
         let value = |text, raw| value(&shape, None, text, raw, 3).map_err(|f| f.message);
         let words = |n: [u64; 3]| n.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>();
         assert_eq!(value("5", false), Ok(words([5, 0, 0])));
@@ -299,6 +74,10 @@ mod tests {
         assert_eq!(
             value("[1, 2, 3, 4]", false),
             Err("there are values for 4 CPUs, but the map has 3".to_owned())
+        );
+        assert_eq!(
+            value("4294967296", false),
+            Err("`4294967296` is not a value of map `m`: it does not fit in 4 bytes".to_owned())
         );
     }
 }

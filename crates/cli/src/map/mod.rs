@@ -7,32 +7,27 @@
 mod change;
 mod copy;
 mod create;
-mod csv;
 mod destination;
 mod dump;
 mod filter;
 pub mod find;
-mod from_json;
 mod input;
-mod layout;
 mod load;
 mod ordered;
 mod pin;
 mod show;
 
-pub use load::Encoder;
-
 use serde_json::json;
 use skep::isa::MapType;
 use skep::maps::Access;
+use skep_text::entries::Entries;
+use skep_text::input::Role;
+use skep_text::value::to_json;
 
 use crate::args::{LookupArgs, MapArgs, MapCommand};
-use crate::entries::Entries;
 use crate::failure::{Failure, Result};
 use crate::printer::{Output, Printer};
-use crate::value::to_json;
 use find::Source;
-use input::Role;
 
 /// Does what was asked for.
 pub fn run(command: &MapCommand, printer: Printer) -> Result<u8> {

@@ -4,11 +4,12 @@ use std::ops::Bound;
 
 use skep::isa::KeyShape;
 use skep::maps::{KeyRange, Map, MapError, Nearest};
+use skep_text::entries::Entries;
+use skep_text::input::{BYTE_STRINGS, Role, byte_string};
 
 use super::find::Source;
-use super::input::{self, Role};
+use super::input;
 use crate::args::{LookupArgs, RangeArgs};
-use crate::entries::Entries;
 use crate::failure::{Failure, Result};
 
 /// Which element beside a key is asked for, if any.
@@ -103,7 +104,7 @@ fn bound(entries: &Entries<'_>, text: &str, raw: bool) -> Result<Vec<u8>> {
     match entries.shape().keys {
         KeyShape::Fixed(_) => input::bytes(entries.shape(), entries.btf(), Role::Key, text, raw),
         KeyShape::Bytes { .. } => {
-            let key = input::byte_string(text, raw);
+            let key = byte_string(text, raw);
             key.and_then(|key| if key.is_empty() { Err("it is empty".to_owned()) } else { Ok(key) })
                 .map_err(|why| not_a("key", text, entries, &why))
         }
@@ -114,7 +115,7 @@ fn bound(entries: &Entries<'_>, text: &str, raw: bool) -> Result<Vec<u8>> {
 fn prefix(entries: &Entries<'_>, text: &str, raw: bool) -> Result<Vec<u8>> {
     let shape = entries.shape();
     let fixed = matches!(shape.keys, KeyShape::Fixed(_));
-    let prefix = input::byte_string(text, raw || fixed);
+    let prefix = byte_string(text, raw || fixed);
     prefix
         .and_then(|prefix| match prefix.len() {
             0 => Err("it is empty".to_owned()),
@@ -131,7 +132,7 @@ fn not_a(what: &str, text: &str, entries: &Entries<'_>, why: &str) -> Failure {
     let failure =
         Failure::environment(format!("`{text}` is not a {what} of map `{}`: {why}", shape.name));
     match shape.keys {
-        KeyShape::Bytes { .. } => failure.hint(input::BYTE_STRINGS),
+        KeyShape::Bytes { .. } => failure.hint(BYTE_STRINGS),
         KeyShape::Fixed(_) => failure.hint("the first bytes of keys are given in hex"),
     }
 }

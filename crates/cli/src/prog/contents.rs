@@ -8,10 +8,10 @@ use skep::load::{Loaded, LoadedMap};
 use skep::maps::{MapError, PerfReader};
 use skep::object::Btf;
 use skep::object::btf::Value;
+use skep_text::entries::{Entries, Entry};
+use skep_text::value::{hex, to_json};
 
-use crate::entries::{Entries, Entry};
 use crate::failure::{Failure, Result};
-use crate::value::{hex, to_json};
 
 /// The number of its ring, where there are several, and its bytes.
 type Record = (Option<u32>, Vec<u8>);

@@ -13,6 +13,7 @@ use skep::load::Loader;
 use skep::object::{Linked, Object};
 use skep::prog::Source;
 use skep::test_run::{Engine, Runner};
+use skep_text::value::hex;
 
 use super::loaded;
 use crate::args::ProgDumpArgs;
@@ -21,7 +22,6 @@ use crate::failure::{FAILED, Failure, Result};
 use crate::objects::{self, Objects};
 use crate::printer::{Output, Printer};
 use crate::rejection;
-use crate::value::hex;
 
 /// One program to print.
 struct Dumped {

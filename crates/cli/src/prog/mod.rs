@@ -14,12 +14,12 @@ use skep::dir::Kind;
 use skep::isa::text;
 use skep::object::Object;
 use skep::prog::ProgramFile;
+use skep_text::value::hex;
 
 use crate::args::ProgCommand;
 use crate::directory;
 use crate::failure::{Failure, Result};
 use crate::printer::{Output, Printer};
-use crate::value::hex;
 
 pub use run::read_all;
 

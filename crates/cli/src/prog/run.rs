@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map as Object, Value as Json, json};
 use skep::load::Loader;
 use skep::test_run::{Engine, Errno, Input, Outcome, Printed, Runner};
+use skep_text::value::hex;
 
 use crate::args::{EngineName, ProgRunArgs};
 use crate::directory;
@@ -17,7 +18,6 @@ use crate::prog::contents::{Contents, Samples, contents, samples};
 use crate::prog::packets::{self, Report};
 use crate::rejection;
 use crate::units;
-use crate::value::hex;
 
 /// Largest input file: more than the kernel takes for any program type.
 const MAX_INPUT: u64 = 1 << 20;

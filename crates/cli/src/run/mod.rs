@@ -11,6 +11,7 @@ use skep::link::create_log;
 use skep::load::LoadedMap;
 use skep::maps::Map;
 use skep::object::{LinkOptions, Object};
+use skep_text::record::RecordTypes;
 
 use crate::agent::Library;
 use crate::args::RunArgs;
@@ -19,7 +20,6 @@ use crate::failure::{Failure, Result};
 use crate::launch::{self, Launch};
 use crate::objects::Objects;
 use crate::printer::{Output, Printer};
-use crate::record::RecordTypes;
 use crate::{directory, rejection, sites, unmatched};
 use load::{Loaded, Loading};
 use stacks::Stacks;

@@ -1,11 +1,11 @@
 //! What the programs found, printed after the command: records of streams, and entries of maps.
 
 use serde_json::{Value as Json, json};
+use skep_text::entries::{Entries, Entry};
 
 use super::ENTRIES;
 use super::load::Loaded;
 use crate::args::RunArgs;
-use crate::entries::{Entries, Entry};
 use crate::events::{Collector, Records};
 use crate::failure::{Context, Failure, Result};
 use crate::launch::{Outcome, Program};

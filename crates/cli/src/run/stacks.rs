@@ -9,12 +9,12 @@ use std::collections::HashMap;
 
 use skep::isa::MapType;
 use skep::object::btf::Value;
+use skep_text::entries::{Entries, Entry};
+use skep_text::key::Key;
 
 use super::load::Loaded;
 use crate::args::RunArgs;
-use crate::entries::{Entries, Entry};
 use crate::failure::{Context, Result};
-use crate::key::Key;
 use crate::printer::Printer;
 use crate::stacks::{Files, Stack, named};
 

@@ -7,14 +7,14 @@ use serde_json::Value as Json;
 use skep::isa::ProgramType;
 use skep::load::{Loaded, Loader};
 use skep::test_run::{Coverage, Engine, Errno, Input, Outcome, Printed, Runner};
+use skep_text::entries::Shape;
+use skep_text::read::Encoder;
 
 use super::compare;
 use super::file::{Expect, Run, Subject, Test, TestFile};
 use crate::args::ObjectArgs;
 use crate::directory;
-use crate::entries::Shape;
 use crate::failure::{Failure, Result};
-use crate::map::Encoder;
 use crate::objects::Objects;
 use crate::prog;
 use crate::prog::contents::{Samples, contents, samples};

@@ -1,8 +1,7 @@
 //! What was expected beside what came.
 
 use serde_json::Value as Json;
-
-use crate::value::hex;
+use skep_text::value::hex;
 
 /// Describes how bytes differ: where first, and both there. `None`: they do not.
 pub fn bytes(what: &str, expected: &[u8], got: Option<&[u8]>) -> Option<String> {

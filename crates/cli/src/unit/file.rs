@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
+use skep_text::key::read_hex;
 
 use super::table::Table;
 use crate::chain::captured;
 use crate::failure::{Failure, Result};
-use crate::key::read_hex;
 
 /// What a file says.
 #[derive(Debug)]

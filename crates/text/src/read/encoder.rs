@@ -1,15 +1,15 @@
 //! Elements made of what was read, all before the first is stored.
 
 use serde_json::Value as Json;
-use skep::isa::KeyShape;
-use skep::object::Btf;
-use skep::object::btf::TypeId;
+use skep_isa::KeyShape;
+use skep_object::Btf;
+use skep_object::btf::TypeId;
 
-use super::super::destination::Elements;
-use super::super::from_json::{self, byte_string};
-use super::super::input::{self, Role};
 use super::direct::{Direct, Text};
+use crate::elements::Elements;
 use crate::entries::Shape;
+use crate::from_json::{self, byte_string};
+use crate::input::{self, Role};
 
 /// Makes elements of one map.
 #[derive(Debug)]

@@ -9,7 +9,7 @@
 use std::fmt;
 
 use serde_json::{Value as Json, json};
-use skep::object::btf::Value;
+use skep_object::btf::Value;
 
 use crate::value::{hex, to_json};
 

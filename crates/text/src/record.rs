@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use skep::isa::MapType;
-use skep::object::btf::{Kind, Type, TypeId, Value};
-use skep::object::{Btf, MapSpec, Object};
+use skep_isa::MapType;
+use skep_object::btf::{Kind, Type, TypeId, Value};
+use skep_object::{Btf, MapSpec, Object};
 
 /// The types that the records of a map may have, as far as the object tells.
 ///

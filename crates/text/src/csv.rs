@@ -3,11 +3,11 @@
 
 use std::io::Write;
 
-use skep::object::btf::Value;
+use skep_object::btf::Value;
 
-use super::layout::{decimal, hex as hex_to};
 use crate::entries::Entries;
 use crate::key::Key;
+use crate::layout::{decimal, hex as hex_to};
 use crate::value::{hex, to_json};
 
 /// Writes the elements of one map.
@@ -155,7 +155,7 @@ fn line<'f>(out: &mut Vec<u8>, fields: impl Iterator<Item = &'f str>) {
 mod tests {
     use super::*;
     use crate::entries::Shape;
-    use skep::isa::{KeyShape, MapType};
+    use skep_isa::{KeyShape, MapType};
 
     #[test]
     fn maps_without_types_have_two_columns_and_quotes_stand_where_they_must() {

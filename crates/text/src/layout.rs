@@ -6,9 +6,9 @@
 
 use std::io::Write;
 
-use skep::isa::KeyShape;
-use skep::object::Btf;
-use skep::object::btf::{Kind, TypeId};
+use skep_isa::KeyShape;
+use skep_object::Btf;
+use skep_object::btf::{Kind, TypeId};
 
 use crate::entries::Entries;
 use crate::value::to_json;
@@ -231,7 +231,7 @@ fn quoted(out: &mut Vec<u8>, bytes: &[u8]) {
     out.push(b'"');
 }
 
-pub(super) fn decimal(out: &mut Vec<u8>, mut n: u64) {
+pub(crate) fn decimal(out: &mut Vec<u8>, mut n: u64) {
     let (mut digits, mut at) = ([0; 20], 20);
     loop {
         at -= 1;
@@ -244,7 +244,7 @@ pub(super) fn decimal(out: &mut Vec<u8>, mut n: u64) {
     out.extend_from_slice(&digits[at..]);
 }
 
-pub(super) fn hex(out: &mut Vec<u8>, bytes: &[u8]) {
+pub(crate) fn hex(out: &mut Vec<u8>, bytes: &[u8]) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     out.extend(
         bytes.iter().flat_map(|b| [DIGITS[usize::from(b >> 4)], DIGITS[usize::from(b & 15)]]),
@@ -255,8 +255,8 @@ pub(super) fn hex(out: &mut Vec<u8>, bytes: &[u8]) {
 mod tests {
     use super::*;
     use crate::entries::Shape;
-    use skep::isa::MapType;
-    use skep::object::Object;
+    use skep_isa::MapType;
+    use skep_object::Object;
 
     /// Every type of an object as key and as value, from random bytes: the short way prints what
     /// the long way does.
@@ -276,7 +276,7 @@ mod tests {
         };
         let mut short = 0;
         for object in ["bpf/trace.bpf.o", "bpf/args.bpf.o", "tests/data/typed.bpf.o"] {
-            let bytes = std::fs::read(format!("{}/{object}", env!("CARGO_MANIFEST_DIR")))
+            let bytes = std::fs::read(format!("{}/../cli/{object}", env!("CARGO_MANIFEST_DIR")))
                 .expect("committed");
             let btf = Object::parse(&bytes).expect("ours").btf.expect("made with -g");
             for id in 0..btf.len() as u32 {

@@ -1,106 +1,34 @@
-//! `skep map load`: puts into a map what `skep map dump` printed.
+//! Reads what [`layout`](crate::layout) and [`csv`](crate::csv) wrote, for `skep map load`.
 //!
-//! All of a file is read before the first element is stored, so a file with a mistake changes
-//! nothing. [`json`], [`csv`] and [`text`] read, each by way of [`elements`]; most JSON takes the
-//! short way of [`direct`].
+//! [`json`], [`csv`] and [`lines`] read, each by way of [`encoder`]; most JSON takes the short way of
+//! [`direct`].
 
 mod csv;
 mod direct;
-mod elements;
+mod encoder;
 mod json;
-mod text;
+mod lines;
 
-use std::io::Read;
+use skep_isa::KeyShape;
+use skep_object::Btf;
 
-use skep::isa::{KeyShape, MapType};
-use skep::maps::Access;
-use skep::object::Btf;
-
-use super::change::flags;
-use super::csv::Columns;
-use super::destination::{Destination, Elements, Stored};
-use super::{find, no_elements};
-use crate::args::LoadArgs;
-use crate::directory;
+use crate::csv::Columns;
+use crate::elements::Elements;
 use crate::entries::{Entries, Shape};
-use crate::failure::{Failure, Result};
-use crate::printer::Printer;
-use crate::signals::Signals;
-pub use elements::Encoder;
+pub use encoder::Encoder;
 
 /// What is wrong with a file, and where.
 #[derive(Debug)]
-struct Problem {
+pub struct Problem {
     /// The line, or the number of the element.
-    at: String,
-    what: String,
-}
-
-/// Loads a file.
-pub fn load(args: &LoadArgs, printer: Printer) -> Result<u8> {
-    let dir = directory::open()?;
-    let map = find::find(&dir, &args.map, Access::ReadWrite, printer)?;
-    let shape = Shape::from(&map);
-    let types = match map.def().btf_id {
-        0 => None,
-        id => skep::btf::open(&dir, id),
-    };
-    if !Entries::of(shape.clone(), None, false).has_elements() {
-        return Err(no_elements(&args.map, shape.map_type));
-    }
-    let name = if args.file == "-" { "stdin" } else { args.file.as_str() };
-    let bytes =
-        read(&args.file).map_err(|e| Failure::environment(format!("cannot read `{name}`: {e}")))?;
-    let cpus = map.user_value_size() / shape.value_size.next_multiple_of(8).max(1);
-    let (mut elements, interrupted) = parse(&bytes, &shape, types.as_ref(), args.raw, cpus)
-        .map_err(|(problem, hint)| {
-            let what = format!(
-                "cannot load `{name}` into map `{}`: {}: {}",
-                args.map, problem.at, problem.what
-            );
-            let mut failure = Failure::environment(what);
-            failure.details.push("nothing was loaded".to_owned());
-            hint.into_iter().fold(failure, Failure::hint)
-        })?;
-    drop(bytes);
-    if interrupted {
-        printer.warning(&format!("`{name}` is a dump that was interrupted: it lacks elements"));
-    }
-    if shape.map_type == MapType::Stack {
-        // What was printed first was pushed last.
-        elements.reverse();
-    }
-    let entries = Entries::of(shape, types.as_ref(), args.raw);
-    let destination = Destination::ours(&map, &args.map, &entries);
-    let mut signals = Signals::install()?;
-    let flags = flags(args.noexist, args.exist);
-    let total = elements.count;
-    let Stored { count, failure } =
-        destination.store(&elements, flags, || signals.take().map(|signal| signal.number));
-    if let Some(mut failure) = failure {
-        failure.details.push(format!("loaded {count} of {total} entries"));
-        return Err(failure);
-    }
-    if count < total {
-        printer.warning(&format!("interrupted: loaded {count} of {total} entries"));
-        return Ok(destination.interrupted());
-    }
-    printer.note(&format!("loaded {total} entries"));
-    Ok(0)
-}
-
-fn read(file: &str) -> std::io::Result<Vec<u8>> {
-    if file != "-" {
-        return std::fs::read(file);
-    }
-    let mut bytes = Vec::new();
-    std::io::stdin().lock().read_to_end(&mut bytes)?;
-    Ok(bytes)
+    pub at: String,
+    /// What is wrong.
+    pub what: String,
 }
 
 /// Reads a dump of any form; `true` when it was interrupted. Fails with what is wrong, and what to do
 /// about it.
-fn parse(
+pub fn parse(
     bytes: &[u8],
     shape: &Shape,
     btf: Option<&Btf>,
@@ -140,7 +68,7 @@ fn parse(
             csv::read(text, &bare, &mut encoder).map_err(hint)?;
         }
         _ if is_lines(text, shape) => {
-            text::read(text, &mut encoder).map_err(hint)?;
+            lines::read(text, &mut encoder).map_err(hint)?;
         }
         _ => {
             let what = format!(
@@ -166,7 +94,7 @@ fn is_json(bytes: &[u8]) -> bool {
 /// Tells whether the first line has a key and a value.
 fn is_lines(text: &str, shape: &Shape) -> bool {
     let first = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
-    shape.keys == KeyShape::Fixed(0) || text::find(first, ": ").is_some()
+    shape.keys == KeyShape::Fixed(0) || lines::find(first, ": ").is_some()
 }
 
 fn looks_raw(text: &str) -> String {
@@ -175,11 +103,12 @@ fn looks_raw(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use skep::object::Object;
+    use skep_isa::MapType;
+    use skep_object::Object;
 
-    use super::super::csv::Csv;
-    use super::super::layout::{Layout, Style};
     use super::*;
+    use crate::csv::Csv;
+    use crate::layout::{Layout, Style};
 
     fn shape(map_type: MapType, keys: KeyShape, size: usize, per_cpu: bool) -> Shape {
         Shape {
@@ -256,7 +185,7 @@ mod tests {
             "tests/data/kinds.bpf.o",
             "../object/tests/data/values.bpf.o",
         ] {
-            let bytes = std::fs::read(format!("{}/{object}", env!("CARGO_MANIFEST_DIR")))
+            let bytes = std::fs::read(format!("{}/../cli/{object}", env!("CARGO_MANIFEST_DIR")))
                 .expect("committed");
             let btf = Object::parse(&bytes).expect("ours").btf.expect("made with -g");
             for id in 0..btf.len() as u32 {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::Problem;
-use super::elements::Encoder;
+use super::encoder::Encoder;
 
 /// Reads a document. `true` when the dump that it comes from was interrupted.
 pub fn read(bytes: &[u8], encoder: &mut Encoder<'_>) -> Result<bool, Problem> {

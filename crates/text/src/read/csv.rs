@@ -3,13 +3,13 @@
 use std::borrow::Cow;
 
 use serde_json::{Map as Object, Value as Json};
-use skep::isa::KeyShape;
+use skep_isa::KeyShape;
 
-use super::super::csv::Columns;
-use super::super::input::Role;
 use super::Problem;
 use super::direct::Direct;
-use super::elements::Encoder;
+use super::encoder::Encoder;
+use crate::csv::Columns;
+use crate::input::Role;
 
 /// Reads the lines behind the names of the columns.
 pub fn read(text: &str, columns: &Columns, encoder: &mut Encoder<'_>) -> Result<(), Problem> {

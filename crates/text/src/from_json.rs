@@ -2,10 +2,10 @@
 //! in hex, numbers beyond 64 bits as text. Only the type tells those from text.
 
 use serde_json::Value as Json;
-use skep::object::Btf;
-use skep::object::btf::{Array, Composite, Kind, TypeId, Value, ValueMember};
+use skep_object::Btf;
+use skep_object::btf::{Array, Composite, Kind, TypeId, Value, ValueMember};
 
-use super::input;
+use crate::input;
 use crate::key;
 
 /// Types inside types that are looked into, as deep as `Btf` itself does.

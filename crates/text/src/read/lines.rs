@@ -1,9 +1,9 @@
 //! Elements out of lines `KEY: VALUE`, as `skep map dump` prints them without options and with
 //! `--raw`.
 
-use super::super::input::Role;
 use super::Problem;
-use super::elements::Encoder;
+use super::encoder::Encoder;
+use crate::input::Role;
 
 /// Reads all lines.
 pub fn read(text: &str, encoder: &mut Encoder<'_>) -> Result<(), Problem> {

@@ -9,8 +9,8 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-use skep::object::Btf;
-use skep::object::btf::{Kind, TypeId};
+use skep_object::Btf;
+use skep_object::btf::{Kind, TypeId};
 
 /// Structures inside structures that are looked into.
 const DEEPEST: usize = 4;
@@ -131,7 +131,7 @@ fn of_type(btf: &Btf, id: TypeId, depth: usize) -> Option<(Direct, usize)> {
             text.then_some(Direct::Text(size))?
         }
         Kind::Struct(c) if depth < DEEPEST && !c.members.is_empty() => {
-            let member = |m: &skep::object::btf::Member| {
+            let member = |m: &skep_object::btf::Member| {
                 let (name, at) = (btf.string(m.name_off), usize::try_from(m.bit_offset / 8).ok()?);
                 if m.bitfield != 0 || !m.bit_offset.is_multiple_of(8) || name.is_empty() {
                     return None;

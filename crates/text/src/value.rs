@@ -1,7 +1,7 @@
 //! Values and bytes as JSON.
 
 use serde_json::{Map as Object, Value as Json, json};
-use skep::object::btf::Value;
+use skep_object::btf::Value;
 
 /// Writes bytes as hex digits.
 pub fn hex(bytes: &[u8]) -> String {
@@ -52,7 +52,7 @@ fn flatten(value: &Value, object: &mut Object<String, Json>) {
 
 #[cfg(test)]
 mod tests {
-    use skep::object::btf::ValueMember;
+    use skep_object::btf::ValueMember;
 
     use super::*;
 

@@ -3,10 +3,10 @@
 use std::io::{self, Write};
 
 use serde_json::{Value as Json, json};
-use skep::isa::{KeyShape, MapType};
-use skep::maps::{Map, MapError};
-use skep::object::Btf;
-use skep::object::btf::{Kind, Value, ValueMember};
+use skep_isa::{KeyShape, MapType};
+use skep_maps::{Map, MapError};
+use skep_object::Btf;
+use skep_object::btf::{Kind, Value, ValueMember};
 
 use crate::key::Key;
 use crate::record::is_marker;
