@@ -148,6 +148,7 @@ static TABLE: &[Row] = &[
     row(id::BPF_CPU_TIME_COUNTER_TO_NS, time::cpu_time_counter_to_ns, Plain),
     row(id::SKEP_GET_FUNC_SP, tracing::get_func_sp, LoadCtx(frame::SP)),
     row(id::SKEP_GET_PREEMPTIONS, time::get_preemptions, Plain),
+    row(id::SKEP_GET_FUNC_VECTOR, tracing::get_func_vector, SaveVectors),
     row(kfunc::id::BPF_RDONLY_CAST, first, Plain),
     row(kfunc::id::BPF_RCU_READ_LOCK, nothing, Plain),
     row(kfunc::id::BPF_RCU_READ_UNLOCK, nothing, Plain),

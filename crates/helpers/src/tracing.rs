@@ -64,3 +64,31 @@ pub(super) unsafe extern "C" fn get_func_ret(ctx: u64, to: u64, _: u64, _: u64, 
     }
     0
 }
+
+/// Returns the low half of vector register `n & 7`: at entry an argument that is a number with a
+/// decimal point, at return such a result in register 0. Nothing on the way here has changed these
+/// registers; where a program is interpreted, they are anybody's.
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn get_func_vector(_: u64, n: u64, _: u64, _: u64, _: u64) -> u64 {
+    let value: u64;
+    macro_rules! read {
+        ($register:literal) => {
+            // SAFETY: copies a register.
+            unsafe {
+                core::arch::asm!(concat!("movq {}, ", $register), out(reg) value,
+                    options(nomem, nostack, preserves_flags))
+            }
+        };
+    }
+    match n & 7 {
+        0 => read!("xmm0"),
+        1 => read!("xmm1"),
+        2 => read!("xmm2"),
+        3 => read!("xmm3"),
+        4 => read!("xmm4"),
+        5 => read!("xmm5"),
+        6 => read!("xmm6"),
+        _ => read!("xmm7"),
+    }
+    value
+}

@@ -100,6 +100,30 @@ impl Object {
         exact.or_else(|| self.maps.iter().position(|m| m.is_global_data() && m.section == name))
     }
 
+    /// Puts other instructions in the place of a function, for calls from other sections: that of a
+    /// program calls those in `.text` so. They refer to nothing, and take and return what the function
+    /// did. Returns whether there was such a call.
+    pub fn replace_function(&mut self, name: &str, insns: Vec<Insn>) -> bool {
+        let found = self.code.iter().enumerate().find_map(|(at, code)| {
+            let f = code.functions.iter().find(|f| f.name == name)?;
+            Some((at, f.start, f.global, f.type_id, code.section.clone()))
+        });
+        let Some((at, start, global, type_id, section)) = found else { return false };
+        let function =
+            Function { name: name.to_owned(), start: 0, len: insns.len(), global, type_id };
+        let (refs, lines, core) = (BTreeMap::new(), Vec::new(), Vec::new());
+        let new = self.code.len();
+        self.code.push(Code { section, insns, refs, functions: vec![function], lines, core });
+        let mut called = false;
+        for r in self.code.iter_mut().flat_map(|c| c.refs.values_mut()) {
+            if *r == (Ref::Code { code: at, insn: start as i64 }) {
+                *r = Ref::Code { code: new, insn: 0 };
+                called = true;
+            }
+        }
+        called
+    }
+
     /// Tells whether a program needs types to be fitted to
     /// ([`LinkOptions::target`](crate::LinkOptions::target)).
     #[must_use]

@@ -20,10 +20,16 @@ Examples:
   skep trace '*' --json -o profile.json -- ./app --with arguments
   skep trace 'app:*' --tree --min 1ms -- ./app
   skep trace 'app:*' --flame app.svg -- ./app
+  skep trace 'libc:open*' --args --ret -- ./app
+  skep trace 'app:*' --if 'size > 4096' -- ./app
+  skep trace 'app:*' --chrome app.json -- ./app
   skep trace 'libc:malloc' -p 4711 --for 10s
   skep trace --report      print the report of a trace whose `skep` was killed
 
 In the table, `~` marks estimated times, `+` times with calls that had not returned.";
+
+/// What calls are summed up for, and not printed one by one.
+const TABLES: [&str; 7] = ["orphan", "tree", "graph", "flame", "folded", "pprof", "exact"];
 
 /// Arguments of `skep trace`.
 #[derive(Args, Debug)]
@@ -37,7 +43,8 @@ pub struct TraceArgs {
     /// Column to sort by
     #[arg(long, value_enum, default_value_t = SortBy::SelfTime, value_name = "COLUMN")]
     pub sort: SortBy,
-    /// Print this many functions; 0 prints all [default: 30, with --json all]
+    /// Print this many functions or calls; 0 prints all [default: 30 functions, with --json all; all
+    /// calls]
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
     /// Print calls and times by call path, as a tree
@@ -58,7 +65,26 @@ pub struct TraceArgs {
     /// Look only at calls nested up to this depth in traced functions; prints a tree
     #[arg(long, value_name = "N", conflicts_with = "orphan", value_parser = clap::value_parser!(u32).range(1..=1023))]
     pub depth: Option<u32>,
-    /// Leave out what took less in total, as in 10us or 5ms
+    /// Print each call with its arguments, by debug information or `--prototype`
+    #[arg(long, conflicts_with_all = TABLES)]
+    pub args: bool,
+    /// Print each call with its result
+    #[arg(long, conflicts_with_all = TABLES)]
+    pub ret: bool,
+    /// Print structures behind pointers, too
+    #[arg(long, conflicts_with_all = TABLES)]
+    pub deref: bool,
+    /// Look only at calls for which this holds, as in 'size > 4096 && ret != 0' or 'path == "/etc/*"';
+    /// the program decides it
+    #[arg(long = "if", value_name = "CONDITION", conflicts_with_all = TABLES)]
+    pub condition: Option<String>,
+    /// Declare a function that has no debug information, as in C; can be repeated
+    #[arg(long = "prototype", value_name = "DECLARATION")]
+    pub prototypes: Vec<String>,
+    /// Write calls for timelines: ui.perfetto.dev, chrome://tracing
+    #[arg(long, value_name = "FILE", conflicts_with_all = TABLES)]
+    pub chrome: Option<PathBuf>,
+    /// Leave out what took less in total, as in 10us or 5ms; of single calls, those that did
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub min: Option<Duration>,
     /// Time every call, also of short functions that are called often
@@ -94,6 +120,16 @@ pub struct TraceArgs {
 }
 
 impl TraceArgs {
+    /// Tells whether calls are printed one by one.
+    pub fn wants_values(&self) -> bool {
+        self.args || self.ret || self.deref || self.condition.is_some()
+    }
+
+    /// Tells whether calls are recorded one by one.
+    pub fn wants_calls(&self) -> bool {
+        self.wants_values() || self.chrome.is_some()
+    }
+
     /// Tells whether calls are counted by call path.
     pub fn wants_paths(&self) -> bool {
         self.tree

@@ -1,11 +1,13 @@
 //! `skep trace -p`: attaches to processes that run already, and leaves them.
 
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use skep::live::Order;
+use skep::prototypes::Catalog;
 
-use super::objects::Trace;
-use super::report::{Ended, Outputs};
+use super::report::Ended;
+use super::tracer::{Loading, Outputs, Tracer};
 use crate::agent::Library;
 use crate::args::TraceArgs;
 use crate::failure::{Context, Failure, Result};
@@ -27,10 +29,13 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     let dir = directory::create()?;
     let library = Library::find(&dir)?;
     let agent = Agent::read(library.path())?;
-    let (trace, objects) = Trace::load(&dir, args, &patterns, exclude, library.path())?;
+    let loading =
+        Loading { dir: &dir, args, patterns: &patterns, exclude, library: library.path(), printer };
+    let catalog = || Catalog::of_files(pids.iter().flat_map(|pid| files_of(*pid)));
+    let (trace, objects) = Tracer::load(loading, outputs, catalog)?;
     let words = pids.iter().flat_map(|pid| ["-p".to_owned(), pid.to_string()]);
-    let record = TraceRecord { command: words.collect(), start: trace.link.counter() };
-    let pins = orphans::pin(&dir, &trace.link, &objects, &record);
+    let record = TraceRecord { command: words.collect(), start: trace.link().counter() };
+    let pins = orphans::pin(&dir, trace.link(), &objects, &record);
 
     let mut signals = Signals::install().context("cannot handle signals")?;
     let began = Instant::now();
@@ -38,7 +43,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     let mut failed = None;
     for &pid in &pids {
         let attached = agent.enter(pid, &dir).and_then(|live| {
-            let done = live.order(Order::Attach(trace.link.id()));
+            let done = live.order(Order::Attach(trace.link().id()));
             all.push(live);
             done.map(drop).map_err(|why| {
                 Failure::environment(format!("cannot attach to process {pid}: {why}"))
@@ -50,7 +55,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
         }
     }
     if failed.is_none() {
-        failed = Sites::new(&trace.link.read()?).unattached();
+        failed = Sites::new(&trace.link().read()?).unattached();
     }
     let interrupted = match failed {
         Some(_) => None,
@@ -61,8 +66,8 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
         }
     };
     let wall_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    let end = trace.link.counter();
-    trace.link.detach();
+    let end = trace.link().counter();
+    trace.link().detach();
     for live in all {
         let pid = live.pid;
         if let Some(why) = live.leave(&agent) {
@@ -72,11 +77,11 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     if let Some(failure) = failed {
         return Err(failure);
     }
-    let state = trace.link.read()?;
+    let state = trace.link().read()?;
     let sites = Sites::new(&state);
     let pid = pids.first().copied().filter(|_| pids.len() == 1);
     let ended = Ended { command: None, pids, status: None, wall_ns, end, pid };
-    trace.print(&state, &sites, ended, args, outputs, printer)?;
+    trace.print(&state, &sites, ended, args, printer)?;
     drop(pins);
     // Ctrl-C is how one ends this.
     Ok(match interrupted {
@@ -90,4 +95,30 @@ fn processes(pids: &[u32]) -> String {
         [pid] => format!("process {pid}"),
         pids => format!("{} processes", pids.len()),
     }
+}
+
+/// The files with code that a process has mapped, its program first: as they are named here, or else by
+/// its own root.
+fn files_of(pid: u32) -> Vec<PathBuf> {
+    let program = std::fs::read_link(format!("/proc/{pid}/exe"));
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let mapped = maps.lines().filter_map(|line| {
+        let mut fields = line.split_ascii_whitespace();
+        fields.nth(1).filter(|perms| perms.contains('x'))?;
+        let path = line.get(line.find('/')?..)?;
+        fields.nth(2).filter(|inode| *inode != "0").map(|_| PathBuf::from(path))
+    });
+    let mut files: Vec<PathBuf> = Vec::new();
+    for path in program.into_iter().chain(mapped) {
+        let path = if path.exists() {
+            path
+        } else {
+            let inside = path.strip_prefix("/").unwrap_or(&path).to_owned();
+            Path::new(&format!("/proc/{pid}/root")).join(inside)
+        };
+        if !files.contains(&path) {
+            files.push(path);
+        }
+    }
+    files
 }

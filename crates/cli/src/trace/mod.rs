@@ -1,12 +1,16 @@
-//! `skep trace`: one program on every matching function, and a table of what it counted.
+//! `skep trace`: one program on every matching function, and a table of what it counted, or the calls
+//! one by one.
 
 mod attach;
+mod calls;
 mod graph;
 mod objects;
 mod report;
+mod tracer;
 mod tree;
 
 use std::borrow::Cow;
+use std::ffi::OsString;
 
 use crate::agent::Library;
 use crate::args::TraceArgs;
@@ -17,7 +21,9 @@ use crate::printer::Printer;
 use crate::sites::{self, Sites};
 use crate::{directory, unmatched};
 use objects::Trace;
-use report::{Ended, Outputs, is_alive};
+use report::{Ended, is_alive};
+use skep::prototypes::Catalog;
+use tracer::{Loading, Outputs, Tracer};
 
 /// Runs the command and prints the report; the exit status is the command's.
 pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
@@ -36,25 +42,28 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     let outputs = Outputs::open(args)?;
     let dir = directory::create()?;
     let library = Library::find(&dir)?;
-    let (trace, objects) = Trace::load(&dir, args, &patterns, exclude, library.path())?;
+    let loading =
+        Loading { dir: &dir, args, patterns: &patterns, exclude, library: library.path(), printer };
+    let name = args.command.first().map(OsString::as_os_str).unwrap_or_default();
+    let (trace, objects) = Tracer::load(loading, outputs, || Catalog::of_command(name, None))?;
     let record = TraceRecord {
         command: args.command.iter().map(|a| a.to_string_lossy().into_owned()).collect(),
-        start: trace.link.counter(),
+        start: trace.link().counter(),
     };
-    let pins = orphans::pin(&dir, &trace.link, &objects, &record);
+    let pins = orphans::pin(&dir, trace.link(), &objects, &record);
 
     let launch = Launch {
         command: &args.command,
         library: library.path(),
         dir: &dir,
-        links: vec![trace.link.id()],
+        links: vec![trace.link().id()],
     };
-    let outcome = launch.run(|| trace.link.detach())?;
-    let end = trace.link.counter();
+    let outcome = launch.run(|| trace.link().detach())?;
+    let end = trace.link().counter();
     // Processes that the command started and that still run go on untraced.
-    trace.link.detach();
+    trace.link().detach();
     let done = (|| {
-        let state = trace.link.read()?;
+        let state = trace.link().read()?;
         let sites = Sites::new(&state);
         if outcome.status.is_none() {
             printer.note(&format!(
@@ -70,7 +79,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
             end,
             pid: Some(outcome.pid),
         };
-        trace.print(&state, &sites, ended, args, outputs, printer)?;
+        trace.print(&state, &sites, ended, args, printer)?;
         Ok(sites.failure(&program, &outcome))
     })();
     drop(pins);
@@ -83,7 +92,7 @@ fn report_orphan(args: &TraceArgs, id: Option<u32>, printer: Printer) -> Result<
     let found = orphans::find(&dir, id)?;
     let trace = Trace::open(&dir, found.id)?;
     let record = orphans::record(&dir, found)?;
-    let outputs = Outputs::open(args)?;
+    let outputs = report::Outputs::open(args)?;
     let state = trace.link.read()?;
     let sites = Sites::new(&state);
     let pid = state.agents.first().map(|a| a.pid);

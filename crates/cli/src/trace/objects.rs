@@ -101,6 +101,10 @@ impl Trace {
         let link = Link::open(dir, id).map_err(own_failure)?;
         let program =
             ProgramFile::open(dir, link.read()?.spec.programs.first().map_or(0, |p| p.id))?;
+        if program.program().name() == "calls" {
+            let what = format!("trace {id} printed calls as they came: there is nothing to report");
+            return Err(Failure::environment(what));
+        }
         let mut maps = Vec::new();
         for map in program.program().maps() {
             maps.push(Arc::new(Map::open(&dir.object(Kind::Map, *map), Access::ReadOnly)?));
@@ -141,7 +145,7 @@ impl Trace {
 }
 
 /// Unpacks and parses an object that this command carries.
-fn carried(mut compressed: &[u8], name: &str) -> Result<Object> {
+pub fn carried(mut compressed: &[u8], name: &str) -> Result<Object> {
     let mut bytes = Vec::new();
     lzma_rs::lzma_decompress(&mut compressed, &mut bytes)
         .context(format!("`{name}` is damaged"))?;
@@ -154,7 +158,7 @@ pub fn count(state: &LinkState) -> u32 {
 }
 
 /// The object is ours: what is wrong with it is not the user's to mend.
-fn own_failure(error: LoadError) -> Failure {
+pub fn own_failure(error: LoadError) -> Failure {
     Failure { hint: None, status: ENVIRONMENT, ..rejection::load_failure(error, OBJECT_NAME) }
 }
 

@@ -23,4 +23,6 @@ helpers! {
     4 SKEP_GET_FUNC_SP "skep_get_func_sp" =>
         row(&[Ctx], Integer, Only(&[P::Tracing])).attach(AttachRule::Trampoline);
     5 SKEP_GET_PREEMPTIONS "skep_get_preemptions" => row(&[], Integer, All);
+    6 SKEP_GET_FUNC_VECTOR "skep_get_func_vector" =>
+        row(&[Ctx, Anything], Integer, Only(&[P::Tracing])).attach(AttachRule::Trampoline);
 }

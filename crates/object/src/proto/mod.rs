@@ -23,6 +23,7 @@
 mod btf;
 mod mismatch;
 mod sysv;
+mod text;
 
 pub use mismatch::{Access, Mismatch};
 pub use sysv::Place;
@@ -117,6 +118,13 @@ impl Prototype {
     #[must_use]
     pub fn words(&self) -> &[Word] {
         &self.layout.words
+    }
+
+    /// The vector register, 0 to 7, that an argument of up to eight bytes with a decimal point is in
+    /// when the function is entered; a result is in 0.
+    #[must_use]
+    pub fn vector(&self, param: usize) -> Option<u8> {
+        self.layout.vectors.iter().find(|(p, _)| *p == param).map(|(_, register)| *register)
     }
 
     /// Where the words of the result are when the function has returned: [`Place::Register`] 0 is

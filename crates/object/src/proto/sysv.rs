@@ -124,6 +124,8 @@ impl Type {
 pub(super) struct Layout {
     pub words: Vec<Word>,
     pub ret: Vec<Place>,
+    /// Arguments with a decimal point, and their vector registers.
+    pub vectors: Vec<(usize, u8)>,
 }
 
 /// Works out where the words of a function are; `None` for types whose place depends on more than
@@ -163,6 +165,9 @@ pub(super) fn layout<'t>(params: impl Iterator<Item = &'t Type>, ret: &Type) -> 
             integers + count(c, Class::Integer) <= REGISTERS
                 && vectors + count(c, Class::Sse) <= VECTORS
         });
+        if one && t.size <= 8 && in_registers.is_some() {
+            out.vectors.push((param, vectors as u8));
+        }
         let place: Vec<Place> = if let Some(classes) = in_registers {
             let each = classes.iter().map(|c| match c {
                 Some(Class::Integer) => {

@@ -282,8 +282,14 @@ impl ActiveLink {
             match layouts {
                 Ok(layouts) => {
                     let group = groups.entry(layouts).or_default();
-                    let by_index = self.spec.cookie == Cookie::Index;
-                    let cookie = if by_index { u64::from(index) } else { cookie };
+                    let cookie = match self.spec.cookie {
+                        Cookie::Target => cookie,
+                        Cookie::Index => {
+                            let mut numbers =
+                                known.iter().filter_map(|(_, k)| (*k.get(at)?).map(|f| f.number));
+                            u64::from(index) | u64::from(numbers.next().unwrap_or(0)) << 32
+                        }
+                    };
                     group.targets.push((function, cookie));
                     group.indexes.push(index);
                 }

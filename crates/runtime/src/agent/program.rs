@@ -6,7 +6,7 @@ use std::sync::Arc;
 use skep_attach::sites::{Function, Module};
 use skep_attach::{Hook, Position, RunFn};
 use skep_isa::ctx::tracing::MAX_ARGS;
-use skep_store::link::types::{Known, ModuleTypes};
+use skep_store::link::types::{FunctionTypes, Known, ModuleTypes};
 use skep_store::link::{Context, ENTRY_ONLY, FunctionAttachType, LinkProgram, Types};
 
 use crate::run::{self, Running, Shown};
@@ -29,7 +29,7 @@ impl ActiveProgram {
     }
 
     /// Finds what is known of functions; those of a module come together.
-    pub(super) fn known(&self, functions: &[Function]) -> Vec<Option<Known>> {
+    pub(super) fn known(&self, functions: &[Function]) -> Vec<Option<FunctionTypes>> {
         if self.types.is_empty() {
             return vec![None; functions.len()];
         }
@@ -52,8 +52,8 @@ impl ActiveProgram {
 
     /// Finds the layout of a function of which this is known; `None`: it has no types. Fails with
     /// the reason why the program is not attached to it.
-    pub(super) fn layout(&self, known: Option<Known>) -> Result<Option<u32>, String> {
-        match (known, &self.types.unknown) {
+    pub(super) fn layout(&self, known: Option<FunctionTypes>) -> Result<Option<u32>, String> {
+        match (known.map(|f| f.known), &self.types.unknown) {
             (Some(Known::Layout(layout)), _) => Ok(Some(layout)),
             (Some(Known::Misfit(why)), _) => {
                 Err(self.types.reasons.get(why as usize).cloned().unwrap_or_default())
@@ -65,8 +65,8 @@ impl ActiveProgram {
 
     /// How many argument words the trampoline shows: those of the prototype, or all where they are
     /// put in order afterwards.
-    pub(super) fn nr_args(&self, known: Known) -> Option<u8> {
-        let Known::Layout(layout) = known else { return None };
+    pub(super) fn nr_args(&self, known: FunctionTypes) -> Option<u8> {
+        let Known::Layout(layout) = known.known else { return None };
         let words = &self.types.layouts.get(layout as usize)?.words;
         let plain = words.iter().zip(0..).all(|(w, at)| *w == at);
         Some(if plain { words.len().min(MAX_ARGS) as u8 } else { MAX_ARGS as u8 })

@@ -9,10 +9,12 @@
 //! ([`Types`](skep_store::link::Types)).
 
 mod command;
+mod listed;
 mod module;
 mod program;
 mod resolve;
 
+pub use listed::Listed;
 pub(crate) use program::{Asked, Proved};
 use resolve::Ask;
 pub use resolve::Resolved;

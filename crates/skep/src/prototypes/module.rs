@@ -158,6 +158,31 @@ impl ModuleFile {
         out
     }
 
+    /// All types that its debug information describes.
+    pub fn types(&self) -> Option<Arc<Btf>> {
+        #[cfg(feature = "dwarf")]
+        {
+            let own = |path: &Path| Btf::from_dwarf(&std::fs::read(path).ok()?).ok().map(Arc::new);
+            let given = match &self.given {
+                Some(Given::Btf(btf)) => return Some(Arc::clone(btf)),
+                Some(Given::Program(path)) => own(path),
+                None => None,
+            };
+            if let Some(found) = given.or_else(|| own(&self.path)).or_else(|| {
+                let (path, _) = self.elf.as_ref()?.debug_file(&self.path, "/".as_ref())?;
+                own(&path)
+            }) {
+                return Some(found);
+            }
+        }
+        match self.source.get_or_init(|| self.find()) {
+            Source::Btf(btf) => Some(Arc::clone(btf)),
+            #[cfg(feature = "dwarf")]
+            Source::Own(_) | Source::Named(_) => None,
+            Source::None(_) => None,
+        }
+    }
+
     /// Says why there are no types at all; `None` when there are some.
     pub fn without_types(&self) -> Option<&str> {
         match self.source.get()? {

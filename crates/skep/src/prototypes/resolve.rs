@@ -9,7 +9,7 @@ use skep_verifier::Attached;
 
 use super::Catalog;
 use super::module::{Answer, ModuleFile};
-use skep_store::link::types::{Known, Layout, ModuleTypes, NOWHERE, Types};
+use skep_store::link::types::{FunctionTypes, Known, Layout, ModuleTypes, NOWHERE, Types};
 use skep_store::link::{Pattern, PatternError, Selection};
 
 /// What a program reads, and where it is going to be attached.
@@ -256,18 +256,10 @@ impl<'r> Resolver<'r> {
     }
 
     fn layout(&self, p: &Prototype) -> Layout {
-        let word = |p: &Place| match p {
-            Place::Register(n) => *n,
-            Place::Stack(n) if *n < 6 => 6 + n,
-            _ => NOWHERE,
-        };
-        let words: Vec<u8> = p.words().iter().map(|w| word(&w.place)).collect();
-        let ret: Vec<u8> = p.ret_words().iter().map(word).collect();
+        let Layout { words, ret, direct } = layout(p);
         let read =
             |n: usize| self.ask.reads.iter().flat_map(|a| a.words()).any(|w| w == words.len() + n);
-        let plain =
-            words.iter().zip(0..).all(|(w, at)| *w == at) && matches!(ret.first(), None | Some(0));
-        Layout { direct: plain && !read(1) && !(read(0) && self.reads_early()), words, ret }
+        Layout { direct: direct && !read(1) && !(read(0) && self.reads_early()), words, ret }
     }
 
     /// A program that runs at return reads its result behind the arguments. Without types nobody
@@ -309,24 +301,45 @@ impl<'r> Resolver<'r> {
     }
 }
 
+/// The words of a function for a program that asks for them by number.
+pub(super) fn layout(p: &Prototype) -> Layout {
+    let word = |p: &Place| match p {
+        Place::Register(n) => *n,
+        Place::Stack(n) if *n < 6 => 6 + n,
+        _ => NOWHERE,
+    };
+    let words: Vec<u8> = p.words().iter().map(|w| word(&w.place)).collect();
+    let ret: Vec<u8> = p.ret_words().iter().map(word).collect();
+    let direct =
+        words.iter().zip(0..).all(|(w, at)| *w == at) && matches!(ret.first(), None | Some(0));
+    Layout { words, ret, direct }
+}
+
 /// What targets have to know, as it is put together.
 #[derive(Default)]
-struct Table {
+pub(super) struct Table {
     layouts: Vec<Layout>,
     reasons: Vec<String>,
     layout_of: HashMap<Layout, u32>,
     reason_of: HashMap<String, u32>,
-    functions: Vec<(usize, u64, Known)>,
+    /// Module, address, words and number.
+    functions: Vec<(usize, FunctionTypes)>,
 }
 
 impl Table {
     fn fits(&mut self, c: &Candidate<'_>, layout: Layout) {
+        self.add(c.module, c.vaddr, layout, 0);
+    }
+
+    /// Adds a function of a module with its words and its number.
+    pub fn add(&mut self, module: usize, vaddr: u64, layout: Layout, number: u32) {
         let layouts = &mut self.layouts;
         let index = *self.layout_of.entry(layout).or_insert_with_key(|layout| {
             layouts.push(layout.clone());
             layouts.len() as u32 - 1
         });
-        self.functions.push((c.module, c.vaddr, Known::Layout(index)));
+        let known = Known::Layout(index);
+        self.functions.push((module, FunctionTypes { vaddr, known, number }));
     }
 
     fn misfit(&mut self, c: &Candidate<'_>, reason: String) {
@@ -335,11 +348,12 @@ impl Table {
             reasons.push(reason.clone());
             reasons.len() as u32 - 1
         });
-        self.functions.push((c.module, c.vaddr, Known::Misfit(index)));
+        let known = Known::Misfit(index);
+        self.functions.push((c.module, FunctionTypes { vaddr: c.vaddr, known, number: 0 }));
     }
 
-    fn finish(mut self, modules: &[ModuleFile], unknown: Option<String>) -> Types {
-        self.functions.sort_unstable_by_key(|(module, vaddr, _)| (*module, *vaddr));
+    pub fn finish(mut self, modules: &[ModuleFile], unknown: Option<String>) -> Types {
+        self.functions.sort_unstable_by_key(|(module, f)| (*module, f.vaddr));
         let mut out =
             Types { unknown, layouts: self.layouts, reasons: self.reasons, modules: Vec::new() };
         for of_one in self.functions.chunk_by(|a, b| a.0 == b.0) {
@@ -347,7 +361,7 @@ impl Table {
             out.modules.push(ModuleTypes {
                 path: module.path.to_string_lossy().into_owned(),
                 build_id: module.build_id(),
-                functions: of_one.iter().map(|(_, vaddr, known)| (*vaddr, *known)).collect(),
+                functions: of_one.iter().map(|(_, f)| *f).collect(),
             });
         }
         out

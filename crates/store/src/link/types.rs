@@ -11,6 +11,9 @@ pub const NOWHERE: u8 = 0xff;
 /// Words of arguments in a frame: six registers, then six words of the stack.
 const FRAME_WORDS: usize = skep_isa::ctx::tracing::MAX_ARGS;
 
+/// Numbers of functions are below this.
+pub const NUMBERS: u32 = 1 << 31;
+
 /// The words of a context.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
@@ -41,7 +44,19 @@ pub struct ModuleTypes {
     /// Its build id; empty when it has none.
     pub build_id: Vec<u8>,
     /// The functions by address in the file, sorted.
-    pub functions: Vec<(u64, Known)>,
+    pub functions: Vec<FunctionTypes>,
+}
+
+/// What is known of one function of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FunctionTypes {
+    /// Its address in the file.
+    pub vaddr: u64,
+    /// Its words.
+    pub known: Known,
+    /// What the loader calls it, below [`NUMBERS`]: bits 32 to 62 of its cookie where cookies are
+    /// indexes. 0 where the loader has no name for it.
+    pub number: u32,
 }
 
 /// What is known of the functions of a link.
@@ -69,9 +84,9 @@ impl Layout {
 impl ModuleTypes {
     /// Looks a function up.
     #[must_use]
-    pub fn function(&self, vaddr: u64) -> Option<Known> {
-        let at = self.functions.binary_search_by_key(&vaddr, |(v, _)| *v).ok()?;
-        self.functions.get(at).map(|(_, known)| *known)
+    pub fn function(&self, vaddr: u64) -> Option<FunctionTypes> {
+        let at = self.functions.binary_search_by_key(&vaddr, |f| f.vaddr).ok()?;
+        self.functions.get(at).copied()
     }
 }
 
@@ -108,12 +123,12 @@ impl Types {
         w.u32(self.modules.len() as u32);
         for m in &self.modules {
             w.str(&m.path).bytes(&m.build_id).u32(m.functions.len() as u32);
-            for (vaddr, known) in &m.functions {
-                let (kind, index) = match known {
+            for f in &m.functions {
+                let (kind, index) = match f.known {
                     Known::Layout(i) => (0, i),
                     Known::Misfit(i) => (1, i),
                 };
-                w.u64(*vaddr).u32(kind).u32(*index);
+                w.u64(f.vaddr).u32(kind).u32(index).u32(f.number);
             }
         }
         w
@@ -143,14 +158,18 @@ impl Types {
             let (path, build_id) =
                 (r.str("module path")?.to_owned(), r.bytes("build id")?.to_vec());
             let mut functions = Vec::new();
-            for _ in 0..r.count(16, "functions")? {
+            for _ in 0..r.count(20, "functions")? {
                 let vaddr = r.u64("address")?;
                 let known = match (r.u32("kind")?, r.u32("index")?) {
                     (0, i) if (i as usize) < out.layouts.len() => Known::Layout(i),
                     (1, i) if (i as usize) < out.reasons.len() => Known::Misfit(i),
                     _ => return Err(wrong("a layout or a reason")),
                 };
-                functions.push((vaddr, known));
+                let number = r.u32("number")?;
+                if number >= NUMBERS {
+                    return Err(wrong("a function's number"));
+                }
+                functions.push(FunctionTypes { vaddr, known, number });
             }
             out.modules.push(ModuleTypes { path, build_id, functions });
         }
@@ -174,7 +193,10 @@ mod tests {
                 ModuleTypes {
                     path: "/a".to_owned(),
                     build_id: vec![1, 2],
-                    functions: vec![(16, Known::Layout(0)), (32, Known::Misfit(0))],
+                    functions: vec![
+                        FunctionTypes { vaddr: 16, known: Known::Layout(0), number: 7 },
+                        FunctionTypes { vaddr: 32, known: Known::Misfit(0), number: 0 },
+                    ],
                 },
                 ModuleTypes { path: "/b".to_owned(), build_id: Vec::new(), functions: Vec::new() },
             ],
@@ -214,7 +236,7 @@ mod tests {
         ] {
             let mut w = Writer::default();
             let mut types = types();
-            types.modules[0].functions = vec![(16, known)];
+            types.modules[0].functions = vec![FunctionTypes { vaddr: 16, known, number: 0 }];
             types.encode(&mut w);
             let decoded = Types::decode(&mut Reader::new(&w.finish()));
             assert_eq!(decoded.is_ok(), good, "{known:?}");
@@ -232,7 +254,7 @@ mod tests {
             (paths("/b", &[]), paths("/b", &[3]), paths("/c", &[])),
             (Some("/b"), Some("/b"), None)
         );
-        assert_eq!(types.modules[0].function(32), Some(Known::Misfit(0)));
+        assert_eq!(types.modules[0].function(32).map(|f| f.known), Some(Known::Misfit(0)));
         assert_eq!(types.modules[0].function(17), None);
     }
 }

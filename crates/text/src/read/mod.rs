@@ -1,7 +1,7 @@
 //! Reads what [`layout`](crate::layout) and [`csv`](crate::csv) wrote, for `skep map load`.
 //!
-//! [`json`], [`csv`] and [`lines`] read, each by way of [`encoder`]; most JSON takes the short way of
-//! [`direct`].
+//! `json`, `csv` and `lines` read, each by way of `encoder`; most JSON takes the short way of
+//! `direct`.
 
 mod csv;
 mod direct;

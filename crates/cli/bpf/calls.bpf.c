@@ -1,0 +1,336 @@
+/* The program behind `skep trace --args`, `--ret`, `--if` and `--chrome`: a record for each call that has returned, with what was read
+ * of its arguments and its result, in a ring.
+ *
+ * What is read is in `plans`, by the function's number (crates/cli/src/trace/calls/plan.rs writes them): 0 reads nothing. A call's
+ * record is put together in the thread's own `frames`, one for each nested call, and copied to the ring at return, so that the ring is
+ * locked once for a call, and calls that are not wanted cost no more than their frame.
+ */
+#include "skep.bpf.h"
+
+static long (*const bpf_probe_read_user_str)(void *to, __u32 size, const void *from) = (void *)114;
+static long (*const bpf_ringbuf_output)(void *ringbuf, void *data, __u64 size, __u64 flags) = (void *)130;
+static long (*const bpf_get_func_arg)(void *ctx, __u32 n, __u64 *value) = (void *)183;
+static long (*const bpf_get_func_ret)(void *ctx, __u64 *value) = (void *)184;
+
+/* Not functions of the kernel. */
+extern __u64 skep_get_func_sp(void *ctx) __ksym __weak;
+extern __u64 skep_get_func_vector(void *ctx, __u32 n) __ksym __weak;
+
+#define MAX_DEPTH 1023
+#define MAX_PLANS (1 << 18)
+#define OPS 24
+/* A string or a piece of a structure, behind a word with its length or an error. */
+#define PIECE 120
+#define LAST_AT 1016
+#define DATA (LAST_AT + 8 + PIECE)
+#define VARS 6
+#define TEXT 64
+
+enum { WORD = 1, STRING = 2, BYTES = 3, VECTOR = 4 };
+enum { RESULT = 0xff };
+enum { AT_ENTRY = 1, AT_RETURN = 2 };
+
+struct op {
+	__u8 kind;
+	__u8 word; /* of the arguments; RESULT: the result; of a VECTOR its register */
+	__u16 at; /* in `data`: a multiple of 8 */
+	__u32 size;
+	__s64 offset; /* from where the word points */
+};
+
+/* A variable of the condition. */
+struct var {
+	__u8 kind; /* WORD: the word itself; STRING; BYTES: what is at `offset` from where the word points */
+	__u8 word;
+	__u8 bits; /* of the number */
+	__u8 is_signed;
+	int offset;
+};
+
+struct plan {
+	__u16 entry; /* operations at entry; the others follow */
+	__u16 ops; /* all of them */
+	__u16 size; /* of `data` */
+	__u16 conditional; /* it has the variables of the condition */
+	struct var vars[VARS];
+	struct op all[OPS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_PLANS);
+	__type(key, __u32);
+	__type(value, struct plan);
+} plans SEC(".maps");
+
+struct frame {
+	/* What is copied to the ring: */
+	__u64 start;
+	__u64 took; /* -1: nobody sees it return */
+	__u64 tid;
+	__u32 function;
+	__u32 number;
+	__u64 depth; /* calls around it */
+	__u8 data[DATA];
+	/* What is not: */
+	__u64 sp;
+	__u64 unknown; /* a variable could not be read */
+	__u64 vars[VARS];
+	__u8 texts[VARS][TEXT];
+};
+
+#define HEAD __builtin_offsetof(struct frame, data)
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, MAX_DEPTH + 1);
+	__type(key, __u32);
+	__type(value, struct frame);
+} frames SEC(".maps");
+
+struct thread {
+	__u64 tid;
+	__u64 top; /* the innermost call, by its frame's number; 0: none */
+	__u64 lost; /* calls nested too deep, and returns whose entry is not known */
+	__u64 dropped; /* records for which the ring had no room */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct thread);
+} threads SEC(".maps");
+
+struct settings {
+	__u64 min; /* shorter calls are left out */
+	__u32 depth; /* deeper calls are not looked at */
+	__u32 condition; /* when there is one: AT_ENTRY or AT_RETURN */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct settings);
+} settings SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 24);
+} records SEC(".maps");
+
+/* In the cookie of a function that has no run at its return (`ENTRY_ONLY`, link/file.rs). */
+#define ENTRY_ONLY (1ull << 63)
+
+/* The condition: other code takes the place of this (crates/cli/src/trace/calls/condition.rs). */
+static __attribute__((noinline)) int wanted(struct frame *f)
+{
+	int yes = 1;
+
+	asm volatile("" : "+r"(yes) : "r"(f));
+	return yes;
+}
+
+static __always_inline __u64 word_of(__u64 *ctx, __u32 word)
+{
+	__u64 value = 0;
+
+	if (word == RESULT)
+		bpf_get_func_ret(ctx, &value);
+	else
+		bpf_get_func_arg(ctx, word, &value);
+	return value;
+}
+
+/* Reads the arguments, or the result. */
+static __attribute__((noinline)) int capture(__u64 *ctx, struct frame *f, struct plan *p, __u32 first, __u32 end)
+{
+	if (!f || !p)
+		return 0;
+	for (__u32 i = 0; i < OPS; i++) {
+		struct op *op = &p->all[i];
+		__u64 at = op->at & LAST_AT, value;
+		__u32 size = op->size;
+		const void *from;
+		void *to;
+
+		if (i < first)
+			continue;
+		if (i >= end)
+			break;
+		asm volatile("" : "+r"(at));
+		to = f->data + at;
+		if (op->kind == VECTOR) {
+			*(__u64 *)to = skep_get_func_vector(ctx, op->word);
+			continue;
+		}
+		value = word_of(ctx, op->word);
+		if (op->kind == WORD) {
+			*(__u64 *)to = value;
+			continue;
+		}
+		from = (const void *)value + op->offset;
+		if (size > PIECE)
+			size = PIECE;
+		if (op->kind == STRING)
+			*(__s64 *)to = bpf_probe_read_user_str(to + 8, size, from);
+		else
+			*(__s64 *)to = bpf_probe_read_user(to + 8, size, from);
+	}
+	return 0;
+}
+
+/* Reads the variables of the condition that are arguments, or its result. */
+static __attribute__((noinline)) int variables(__u64 *ctx, struct frame *f, struct plan *p, __u32 results)
+{
+	if (!f || !p)
+		return 0;
+	for (int i = 0; i < VARS; i++) {
+		struct var *v = &p->vars[i];
+		__u64 value;
+		__u32 shift;
+
+		if (!v->kind || (v->word == RESULT) != results)
+			continue;
+		value = word_of(ctx, v->word);
+		if (v->kind == STRING) {
+			if (bpf_probe_read_user_str(f->texts[i], TEXT, (const void *)value + v->offset) < 0)
+				f->unknown = 1;
+			continue;
+		}
+		shift = (64 - v->bits) & 63;
+		if (v->kind == BYTES) {
+			const void *from = (const void *)value + v->offset;
+
+			value = 0;
+			if (bpf_probe_read_user(&value, 8 - (shift >> 3), from)) {
+				f->unknown = 1;
+				continue;
+			}
+		}
+		value <<= shift;
+		f->vars[i] = v->is_signed ? (__u64)((__s64)value >> shift) : value >> shift;
+	}
+	return 0;
+}
+
+static __always_inline void send(struct thread *t, struct frame *f, struct plan *p)
+{
+	__u64 size = p->size;
+
+	if (size > DATA)
+		size = DATA;
+	if (bpf_ringbuf_output(&records, f, HEAD + size, 0))
+		t->dropped++;
+}
+
+/* The innermost call that a function with this stack pointer can have been called in. */
+static __attribute__((noinline)) __u32 settle(struct thread *t, __u64 sp)
+{
+	__u64 tid = bpf_get_current_pid_tgid();
+	__u32 call;
+	struct frame *f;
+
+	if (!t)
+		return 0;
+	if (t->tid != tid) {
+		t->tid = tid;
+		t->top = 0;
+		return 0;
+	}
+	call = t->top;
+	for (int i = 0; i < 32; i++) {
+		f = bpf_map_lookup_elem(&frames, &call);
+		if (!call || !f || f->sp > sp)
+			break;
+		call--;
+	}
+	return call;
+}
+
+static __always_inline int returned(__u64 *ctx, struct thread *t, struct settings *set)
+{
+	__u64 now = bpf_get_cpu_time_counter();
+	__u32 call = *bpf_session_cookie(ctx);
+	struct frame *f = bpf_map_lookup_elem(&frames, &call);
+	struct plan *p;
+	__u32 number;
+
+	if (!f || !call || f->sp != skep_get_func_sp(ctx) || f->tid != bpf_get_current_pid_tgid()) {
+		t->lost++;
+		return 0;
+	}
+	t->top = call - 1;
+	f->took = now - f->start;
+	if (f->took < set->min)
+		return 0;
+	number = f->number;
+	p = bpf_map_lookup_elem(&plans, &number);
+	if (!p)
+		return 0;
+	if (set->condition == AT_RETURN) {
+		variables(ctx, f, p, 1);
+		if (f->unknown || !wanted(f))
+			return 0;
+	}
+	if (p->ops > p->entry)
+		capture(ctx, f, p, p->entry, p->ops);
+	send(t, f, p);
+	return 0;
+}
+
+SEC("fsession.multi/*")
+int calls(__u64 *ctx)
+{
+	__u32 zero = 0, call, number;
+	struct thread *t = bpf_map_lookup_elem(&threads, &zero);
+	struct settings *set = bpf_map_lookup_elem(&settings, &zero);
+	struct frame *f;
+	struct plan *p;
+	__u64 cookie;
+
+	if (!t || !set)
+		return 1;
+	if (bpf_session_is_return(ctx))
+		return returned(ctx, t, set);
+	cookie = bpf_get_attach_cookie(ctx);
+	number = cookie >> 32 & 0x7fffffff;
+	p = bpf_map_lookup_elem(&plans, &number);
+	if (!p || (set->condition && !p->conditional))
+		return 1;
+	call = settle(t, skep_get_func_sp(ctx)) + 1;
+	if (call > set->depth)
+		return 1;
+	f = bpf_map_lookup_elem(&frames, &call);
+	if (!f) {
+		t->lost++;
+		return 1;
+	}
+	f->function = cookie;
+	f->number = number;
+	f->tid = t->tid;
+	f->sp = skep_get_func_sp(ctx);
+	f->depth = call - 1;
+	f->took = -1;
+	f->unknown = 0;
+	if (set->condition) {
+		variables(ctx, f, p, 0);
+		/* What looks at the result is decided when there is one. */
+		if (set->condition == AT_ENTRY && (f->unknown || !wanted(f)))
+			return 1;
+	}
+	if (p->entry)
+		capture(ctx, f, p, 0, p->entry);
+	f->start = bpf_get_cpu_time_counter();
+	if (cookie & ENTRY_ONLY) {
+		if (set->condition != AT_RETURN)
+			send(t, f, p);
+		return 1;
+	}
+	t->top = call;
+	*bpf_session_cookie(ctx) = call;
+	return 0;
+}
+
+char _license[] SEC("license") = "Dual MIT/GPL";

@@ -1,0 +1,580 @@
+//! Conditions of `--if`, as in C: read, and compiled into the program.
+//!
+//! A condition's variables are numbered in the order in which they come; each function has a table
+//! that says how the program finds them ([`Var`](super::plan::Var)). So one piece of code serves all
+//! functions. It takes the place of `wanted` in `bpf/calls.bpf.c`.
+
+use skep::isa::{Insn, op};
+
+use super::plan::VARS;
+
+/// Where numbers and texts of variables are in a frame: `vars` and `texts` of `struct frame`.
+pub const NUMBERS: i16 = 1200;
+pub const TEXTS: i16 = 1248;
+/// Bytes of a text: `TEXT`.
+const TEXT: usize = 64;
+/// Words and signs of a condition.
+const LONGEST: usize = 1000;
+/// Deepest nesting; the code keeps a word of its stack for each.
+const DEEPEST: usize = 32;
+
+/// What a variable is of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Path {
+    /// The argument or the result itself.
+    Whole,
+    /// What it points to.
+    Behind,
+    /// A member of the structure it points to, with the members that it is in: `at.x`.
+    Member(String),
+}
+
+/// A variable: the name of an argument, `arg0` and so on, or `ret`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Variable {
+    pub name: String,
+    pub path: Path,
+    /// It is compared with a text.
+    pub text: bool,
+}
+
+/// A condition.
+#[derive(Debug)]
+pub struct Condition {
+    pub text: String,
+    root: Expr,
+    pub variables: Vec<Variable>,
+}
+
+#[derive(Debug)]
+enum Expr {
+    Number(i64),
+    Variable(usize),
+    Not(Box<Expr>),
+    Minus(Box<Expr>),
+    Two(&'static str, Box<Expr>, Box<Expr>),
+    /// A text variable is this, or begins so; or is not.
+    Text {
+        variable: usize,
+        text: Vec<u8>,
+        equal: bool,
+    },
+}
+
+#[derive(Clone, PartialEq, Debug)]
+enum Token {
+    Number(i64),
+    Name(String),
+    Text(Vec<u8>),
+    Sign(&'static str),
+}
+
+/// Longer ones first.
+const SIGNS: [&str; 19] = [
+    "->", "==", "!=", "<=", ">=", "&&", "||", "<", ">", "!", "&", "|", "+", "-", "*", "(", ")",
+    "^", ".",
+];
+/// Operators by how tightly they bind, loosest first, as in C.
+const LEVELS: [&[&str]; 9] = [
+    &["||"],
+    &["&&"],
+    &["|"],
+    &["^"],
+    &["&"],
+    &["==", "!="],
+    &["<", "<=", ">", ">="],
+    &["+", "-"],
+    &["*"],
+];
+
+fn tokens(text: &str) -> Result<Vec<Token>, String> {
+    let mut out = Vec::new();
+    let mut rest = text.trim_start();
+    while let Some(c) = rest.chars().next() {
+        let word = |accept: fn(char) -> bool| rest.find(|c| !accept(c)).unwrap_or(rest.len());
+        let len = if c.is_ascii_digit() {
+            let len = word(|c| c.is_ascii_alphanumeric());
+            let digits = rest.get(..len).unwrap_or_default();
+            let number = match digits.strip_prefix("0x") {
+                Some(hex) => u64::from_str_radix(hex, 16).ok(),
+                None => digits.parse().ok(),
+            };
+            out.push(Token::Number(
+                number.ok_or_else(|| format!("`{digits}` is no number"))? as i64
+            ));
+            len
+        } else if c.is_ascii_alphabetic() || c == '_' {
+            let len = word(|c| c.is_ascii_alphanumeric() || c == '_');
+            out.push(match rest.get(..len).unwrap_or_default() {
+                "NULL" | "false" => Token::Number(0),
+                "true" => Token::Number(1),
+                name => Token::Name(name.to_owned()),
+            });
+            len
+        } else if c == '"' || c == '\'' {
+            let inside = rest.get(1..).unwrap_or_default();
+            let end = inside.find(c).ok_or_else(|| format!("`{rest}` has no end"))?;
+            let inside = inside.get(..end).unwrap_or_default();
+            match (c, inside.as_bytes()) {
+                ('\'', [one]) => out.push(Token::Number(i64::from(*one))),
+                ('\'', _) => return Err(format!("`'{inside}'` is not one character")),
+                _ => out.push(Token::Text(inside.as_bytes().to_vec())),
+            }
+            end + 2
+        } else {
+            let sign = SIGNS.into_iter().find(|s| rest.starts_with(s));
+            let sign = sign.ok_or_else(|| format!("`{c}` is not known here"))?;
+            out.push(Token::Sign(sign));
+            sign.len()
+        };
+        rest = rest.get(len..).unwrap_or_default().trim_start();
+    }
+    Ok(out)
+}
+
+struct Parser<'t> {
+    rest: &'t [Token],
+    variables: Vec<Variable>,
+}
+
+impl Parser<'_> {
+    fn sign(&mut self, wanted: &[&'static str]) -> Option<&'static str> {
+        let [Token::Sign(sign), rest @ ..] = self.rest else { return None };
+        let found = wanted.iter().find(|w| *w == sign)?;
+        self.rest = rest;
+        Some(found)
+    }
+
+    fn level(&mut self, level: usize, depth: usize) -> Result<Expr, String> {
+        let Some(signs) = LEVELS.get(level) else { return self.unary(depth) };
+        if depth > DEEPEST {
+            return Err("it is nested too deep".to_owned());
+        }
+        let mut left = self.level(level + 1, depth)?;
+        while let Some(sign) = self.sign(signs) {
+            if let ("==" | "!=", Expr::Variable(variable), [Token::Text(text), rest @ ..]) =
+                (sign, &left, self.rest)
+            {
+                self.rest = rest;
+                left = self.text(*variable, text.clone(), sign == "==")?;
+                continue;
+            }
+            let right = self.level(level + 1, depth + 1)?;
+            left = Expr::Two(sign, Box::new(left), Box::new(right));
+        }
+        Ok(left)
+    }
+
+    fn text(&mut self, variable: usize, mut text: Vec<u8>, equal: bool) -> Result<Expr, String> {
+        let begins = text.last() == Some(&b'*');
+        if begins {
+            text.pop();
+        } else {
+            text.push(0);
+        }
+        if text.len() > TEXT || text.contains(&b'*') {
+            return Err(format!("texts have up to {} bytes, and `*` only as the last", TEXT - 1));
+        }
+        if !self.variables.get(variable).is_some_and(|v| v.text) {
+            return Err("a text is compared with an argument, without parentheses".to_owned());
+        }
+        Ok(Expr::Text { variable, text, equal })
+    }
+
+    fn unary(&mut self, depth: usize) -> Result<Expr, String> {
+        if depth > DEEPEST {
+            return Err("it is nested too deep".to_owned());
+        }
+        match self.sign(&["!", "-", "*", "("]) {
+            Some("!") => Ok(Expr::Not(Box::new(self.unary(depth + 1)?))),
+            Some("-") => Ok(Expr::Minus(Box::new(self.unary(depth + 1)?))),
+            Some("*") => {
+                let [Token::Name(name), rest @ ..] = self.rest else {
+                    return Err("`*` stands in front of an argument".to_owned());
+                };
+                self.rest = rest;
+                self.variable(name.clone(), Path::Behind)
+            }
+            Some(_) => {
+                let inside = self.level(0, depth + 1)?;
+                self.sign(&[")"]).ok_or("a `)` is missing")?;
+                Ok(inside)
+            }
+            None => self.primary(),
+        }
+    }
+
+    fn primary(&mut self) -> Result<Expr, String> {
+        let (first, rest) = self.rest.split_first().ok_or("it ends too early")?;
+        self.rest = rest;
+        match first {
+            Token::Number(n) => Ok(Expr::Number(*n)),
+            Token::Name(name) => {
+                let mut path = Path::Whole;
+                if self.sign(&["->"]).is_some() {
+                    let [Token::Name(member), rest @ ..] = self.rest else {
+                        return Err("a member's name stands behind `->`".to_owned());
+                    };
+                    self.rest = rest;
+                    let mut member = member.clone();
+                    while let [Token::Sign("."), Token::Name(inner), rest @ ..] = self.rest {
+                        self.rest = rest;
+                        member += ".";
+                        member += inner;
+                    }
+                    path = Path::Member(member);
+                }
+                self.variable(name.clone(), path)
+            }
+            Token::Text(_) => Err("a text stands behind `==` or `!=`".to_owned()),
+            Token::Sign(sign) => Err(format!("`{sign}` is not expected there")),
+        }
+    }
+
+    fn variable(&mut self, name: String, path: Path) -> Result<Expr, String> {
+        let text = matches!(self.rest, [Token::Sign("==" | "!="), Token::Text(_), ..]);
+        let new = Variable { name, path, text };
+        if let Some(at) = self.variables.iter().position(|v| *v == new) {
+            return Ok(Expr::Variable(at));
+        }
+        if self.variables.len() == VARS {
+            return Err(format!("it has more than {VARS} variables"));
+        }
+        self.variables.push(new);
+        Ok(Expr::Variable(self.variables.len() - 1))
+    }
+}
+
+impl Condition {
+    /// Reads a condition. Fails with what is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let all = tokens(text)?;
+        if all.len() > LONGEST {
+            return Err(format!("it has more than {LONGEST} words and signs"));
+        }
+        let mut parser = Parser { rest: &all, variables: Vec::new() };
+        let root = parser.level(0, 0)?;
+        match parser.rest.first() {
+            None => {}
+            Some(Token::Sign(sign)) => return Err(format!("`{sign}` is not expected there")),
+            Some(_) => return Err("an operator is missing".to_owned()),
+        }
+        if parser.variables.is_empty() {
+            return Err("it names no argument".to_owned());
+        }
+        Ok(Self { text: text.to_owned(), root, variables: parser.variables })
+    }
+
+    /// Tells whether it looks at results.
+    pub fn wants_result(&self) -> bool {
+        self.variables.iter().any(|v| v.name == "ret")
+    }
+
+    /// Compiles it. `unsigned` tells which variables are so wide and unsigned that comparisons with
+    /// them are.
+    pub fn compile(&self, unsigned: &[bool]) -> Vec<Insn> {
+        let mut code = Code { insns: Vec::new(), unsigned };
+        code.insns.push(Insn::mov64_reg(6, 1));
+        code.expr(&self.root, 0);
+        code.truth();
+        code.insns.push(Insn::exit());
+        code.insns
+    }
+}
+
+struct Code<'c> {
+    insns: Vec<Insn>,
+    unsigned: &'c [bool],
+}
+
+impl Code<'_> {
+    fn push(&mut self, code: u8, dst: u8, src: u8, off: i16, imm: i32) {
+        self.insns.push(Insn::new(code, dst, src, off, imm));
+    }
+
+    /// Makes r0 0 or 1.
+    fn truth(&mut self) {
+        self.push(op::JMP | op::JEQ, 0, 0, 1, 0);
+        self.insns.push(Insn::mov64_imm(0, 1));
+    }
+
+    /// Lets the jump at `from` lead to what comes next.
+    fn land(&mut self, from: usize) {
+        let off = (self.insns.len() - from - 1) as i16;
+        if let Some(insn) = self.insns.get_mut(from) {
+            insn.off = off;
+        }
+    }
+
+    fn is_unsigned(&self, e: &Expr) -> bool {
+        match e {
+            Expr::Variable(at) => self.unsigned.get(*at).copied().unwrap_or_default(),
+            Expr::Two("+" | "-" | "*" | "&" | "|" | "^", a, b) => {
+                self.is_unsigned(a) || self.is_unsigned(b)
+            }
+            Expr::Minus(a) => self.is_unsigned(a),
+            _ => false,
+        }
+    }
+
+    /// Leaves the value in r0.
+    fn expr(&mut self, e: &Expr, depth: i16) {
+        match e {
+            Expr::Number(n) => match i32::try_from(*n) {
+                Ok(n) => self.insns.push(Insn::mov64_imm(0, n)),
+                Err(_) => self.insns.extend(Insn::ld_imm64(0, 0, *n as u64)),
+            },
+            Expr::Variable(at) => {
+                self.push(op::LDX | op::MEM | op::DW, 0, 6, NUMBERS + 8 * *at as i16, 0)
+            }
+            Expr::Not(inner) => {
+                self.expr(inner, depth);
+                self.truth();
+                self.push(op::ALU64 | op::XOR, 0, 0, 0, 1);
+            }
+            Expr::Minus(inner) => {
+                self.expr(inner, depth);
+                self.push(op::ALU64 | op::NEG, 0, 0, 0, 0);
+            }
+            Expr::Two(sign @ ("&&" | "||"), a, b) => {
+                self.expr(a, depth);
+                let from = self.insns.len();
+                let jump = if *sign == "&&" { op::JEQ } else { op::JNE };
+                self.push(op::JMP | jump, 0, 0, 0, 0);
+                self.expr(b, depth);
+                self.land(from);
+                self.truth();
+            }
+            Expr::Two(sign, a, b) => {
+                let unsigned = self.is_unsigned(a) || self.is_unsigned(b);
+                self.expr(a, depth);
+                let kept = -8 * (depth + 1);
+                self.push(op::STX | op::MEM | op::DW, 10, 0, kept, 0);
+                self.expr(b, depth + 1);
+                self.insns.push(Insn::mov64_reg(1, 0));
+                self.push(op::LDX | op::MEM | op::DW, 0, 10, kept, 0);
+                let arithmetic = match *sign {
+                    "+" => Some(op::ADD),
+                    "-" => Some(op::SUB),
+                    "*" => Some(op::MUL),
+                    "&" => Some(op::AND),
+                    "|" => Some(op::OR),
+                    "^" => Some(op::XOR),
+                    _ => None,
+                };
+                if let Some(code) = arithmetic {
+                    self.push(op::ALU64 | code | op::X, 0, 1, 0, 0);
+                    return;
+                }
+                let jump = match (*sign, unsigned) {
+                    ("==", _) => op::JEQ,
+                    ("!=", _) => op::JNE,
+                    ("<", false) => op::JSLT,
+                    ("<=", false) => op::JSLE,
+                    (">", false) => op::JSGT,
+                    (">=", false) => op::JSGE,
+                    ("<", true) => op::JLT,
+                    ("<=", true) => op::JLE,
+                    (">", true) => op::JGT,
+                    _ => op::JGE,
+                };
+                self.insns.push(Insn::mov64_imm(2, 1));
+                self.push(op::JMP | jump | op::X, 0, 1, 1, 0);
+                self.insns.push(Insn::mov64_imm(2, 0));
+                self.insns.push(Insn::mov64_reg(0, 2));
+            }
+            Expr::Text { variable, text, equal } => {
+                let start = TEXTS + (TEXT * variable) as i16;
+                let mut different = Vec::new();
+                for (at, word) in text.chunks(8).enumerate() {
+                    let mut bytes = [0; 8];
+                    bytes.iter_mut().zip(word).for_each(|(to, from)| *to = *from);
+                    self.push(op::LDX | op::MEM | op::DW, 1, 6, start + 8 * at as i16, 0);
+                    if word.len() < 8 {
+                        let mask = (1_u64 << (8 * word.len())) - 1;
+                        self.insns.extend(Insn::ld_imm64(2, 0, mask));
+                        self.push(op::ALU64 | op::AND | op::X, 1, 2, 0, 0);
+                    }
+                    self.insns.extend(Insn::ld_imm64(2, 0, u64::from_le_bytes(bytes)));
+                    different.push(self.insns.len());
+                    self.push(op::JMP | op::JNE | op::X, 1, 2, 0, 0);
+                }
+                self.insns.push(Insn::mov64_imm(0, i32::from(*equal)));
+                let end = self.insns.len();
+                self.push(op::JMP | op::JA, 0, 0, 0, 0);
+                for from in different {
+                    self.land(from);
+                }
+                self.insns.push(Insn::mov64_imm(0, i32::from(!*equal)));
+                self.land(end);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_condition_is_told_so() {
+        for wrong in [
+            "",
+            "size >",
+            "(size > 1",
+            "size 1",
+            "1 > 0",
+            "size > 0x",
+            "s == \"a",
+            "\"a\" == s",
+            "(s) == \"a\"",
+            "s == \"a*b\"",
+            "p->",
+            "p.x > 1",
+            "size = 1",
+            "*1",
+            "'ab' == c",
+            "a ; b",
+            "a && b && c && d && e && f && g",
+        ] {
+            assert!(Condition::parse(wrong).is_err(), "{wrong}");
+        }
+        let deep = format!("{}a{}", "(".repeat(200), ")".repeat(200));
+        assert!(Condition::parse(&deep).is_err());
+        let long = vec!["a"; 100_000].join("+");
+        assert!(Condition::parse(&long).is_err());
+    }
+
+    #[test]
+    fn variables_are_found_once() -> Result<(), String> {
+        let c = Condition::parse("a > 1 && (a < 9 || ret == NULL) && f->at.x & 4 && s != \"x*\"")?;
+        let names: Vec<_> = c.variables.iter().map(|v| (v.name.as_str(), v.text)).collect();
+        assert_eq!(names, [("a", false), ("ret", false), ("f", false), ("s", true)]);
+        assert_eq!(c.variables[2].path, Path::Member("at.x".to_owned()));
+        assert!(c.wants_result());
+        Ok(())
+    }
+
+    /// What the code of a condition says of numbers, run by the interpreter, is what C says.
+    #[test]
+    fn code_means_what_c_means() -> Result<(), String> {
+        let numbers = [-5_i64, 0, 1, 7, 4096, i64::MIN, i64::MAX];
+        type Meant = fn(i64, i64) -> bool;
+        let conditions: [(&str, Meant); 14] = [
+            ("a > b", |a, b| a > b),
+            ("a >= b && a != 7", |a, b| a >= b && a != 7),
+            ("a < b || !b", |a, b| a < b || b == 0),
+            ("a <= b", |a, b| a <= b),
+            ("a + b * 2 == 15", |a, b| a.wrapping_add(b.wrapping_mul(2)) == 15),
+            ("(a & 1) == (b & 1)", |a, b| a & 1 == b & 1),
+            ("a - -b > 0", |a, b| a.wrapping_sub(b.wrapping_neg()) > 0),
+            ("a ^ b", |a, b| a ^ b != 0),
+            ("a | b", |a, b| a | b != 0),
+            ("!(a == b)", |a, b| a != b),
+            ("a == 0x1000 || b == 'a' - 90", |a, b| a == 4096 || b == 7),
+            ("a && b && a > b", |a, b| a != 0 && b != 0 && a > b),
+            ("a > 1 == b > 1", |a, b| (a > 1) == (b > 1)),
+            ("a == 9223372036854775807 || b < -4", |a, b| a == i64::MAX || b < -4),
+        ];
+        for (text, meant) in conditions {
+            let condition = Condition::parse(text)?;
+            let order: Vec<&str> = condition.variables.iter().map(|v| v.name.as_str()).collect();
+            let code = condition.compile(&[false; VARS]);
+            for a in numbers {
+                for b in numbers {
+                    let frame = |at: usize| if order.get(at) == Some(&"a") { a } else { b };
+                    assert_eq!(run(&code, &frame, &[]), u64::from(meant(a, b)), "{text}: {a} {b}");
+                }
+            }
+        }
+        let code = Condition::parse("a > b")?.compile(&[true, false]);
+        assert_eq!(run(&code, &|at| [-1, 5][at], &[]), 1, "as in C: -1 is a large number then");
+        Ok(())
+    }
+
+    #[test]
+    fn texts_are_compared_whole_or_by_their_beginning() -> Result<(), String> {
+        let frame = |text: &str| {
+            let mut bytes = vec![0xee; TEXT];
+            bytes[..text.len()].copy_from_slice(text.as_bytes());
+            bytes[text.len()] = 0;
+            bytes
+        };
+        for (text, of, meant) in [
+            ("s == \"/etc/passwd\"", "/etc/passwd", true),
+            ("s == \"/etc/passwd\"", "/etc/passwds", false),
+            ("s == \"/etc/passwd\"", "/etc/passw", false),
+            ("s == \"/etc/*\"", "/etc/passwd", true),
+            ("s == \"/etc/*\"", "/etc", false),
+            ("s != \"/etc/*\"", "/usr", true),
+            ("s == \"\"", "", true),
+            ("s == \"\"", "a", false),
+            ("s == \"*\"", "anything", true),
+            ("s == \"a\" || s == \"12345678\"", "12345678", true),
+            ("!(s == \"a\")", "b", true),
+        ] {
+            let code = Condition::parse(text)?.compile(&[false; VARS]);
+            assert_eq!(run(&code, &|_| 0, &frame(of)), u64::from(meant), "{text}: {of}");
+        }
+        Ok(())
+    }
+
+    /// A small machine for what conditions are compiled to.
+    fn run(code: &[Insn], number: &dyn Fn(usize) -> i64, texts: &[u8]) -> u64 {
+        let (mut r, mut stack, mut at) = ([0_u64; 11], [0_u64; 64], 0);
+        loop {
+            let i = code[at];
+            let src =
+                if i.code & op::X != 0 { r[i.src() as usize] } else { i64::from(i.imm) as u64 };
+            let d = i.dst() as usize;
+            at += 1;
+            match (i.class(), i.code & 0xf0) {
+                (op::JMP, op::JA) => at += i.off as usize,
+                (op::JMP, 0x90) => return r[0],
+                (op::JMP, test) => {
+                    let (a, b) = (r[d], src);
+                    let (x, y) = (a as i64, b as i64);
+                    let jumps = match test {
+                        op::JEQ => a == b,
+                        op::JNE => a != b,
+                        op::JGT => a > b,
+                        op::JGE => a >= b,
+                        op::JLT => a < b,
+                        op::JLE => a <= b,
+                        op::JSGT => x > y,
+                        op::JSGE => x >= y,
+                        op::JSLT => x < y,
+                        op::JSLE => x <= y,
+                        _ => panic!("{i:?}"),
+                    };
+                    at += if jumps { i.off as usize } else { 0 };
+                }
+                (op::ALU64, what) => {
+                    r[d] = match what {
+                        op::ADD => r[d].wrapping_add(src),
+                        op::SUB => r[d].wrapping_sub(src),
+                        op::MUL => r[d].wrapping_mul(src),
+                        op::AND => r[d] & src,
+                        op::OR => r[d] | src,
+                        op::XOR => r[d] ^ src,
+                        op::NEG => r[d].wrapping_neg(),
+                        op::MOV => src,
+                        _ => panic!("{i:?}"),
+                    }
+                }
+                (op::STX, _) => stack[(-i.off / 8) as usize] = r[i.src() as usize],
+                (op::LDX, _) if i.src() == 10 => r[d] = stack[(-i.off / 8) as usize],
+                (op::LDX, _) if i.off >= TEXTS => {
+                    let from = (i.off - TEXTS) as usize % TEXT;
+                    r[d] = u64::from_le_bytes(texts[from..from + 8].try_into().unwrap());
+                }
+                (op::LDX, _) => r[d] = number((i.off - NUMBERS) as usize / 8) as u64,
+                (op::LD, _) => {
+                    r[d] = u64::from(i.imm as u32) | u64::from(code[at].imm as u32) << 32;
+                    at += 1;
+                }
+                _ => panic!("{i:?}"),
+            }
+        }
+    }
+}

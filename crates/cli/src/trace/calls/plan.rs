@@ -1,0 +1,377 @@
+//! What the program reads of a function's calls, and how that becomes values again.
+//!
+//! A [`Plan`] is the list of what `bpf/calls.bpf.c` does at entry and at return, and for each argument
+//! where in the record its bytes are and what they mean.
+
+use std::sync::Arc;
+
+use skep::object::btf::{Kind, Member, TypeId, Value, ValueMember};
+use skep::object::{Btf, MAX_WORDS, Place, Prototype, Value as Param, ValueKind};
+
+/// The largest string that is read, and the pieces that structures are read in: `PIECE`.
+const PIECE: usize = 120;
+/// Bytes of a record's data: `DATA`.
+pub const DATA: usize = LAST_AT + 8 + PIECE;
+const LAST_AT: usize = 1016;
+/// Operations of a plan: `OPS`.
+const OPS: usize = 24;
+/// Bytes of an operation and of what stands in front of the first.
+const OP_SIZE: usize = 16;
+/// Bytes of a plan: `struct plan`.
+pub const PLAN_SIZE: usize = HEAD + OPS * OP_SIZE;
+const HEAD: usize = 8 + VARS * VAR_SIZE;
+/// Variables of a condition: `VARS`.
+pub const VARS: usize = 6;
+const VAR_SIZE: usize = 8;
+/// The word that stands for the result: `RESULT`.
+pub const RESULT: u8 = 0xff;
+/// Structures behind pointers are read up to here.
+const DEEP: usize = 4 * PIECE;
+
+/// Kinds of operations and variables, as in the program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Read {
+    Word = 1,
+    Text = 2,
+    Bytes = 3,
+    Vector = 4,
+}
+
+/// A variable of the condition, as the program reads it.
+#[derive(Clone, Copy, Debug)]
+pub struct Var {
+    pub read: Read,
+    pub word: u8,
+    pub bits: u8,
+    pub signed: bool,
+    pub offset: i32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Op {
+    read: Read,
+    word: u8,
+    at: usize,
+    size: usize,
+    offset: usize,
+}
+
+/// What is wanted of calls.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Wanted {
+    pub args: bool,
+    pub result: bool,
+    /// Structures behind pointers are read.
+    pub deref: bool,
+}
+
+/// What is done for a function.
+#[derive(Debug, Default)]
+pub struct Plan {
+    ops: Vec<Op>,
+    /// Of them at entry.
+    entry: usize,
+    size: usize,
+    args: Vec<Shown>,
+    /// What the arguments are is known, and was asked for.
+    known: bool,
+    result: Option<Shown>,
+    /// More arguments follow.
+    pub variadic: bool,
+    /// By their numbers; `None`: the function has not all variables of the condition.
+    pub vars: Option<Vec<Var>>,
+    /// What types of values mean.
+    types: Option<Arc<Btf>>,
+}
+
+/// A value in a record.
+#[derive(Debug)]
+struct Shown {
+    name: String,
+    at: usize,
+    how: How,
+}
+
+#[derive(Debug)]
+enum How {
+    Number {
+        size: usize,
+        signed: bool,
+    },
+    Float {
+        size: usize,
+    },
+    Char,
+    Bool,
+    Pointer,
+    /// A word, and behind it the string it points to.
+    Text,
+    /// An enumeration or a structure: its bytes.
+    Typed {
+        id: TypeId,
+        size: usize,
+    },
+    /// A word, and behind it the structure it points to, in pieces.
+    Behind {
+        id: TypeId,
+        size: usize,
+    },
+    Hex {
+        size: usize,
+    },
+    /// It is nowhere that could be read.
+    Nowhere,
+}
+
+impl Plan {
+    /// Plans for a prototype; `types` finds what its names mean, where there are any.
+    pub fn new(p: &Prototype, wanted: Wanted, types: &dyn Fn() -> Option<Arc<Btf>>) -> Self {
+        let mut plan = Self { variadic: p.variadic && wanted.args, ..Self::default() };
+        plan.known = wanted.args;
+        if wanted.args {
+            for (at, param) in p.params.iter().enumerate() {
+                let shown = match p.vector(at) {
+                    Some(register) => plan.add_float(param, register),
+                    None => plan.add(param, &words_of(p, at), wanted, types),
+                };
+                plan.args.push(shown);
+            }
+        }
+        plan.entry = plan.ops.len();
+        if wanted.result && p.ret.kind != ValueKind::Void {
+            let readable = p.ret_words().first() == Some(&Place::Register(0)) && p.ret.size <= 8;
+            let words: &[u8] = if readable { &[RESULT] } else { &[] };
+            let shown = if p.ret.kind == ValueKind::Float {
+                plan.add_float(&p.ret, 0)
+            } else {
+                plan.add(&p.ret, words, wanted, types)
+            };
+            plan.result = Some(shown);
+        }
+        let typed = |s: &Shown| matches!(s.how, How::Typed { .. } | How::Behind { .. });
+        if plan.args.iter().chain(&plan.result).any(typed) {
+            plan.types = types();
+        }
+        plan
+    }
+
+    fn add(
+        &mut self,
+        param: &Param,
+        words: &[u8],
+        wanted: Wanted,
+        types: &dyn Fn() -> Option<Arc<Btf>>,
+    ) -> Shown {
+        let at = self.size;
+        let named = |name: &str| types().and_then(|btf| find(&btf, name));
+        let size = param.size as usize;
+        let mut how = match (&param.kind, words) {
+            (_, []) => How::Nowhere,
+            (ValueKind::Int, _) => match param.text.as_str() {
+                "char" => How::Char,
+                "_Bool" | "bool" => How::Bool,
+                text => How::Number { size, signed: is_signed(text) },
+            },
+            (ValueKind::Enum | ValueKind::Struct | ValueKind::Union, _) => {
+                match named(&param.text) {
+                    Some((id, real)) if real == size => How::Typed { id, size },
+                    _ if param.kind == ValueKind::Enum => How::Number { size, signed: true },
+                    _ => How::Hex { size },
+                }
+            }
+            (ValueKind::Pointer(_), _) if param.text == "char *" => How::Text,
+            (ValueKind::Pointer(Some(_)), _) if wanted.deref => {
+                let text = param.text.trim_end_matches(['*', '&', ' ']);
+                named(text).map_or(How::Pointer, |(id, size)| How::Behind { id, size })
+            }
+            (ValueKind::Pointer(_), _) => How::Pointer,
+            _ => How::Nowhere,
+        };
+        let before = (self.ops.len(), self.size);
+        let mut fits = words.iter().all(|w| self.push(Read::Word, *w, 0, 0));
+        match (&how, words) {
+            (How::Text, [word]) => fits = fits && self.push(Read::Text, *word, PIECE, 0),
+            (How::Behind { size, .. }, [word]) => {
+                for offset in (0..(*size).min(DEEP)).step_by(PIECE) {
+                    let piece = (size - offset).min(PIECE);
+                    fits = fits && self.push(Read::Bytes, *word, piece, offset);
+                }
+            }
+            _ => {}
+        }
+        if !fits {
+            self.ops.truncate(before.0);
+            self.size = before.1;
+            how = How::Nowhere;
+        }
+        Shown { name: param.name.clone(), at, how }
+    }
+
+    fn add_float(&mut self, param: &Param, register: u8) -> Shown {
+        let (at, size) = (self.size, param.size as usize);
+        let there = matches!(size, 4 | 8) && self.push(Read::Vector, register, 0, 0);
+        let how = if there { How::Float { size } } else { How::Nowhere };
+        Shown { name: param.name.clone(), at, how }
+    }
+
+    fn push(&mut self, read: Read, word: u8, size: usize, offset: usize) -> bool {
+        if self.ops.len() == OPS || self.size > LAST_AT {
+            return false;
+        }
+        self.ops.push(Op { read, word, at: self.size, size, offset });
+        self.size += 8 + size.next_multiple_of(8);
+        true
+    }
+
+    /// Tells whether the arguments are known.
+    pub fn knows_args(&self) -> bool {
+        self.known
+    }
+
+    /// The arguments in a record's data, by name.
+    pub fn args(&self, data: &[u8]) -> impl Iterator<Item = (&str, Option<Value>)> {
+        let types = self.types.as_deref();
+        self.args.iter().map(move |shown| (shown.name.as_str(), shown.value(data, types)))
+    }
+
+    /// The result in a record's data; `None` where there is none.
+    pub fn result(&self, data: &[u8]) -> Option<Option<Value>> {
+        self.result.as_ref().map(|shown| shown.value(data, self.types.as_deref()))
+    }
+
+    /// The plan as the program reads it.
+    pub fn bytes(&self) -> Vec<u8> {
+        let numbers =
+            [self.entry, self.ops.len(), self.size.min(DATA), usize::from(self.vars.is_some())];
+        let mut out: Vec<u8> = numbers.iter().flat_map(|n| (*n as u16).to_le_bytes()).collect();
+        for v in self.vars.iter().flatten() {
+            out.extend([v.read as u8, v.word, v.bits, u8::from(v.signed)]);
+            out.extend(v.offset.to_le_bytes());
+        }
+        out.resize(HEAD, 0);
+        for op in &self.ops {
+            out.extend([op.read as u8, op.word]);
+            out.extend((op.at as u16).to_le_bytes());
+            out.extend((op.size as u32).to_le_bytes());
+            out.extend((op.offset as u64).to_le_bytes());
+        }
+        out.resize(PLAN_SIZE, 0);
+        out
+    }
+}
+
+/// The words that an argument takes, in the order of a context; none where one cannot be read.
+pub fn words_of(p: &Prototype, param: usize) -> Vec<u8> {
+    let all = p.words().iter().enumerate().filter(|(_, w)| w.param == param);
+    let (mut words, mut good) = (Vec::new(), true);
+    for (at, w) in all {
+        good &= w.place != Place::Vector && at < MAX_WORDS;
+        words.push(at as u8);
+    }
+    if good { words } else { Vec::new() }
+}
+
+/// Tells whether numbers of a type, by its name in C, C++ or Rust, may be below zero.
+pub fn is_signed(text: &str) -> bool {
+    !(text.contains("unsigned")
+        || matches!(
+            text,
+            "_Bool"
+                | "bool"
+                | "u8"
+                | "u16"
+                | "u32"
+                | "u64"
+                | "u128"
+                | "usize"
+                | "char8_t"
+                | "char16_t"
+                | "char32_t"
+        ))
+}
+
+/// Finds a type by what it is called in C: `struct point`, `enum color`.
+pub fn find(btf: &Btf, text: &str) -> Option<(TypeId, usize)> {
+    let name = text.rsplit(' ').next()?;
+    let accept = |kind: &Kind| match text.split(' ').next() {
+        Some("struct") => matches!(kind, Kind::Struct(_)),
+        Some("union") => matches!(kind, Kind::Union(_)),
+        Some("enum") => matches!(kind, Kind::Enum(_) | Kind::Enum64(_)),
+        _ => false,
+    };
+    let id = btf.find(name, accept)?;
+    Some((id, usize::try_from(btf.size_of(id).ok()?).ok()?))
+}
+
+impl Shown {
+    /// Reads the value in a record's data.
+    fn value(&self, data: &[u8], types: Option<&Btf>) -> Option<Value> {
+        let word = |at: usize| {
+            let bytes = data.get(at..at + 8)?;
+            Some(u64::from_le_bytes(bytes.try_into().ok()?))
+        };
+        let bytes = |size: usize| data.get(self.at..self.at + size);
+        let first = word(self.at)?;
+        Some(match &self.how {
+            How::Nowhere => return None,
+            How::Number { size, signed } => {
+                let shift = 64 - 8 * (*size as u32).clamp(1, 8);
+                if *signed {
+                    Value::Int((((first << shift) as i64) >> shift).into())
+                } else {
+                    Value::Uint(((first << shift) >> shift).into())
+                }
+            }
+            How::Float { size: 4 } => Value::Float(f32::from_bits(first as u32).into()),
+            How::Float { .. } => Value::Float(f64::from_bits(first)),
+            How::Char => Value::Char(first as u8),
+            How::Bool => Value::Bool(first as u8 != 0),
+            How::Pointer => Value::Pointer(first),
+            How::Text => {
+                let len = word(self.at + 8)? as i64;
+                match usize::try_from(len) {
+                    Ok(len) if (1..=PIECE).contains(&len) => {
+                        let text = data.get(self.at + 16..self.at + 16 + len - 1)?;
+                        let cut = if len == PIECE { "…" } else { "" };
+                        Value::Text(String::from_utf8_lossy(text).into_owned() + cut)
+                    }
+                    _ => Value::Pointer(first),
+                }
+            }
+            How::Typed { id, size } => types?.decode(*id, bytes(*size)?).ok()?,
+            How::Hex { size } => Value::Bytes(bytes(*size)?.to_vec()),
+            How::Behind { id, size } => {
+                let mut whole = Vec::with_capacity(*size);
+                let mut at = self.at + 8;
+                for offset in (0..(*size).min(DEEP)).step_by(PIECE) {
+                    let piece = (size - offset).min(PIECE);
+                    if word(at)? != 0 {
+                        return Some(Value::Pointer(first));
+                    }
+                    whole.extend(data.get(at + 8..at + 8 + piece)?);
+                    at += 8 + piece.next_multiple_of(8);
+                }
+                let known = whole.len();
+                whole.resize(*size, 0);
+                let value = types?.decode(*id, &whole).ok()?;
+                if known < *size { cut(value, types?, *id, known) } else { value }
+            }
+        })
+    }
+}
+
+/// Leaves members out that were not read.
+fn cut(value: Value, btf: &Btf, id: TypeId, known: usize) -> Value {
+    let Value::Struct(members) = value else { return value };
+    let Ok((_, t)) = btf.resolve(id) else { return Value::Struct(members) };
+    let (Kind::Struct(c) | Kind::Union(c)) = &t.kind else { return Value::Struct(members) };
+    let end = |m: &Member| u64::from(m.bit_offset) / 8 + btf.size_of(m.type_id).unwrap_or(u64::MAX);
+    let kept: Vec<ValueMember> = members
+        .into_iter()
+        .zip(&c.members)
+        .filter(|(_, m)| end(m) <= known as u64)
+        .map(|(v, _)| v)
+        .collect();
+    Value::Struct(kept)
+}

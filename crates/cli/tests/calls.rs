@@ -1,0 +1,390 @@
+//! `skep trace` of calls one by one: arguments and results by debug information, conditions and
+//! timelines, beside what the programs themselves say of their calls.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use common::{Skep, fails, json, out, text};
+use serde_json::Value as Json;
+use skep_testkit::TempDir;
+use skep_testkit::cc::Cc;
+
+/// Prints what its calls look like.
+const PROGRAM: &str = r#"
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#define N __attribute__((noinline, noclone))
+#define KEEP(p) asm volatile("" :: "r"(p) : "memory")
+enum color { RED, GREEN = 5, BLUE };
+struct point { int x, y; };
+struct wide { long a, b; };
+struct huge { long a[4]; };
+struct big { long id; char name[16]; struct point at; union { unsigned char tag; int whole; }; void *next; char rest[600]; };
+N int paint(enum color c, const char *what, struct point p) { KEEP(what); return c + p.x; }
+N long sum(int8_t a, uint16_t b, int c, unsigned long d, char e, _Bool f, long g, short h) { return a + b + c + d + e + f + g + h; }
+N char *name_of(struct big *b, double d) { KEEP(b); return b->name; }
+N double mix(float a, int n, double b) { KEEP(&a); return a * n + b; }
+N struct point mirror(struct wide w, struct huge h) { KEEP(&h); return (struct point){ (int)w.b, (int)w.a }; }
+N unsigned fill(char *buf, size_t size) { memset(buf, 'x', 3); KEEP(buf); return -(unsigned)size; }
+N void nothing(void *p, int *q) { KEEP(p); }
+N long inner(long n) { KEEP(n); return n / 2; }
+N long outer(long n) { long r = inner(n) + inner(n + 1); KEEP(r); return r; }
+static const char *colors[] = { "RED", "1", "2", "3", "4", "GREEN", "BLUE" };
+int main(void) {
+    static struct big b = { 42, "hello", { 3, -4 }, { 7 }, 0, "" };
+    for (int i = 0; i < 6; i++) {
+        enum color c = (enum color)(i == 4 ? 3 : i % 2 ? GREEN : BLUE);
+        const char *what = i == 3 ? "window" : "door \"x\"";
+        struct point p = { i, -i };
+        int painted = paint(c, what, p);
+        printf("paint(c=%s, what=%s, p={ .x = %d, .y = %d }) = %d\n", colors[c], i == 3 ? "\"window\"" : "\"door \\\"x\\\"\"", i, -i, painted);
+        long s = sum(-i, 65535 - i, -7, 1UL << 63 | i, 'a' + i, i & 1, -5000000000, -1);
+        printf("sum(a=%d, b=%d, c=-7, d=%lu, e='%c', f=%s, g=-5000000000, h=-1) = %ld\n", -i, 65535 - i, 1UL << 63 | i, 'a' + i, i & 1 ? "true" : "false", s);
+        b.id = 42 + i;
+        b.next = i ? &b : 0;
+        name_of(&b, i + 0.5);
+        printf("name_of(b=%p, d=%d.5) = \"hello\"\n", (void *)&b, i);
+        double m = mix(1.5f, i, 0.25);
+        printf("mix(a=1.5, n=%d, b=0.25) = %g\n", i, m);
+        mirror((struct wide){ i, -1 }, (struct huge){ { 1 } });
+        printf("mirror(w={ .a = %d, .b = -1 }, h=…) = { .x = -1, .y = %d }\n", i, i);
+        char buf[8] = "abc";
+        unsigned f = fill(buf, i * 1000);
+        printf("fill(buf=\"abc\", size=%d) = %u\n", i * 1000, f);
+        nothing(0, &i);
+        printf("nothing(p=NULL, q=%p)\n", (void *)&i);
+        long o = outer(i * 10);
+        printf("inner(n=%d) = %d\ninner(n=%d) = %d\nouter(n=%d) = %ld\n", i * 10, i * 5, i * 10 + 1, (i * 10 + 1) / 2, i * 10, o);
+    }
+    return 0;
+}
+"#;
+
+const FUNCTIONS: &str = "values:paint,sum,name_of,mix,mirror,fill,nothing,inner,outer";
+
+fn build(dir: &TempDir, name: &str, source: &str, flags: &[&str]) -> String {
+    let file = dir.path().join(format!("{name}.c"));
+    fs::write(&file, source).expect("written");
+    let path: PathBuf = Cc::c().args(flags).compile(&[&file], &dir.path().join(name));
+    path.to_str().expect("text").to_owned()
+}
+
+fn values(dir: &TempDir) -> String {
+    build(dir, "values", PROGRAM, &["-g", "-O1", "-falign-functions=16"])
+}
+
+/// Runs a trace; returns what the program said, and the calls that were printed, without times.
+fn traced(skep: &Skep, dir: &TempDir, args: &[&str]) -> (Vec<String>, Vec<String>) {
+    let file = dir.path().join("calls.txt");
+    let mut all = vec!["trace", "-o", file.to_str().expect("text")];
+    all.extend(args);
+    let said = out(skep, &all).lines().map(str::to_owned).collect();
+    let calls = fs::read_to_string(&file).expect("there is a report");
+    let mut lines = calls.lines();
+    let head: Vec<&str> = lines.next().expect("a head").split_ascii_whitespace().collect();
+    assert_eq!(head, ["TIME", "THREAD", "TOOK", "CALL"]);
+    let call = |line: &str| {
+        let rest = (0..3).fold(line.trim_start(), |rest, _| {
+            rest.split_once(' ').expect("a field").1.trim_start()
+        });
+        rest.to_owned()
+    };
+    (said, lines.map(call).collect())
+}
+
+/// Calls of a JSON document.
+fn list(document: &Json) -> &Vec<Json> {
+    document["calls"].as_array().expect("calls")
+}
+
+#[test]
+fn arguments_and_results_are_what_the_program_says() {
+    let (dir, skep) = (TempDir::new(), Skep::new());
+    let program = values(&dir);
+    let (said, calls) = traced(&skep, &dir, &[FUNCTIONS, "--args", "--ret", "--", &program]);
+    assert_eq!(said.len(), 6 * 10);
+    assert_eq!(calls, said);
+    let (_, calls) = traced(&skep, &dir, &["values:paint", "--args", "--", &program]);
+    assert_eq!(calls[3], "paint(c=GREEN, what=\"window\", p={ .x = 3, .y = -3 })");
+    let (_, calls) = traced(&skep, &dir, &["values:paint", "--ret", "--", &program]);
+    assert_eq!(calls[3], "paint(…) = 8");
+}
+
+#[test]
+fn structures_behind_pointers_are_read_up_to_a_size() {
+    let (dir, skep) = (TempDir::new(), Skep::new());
+    let program = values(&dir);
+    let file = dir.path().join("calls.json");
+    let name = file.to_str().expect("text");
+    out(&skep, &["trace", "values:name_of", "--deref", "--json", "-o", name, "--", &program]);
+    let document = json(&fs::read(&file).expect("written"));
+    let calls = list(&document);
+    assert_eq!(calls.len(), 6);
+    for (i, call) in calls.iter().enumerate() {
+        let b = &call["args"]["b"];
+        assert_eq!(b["id"], 42 + i as u64);
+        assert_eq!(
+            (&b["name"], &b["at"]["y"], &b["tag"]),
+            (&"hello".into(), &(-4).into(), &7.into())
+        );
+        assert_eq!(b["next"] == "0x0", i == 0);
+        assert_eq!(b.get("rest"), None, "what was not read is not shown");
+        assert_eq!(call["args"]["d"], i as f64 + 0.5);
+        assert_eq!(call.get("ret"), None);
+        assert!(call["took_ns"].as_u64().is_some_and(|ns| ns < 1_000_000_000));
+    }
+}
+
+#[test]
+fn conditions_are_decided_in_the_program() {
+    let (dir, skep) = (TempDir::new(), Skep::new());
+    let program = values(&dir);
+    type Holds = dyn Fn(&str) -> bool;
+    let conditions: [(&str, &Holds); 14] = [
+        ("size > 2500", &|l| {
+            l.starts_with("fill") && !["=0)", "=1000)", "=2000)"].iter().any(|s| l.contains(s))
+        }),
+        ("what == \"win*\"", &|l| l.contains("window")),
+        ("what != \"window\"", &|l| l.starts_with("paint") && !l.contains("window")),
+        ("what == \"wind\"", &|_| false),
+        ("c == 5 && what != \"w*\"", &|l| l.contains("GREEN") && !l.contains("window")),
+        ("a < -2", &|l| ["a=-3,", "a=-4,", "a=-5,"].iter().any(|s| l.contains(s))),
+        ("d > 0x8000000000000003", &|l| {
+            ["d=9223372036854775812", "d=9223372036854775813"].iter().any(|s| l.contains(s))
+        }),
+        ("e == 'c' || f == true", &|l| l.contains("e='c'") || l.contains("f=true")),
+        ("ret < 0 && g", &|l| l.starts_with("sum") && l.contains("= -")),
+        ("ret == n - 5", &|l| l.starts_with("inner(n=10)")),
+        ("b->id == 44", &|l| l.contains("d=2.5")),
+        ("b->at.x == 3 && b->tag == 7 && b->next == NULL", &|l| l.contains("d=0.5")),
+        ("b->name == \"hel*\" && b->id & 1", &|l| {
+            l.starts_with("name_of") && ["1.5", "3.5", "5.5"].iter().any(|d| l.contains(d))
+        }),
+        ("*q >= 4", &|l| l.starts_with("nothing")),
+    ];
+    for (condition, holds) in conditions {
+        let (said, calls) =
+            traced(&skep, &dir, &[FUNCTIONS, "--if", condition, "--args", "--ret", "--", &program]);
+        let mut wanted: Vec<&String> = said.iter().filter(|l| holds(l)).collect();
+        if condition.starts_with("*q") {
+            wanted.drain(..4);
+        }
+        assert_eq!(calls.iter().collect::<Vec<_>>(), wanted, "{condition}");
+    }
+}
+
+#[test]
+fn what_has_no_types_is_declared_or_shown_without() {
+    let (dir, skep) = (TempDir::new(), Skep::new());
+    let source = r#"
+        extern int rmdir(const char *path);
+        __attribute__((noinline)) long twice(const char *s, long n) { asm volatile("" :: "r"(s)); return 2 * n; }
+        int main(void) { return twice("both", 21) == 42 ? rmdir("/own/path") : 1; }
+    "#;
+    let library = "int rmdir(const char *path) { return path[1] == 'o' ? 0 : 9; }";
+    let library =
+        build(&dir, "libc-own.so", library, &["-O1", "-fPIC", "-shared", "-fvisibility=default"]);
+    let program =
+        build(&dir, "bare", source, &["-O1", "-Wl,--no-as-needed,-rpath,$ORIGIN", &library]);
+    let both = ["bare:twice", "libc-own.so:rmdir", "--args", "--ret"];
+    let ask = |more: &[&str]| {
+        let args: Vec<&str> = both.iter().chain(more).copied().chain(["--", &program]).collect();
+        traced(&skep, &dir, &args).1
+    };
+    assert_eq!(ask(&[]), ["twice(…)", "rmdir(path=\"/own/path\") = 0"]);
+    let declared = ask(&["--prototype", "long twice(const char *text, long n)"]);
+    assert_eq!(declared[0], "twice(text=\"both\", n=21) = 42");
+    // By registers.
+    assert_eq!(ask(&["--if", "arg1 == 21"]), ["twice(…)"]);
+    assert_eq!(ask(&["--if", "arg0 == \"bo*\" && ret == 42"]), ["twice(…)"]);
+    assert_eq!(ask(&["--if", "arg1 == 22"]).len(), 0);
+    let ended = skep.run(["trace", "bare:twice", "--args", "--", &program]);
+    let notes = text(&ended.stderr);
+    assert!(
+        notes.contains("the arguments of `twice` are not known") && notes.contains("--prototype"),
+        "{notes}"
+    );
+}
+
+/// Each thread's and process's calls are there once, with its own values, and in timelines they lie
+/// inside each other.
+#[test]
+fn threads_processes_and_timelines() {
+    const SOURCE: &str = r#"
+        #include <pthread.h>
+        #include <sys/wait.h>
+        #include <unistd.h>
+        #define N __attribute__((noinline, noclone))
+        N long leaf(long who, long n) { asm volatile("" :: "r"(n)); return who * 1000000 + n; }
+        N long trunk(long who, long n) { long r = leaf(who, n); asm volatile("" :: "r"(r)); return r + 1; }
+        static void *work(void *p) { for (long i = 0; i < 500; i++) trunk((long)p, i); return 0; }
+        int main(void) {
+            pthread_t t[4];
+            for (long i = 0; i < 4; i++) pthread_create(t + i, 0, work, (void *)i);
+            for (int i = 0; i < 4; i++) pthread_join(t[i], 0);
+            pid_t child = fork();
+            if (!child) { work((void *)4); _exit(0); }
+            waitpid(child, 0, 0);
+            return 0;
+        }
+    "#;
+    let (dir, skep) = (TempDir::new(), Skep::new());
+    let program = build(&dir, "many", SOURCE, &["-g", "-O1", "-pthread"]);
+    let chrome = dir.path().join("chrome.json");
+    let chrome_arg = chrome.to_str().expect("text");
+    let document = json(
+        out(
+            &skep,
+            &[
+                "trace",
+                "many:leaf,trunk",
+                "--args",
+                "--ret",
+                "--json",
+                "--chrome",
+                chrome_arg,
+                "--",
+                &program,
+            ],
+        )
+        .as_bytes(),
+    );
+    assert_eq!((document["dropped"].as_u64(), document["lost"].as_u64()), (Some(0), Some(0)));
+    let mut seen: BTreeMap<(String, u64), Vec<u64>> = BTreeMap::new();
+    let mut threads: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    for call in list(&document) {
+        let who = call["args"]["who"].as_u64().expect("a number");
+        let n = call["args"]["n"].as_u64().expect("a number");
+        let name = call["function"].as_str().expect("a name").to_owned();
+        let extra = u64::from(name == "trunk");
+        assert_eq!(call["ret"], who * 1_000_000 + n + extra);
+        assert_eq!(call["depth"], 1 - extra);
+        seen.entry((name, who)).or_default().push(n);
+        let thread = (call["pid"].as_u64().unwrap(), call["tid"].as_u64().unwrap());
+        assert_eq!(*threads.entry(who).or_insert(thread), thread);
+    }
+    assert_eq!(seen.len(), 10);
+    assert!(seen.values().all(|all| *all == (0..500).collect::<Vec<_>>()));
+    assert_eq!(
+        threads.values().map(|(pid, _)| pid).collect::<std::collections::BTreeSet<_>>().len(),
+        2
+    );
+    let timeline = json(&fs::read(&chrome).expect("written"));
+    let events = timeline["traceEvents"].as_array().expect("events");
+    assert_eq!(events.iter().filter(|e| e["ph"] == "X").count(), 5000);
+    let names: Vec<&Json> =
+        events.iter().filter(|e| e["ph"] == "M").map(|e| &e["args"]["name"]).collect();
+    assert_eq!(names, ["many", "many"]);
+    let mut open: BTreeMap<u64, (f64, f64)> = BTreeMap::new();
+    for e in events.iter().filter(|e| e["ph"] == "X") {
+        let (begin, took) = (e["ts"].as_f64().unwrap(), e["dur"].as_f64().unwrap());
+        let tid = e["tid"].as_u64().unwrap();
+        match e["name"].as_str() {
+            Some("leaf") => drop(open.insert(tid, (begin, begin + took))),
+            _ => {
+                let (first, last) = open[&tid];
+                assert!(begin <= first && last <= begin + took + 0.002, "{e} {first} {last}");
+            }
+        }
+    }
+}
+
+#[test]
+fn calls_of_a_process_that_runs_already_and_those_that_have_not_returned() {
+    const SOURCE: &str = r#"
+        #include <signal.h>
+        #include <stdlib.h>
+        #include <unistd.h>
+        static int last;
+        __attribute__((noinline)) int tick(const char *what, int n) { asm volatile("" :: "r"(what)); usleep(1000); return n + 1; }
+        __attribute__((noinline)) int stay(int n) { asm volatile("" ::: "memory"); for (;;) { n = tick("tock", n); if (n == last) raise(SIGKILL); } return n; }
+        int main(int argc, char **argv) { last = argc > 1 ? atoi(argv[1]) : 0; stay(0); }
+    "#;
+    let (dir, skep) = (TempDir::new(), Skep::new());
+    let program = build(&dir, "ticks", SOURCE, &["-g", "-O1"]);
+    let mut child = Command::new(&program).stdout(Stdio::null()).spawn().expect("it runs");
+    let pid = child.id().to_string();
+    let ended = skep.run([
+        "trace",
+        "ticks:tick",
+        "--args",
+        "--ret",
+        "-p",
+        &pid,
+        "--for",
+        "300ms",
+        "--json",
+    ]);
+    child.kill().expect("it still runs");
+    child.wait().expect("ended");
+    let notes = text(&ended.stderr);
+    if notes.contains("ptrace") || notes.contains("not permitted") {
+        skep_testkit::skip::skip("attaching to other processes is not allowed here");
+        return;
+    }
+    let document = json(&ended.stdout);
+    let calls: Vec<&Json> = list(&document).iter().filter(|c| c["running"] != true).collect();
+    assert!(calls.len() > 20, "{notes}");
+    let first = calls[0]["args"]["n"].as_u64().expect("a number");
+    for (at, call) in calls.iter().enumerate() {
+        assert_eq!(
+            (&call["args"]["what"], &call["args"]["n"]),
+            (&"tock".into(), &(first + at as u64).into())
+        );
+        assert_eq!(call["ret"], first + at as u64 + 1);
+    }
+    let ended = skep.run(["trace", "ticks:tick,stay", "--args", "--", &program, "9"]);
+    assert_eq!(ended.status.code(), Some(137));
+    let lines = text(&ended.stdout);
+    assert_eq!(lines.matches("tick(what=\"tock\", n=").count(), 9, "{lines}");
+    assert!(lines.contains("stay(n=0) has not returned"), "{lines}");
+}
+
+#[test]
+fn limits_depths_and_times_leave_calls_out() {
+    let (dir, skep) = (TempDir::new(), Skep::new());
+    let program = values(&dir);
+    let count = |args: &[&str]| traced(&skep, &dir, args).1.len();
+    let both = "values:inner,outer";
+    assert_eq!(count(&[both, "--args", "--", &program]), 18);
+    assert_eq!(count(&[both, "--args", "--limit", "5", "--", &program]), 5);
+    assert_eq!(count(&[both, "--args", "--depth", "1", "--", &program]), 6);
+    assert_eq!(count(&[both, "--args", "--min", "10s", "--", &program]), 0);
+    // A reader that goes away ends nothing but the printing.
+    let source = "__attribute__((noinline)) int f(int n) { asm volatile(\"\"); return n + 1; }
+        int main(void) { for (int i = 0; i < 100000; i++) f(i); return 7; }";
+    let quiet = build(&dir, "quiet", source, &["-g", "-O1", "-falign-functions=16"]);
+    let args = ["trace", "quiet:f", "--args", "--", &quiet];
+    let mut child = skep.command(args).stdout(Stdio::piped()).spawn().expect("runs");
+    drop(child.stdout.take());
+    assert_eq!(child.wait().expect("ended").code(), Some(7));
+}
+
+#[test]
+fn mistakes_are_told_before_the_command_runs() {
+    let (dir, skep) = (TempDir::new(), Skep::new());
+    let program = values(&dir);
+    let tries: [(&[&str], &str); 8] = [
+        (&["--if", "size >"], "--if: `size >` is no condition: it ends too early"),
+        (&["--if", "sizes > 1"], "no function that is to be traced has all that `sizes > 1` names"),
+        (&["--if", "p.x > 1"], "`.` is not expected there"),
+        (&["--if", "b->nobody == 1"], "has all that `b->nobody == 1` names"),
+        (&["--if", "5 > 4"], "it names no argument"),
+        (&["--args", "--prototype", "int f(struct point p)"], "is no declaration"),
+        (&["--args", "--tree"], "cannot be used with"),
+        (&["--chrome", "/nonexistent/x.json"], "cannot create `/nonexistent/x.json`"),
+    ];
+    for (args, words) in tries {
+        let mut all = vec!["trace", FUNCTIONS];
+        all.extend(args);
+        all.extend(["--", &program]);
+        fails(&skep, &all, 2, words);
+    }
+    drop(dir);
+}
