@@ -17,6 +17,7 @@ extern __u64 skep_get_func_sp(void *ctx) __ksym __weak;
 extern __u64 skep_get_func_vector(void *ctx, __u32 n) __ksym __weak;
 
 #define MAX_DEPTH 1023
+#define BPF_RB_NO_WAKEUP 1
 #define MAX_PLANS (1 << 18)
 #define OPS 24
 /* A string or a piece of a structure, behind a word with its length or an error. */
@@ -221,7 +222,8 @@ static __always_inline void send(struct thread *t, struct frame *f, struct plan 
 
 	if (size > DATA)
 		size = DATA;
-	if (bpf_ringbuf_output(&records, f, HEAD + size, 0))
+	/* Nobody is woken for each: the reader looks often enough. */
+	if (bpf_ringbuf_output(&records, f, HEAD + size, BPF_RB_NO_WAKEUP))
 		t->dropped++;
 }
 

@@ -300,9 +300,16 @@ impl<'a> Search<'_, 'a> {
             return Err("its debug information is damaged");
         };
         let mut params = Vec::new();
-        for p in &best.list {
+        for (at, p) in best.list.iter().enumerate() {
             let chain = self.types.chain(p.clone());
-            let name = chain.iter().find_map(|e| e.text(dw::DW_AT_name)).unwrap_or_default();
+            // A declaration may leave out the names that the definition has.
+            let alike = lists.iter().filter(|l| l.list.len() == best.list.len());
+            let others: Vec<_> = alike.filter_map(|l| l.list.get(at).cloned()).collect();
+            let name = chain.iter().find_map(|e| e.text(dw::DW_AT_name)).or_else(|| {
+                let mut chains = others.into_iter().map(|other| self.types.chain(other));
+                chains.find_map(|chain| chain.iter().find_map(|e| e.text(dw::DW_AT_name)))
+            });
+            let name = name.unwrap_or_default();
             // Constructors of classes with virtual bases have several forms, with and without
             // these.
             if matches!(name, "__in_chrg" | "__vtt_parm" | "vtt") {

@@ -72,6 +72,15 @@ pub struct Calls {
     unknown: Vec<(u64, String, String)>,
 }
 
+/// What the program keeps of its threads.
+#[derive(Default)]
+struct Threads {
+    /// Threads, and the numbers of their innermost calls.
+    tops: Vec<(u64, u64)>,
+    lost: u64,
+    dropped: u64,
+}
+
 /// What stands behind the calls in JSON.
 #[derive(Serialize)]
 struct Rest<'a> {
@@ -184,7 +193,7 @@ impl Calls {
         printer: Printer,
     ) -> Result {
         sites.note(printer, "", args.report.verbose);
-        let (tops, lost, dropped) = self.threads()?;
+        let Threads { tops, lost, dropped } = self.threads()?;
         let running = if self.condition { Vec::new() } else { self.running(&tops)? };
         let missed = self.link.missed();
         let rest = Rest {
@@ -231,6 +240,8 @@ impl Calls {
                 0 => String::new(),
                 n => format!(" and of {n} more"),
             };
+            let demangled = skep_proc::demangle::demangle(name);
+            let name = reader::bare(&demangled);
             printer.note(&format!(
                 "the arguments of `{name}`{more} are not known: {why}; `--prototype 'int {name}(char *path, int flags)'` would declare them"
             ));
@@ -242,20 +253,20 @@ impl Calls {
     }
 
     /// The innermost calls of all threads, and sums of what was lost and dropped.
-    fn threads(&self) -> Result<(Vec<(u64, u64)>, u64, u64)> {
-        let (mut tops, mut lost, mut dropped) = (Vec::new(), 0_u64, 0_u64);
+    fn threads(&self) -> Result<Threads> {
+        let mut all = Threads::default();
         let read = |value: &[u8], at: usize| {
             value.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
         };
         stats::each(&self.threads, 1, |_, values| {
             for value in values.chunks_exact(32) {
-                tops.push((read(value, 0), read(value, 8)));
-                lost = lost.saturating_add(read(value, 16));
-                dropped = dropped.saturating_add(read(value, 24));
+                all.tops.push((read(value, 0), read(value, 8)));
+                all.lost = all.lost.saturating_add(read(value, 16));
+                all.dropped = all.dropped.saturating_add(read(value, 24));
             }
         })
         .context("cannot read what the threads do")?;
-        Ok((tops, lost, dropped))
+        Ok(all)
     }
 
     /// The frames of calls that have not returned.

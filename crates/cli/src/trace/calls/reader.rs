@@ -21,8 +21,9 @@ use crate::report::file_name;
 use crate::sites::module_path;
 use crate::units;
 
-/// How long it sleeps before it looks whether the trace has ended; records wake it at once.
-const NAP: Duration = Duration::from_millis(10);
+/// How long it sleeps before it looks for records again: they do not wake it, which would cost the
+/// traced program a system call for each.
+const NAP: Duration = Duration::from_millis(5);
 
 /// What comes behind the last record.
 pub struct Tail {
@@ -162,8 +163,7 @@ impl Work {
                 break tail;
             }
             out.flush()?;
-            // Whether there is something is seen by looking.
-            let _ = ring.wait(NAP);
+            std::thread::sleep(NAP);
         };
         for frame in &tail.running {
             if let Some(record) = Record::read(frame) {
@@ -243,7 +243,7 @@ impl Work {
 }
 
 /// A name without the parameters that C++ has in it.
-fn bare(name: &str) -> &str {
+pub fn bare(name: &str) -> &str {
     let end = name.match_indices('(').map(|(at, _)| at).find(|at| {
         let (before, behind) = name.split_at(*at);
         !before.is_empty() && !before.ends_with("operator") && !behind.starts_with("(anonymous")
