@@ -25,7 +25,7 @@ pub enum Position {
     Entry,
     /// After the entry hooks, before the function. The first hook that returns something else than
     /// 0 skips the function, and what it returned becomes the function's return value; exit
-    /// hooks still run.
+    /// hooks still run. One that stores something in the frame's session word skips it with 0, too.
     ModifyReturn,
     /// After the function. The hook's result is ignored.
     Exit,

@@ -41,6 +41,7 @@ use skep_vm::{HelperCall, HelperImpl};
 pub use print::set_log;
 pub use table::{Lookup, Row};
 use table::{find, row, when};
+pub use task::set_errno_location;
 
 /// Whether this crate is compiled with so much optimization that its part of the event path uses no
 /// vector registers.
@@ -95,6 +96,7 @@ static TABLE: &[Row] = &[
     row(id::CURRENT_TASK_UNDER_CGROUP, cgroup::current_task_under_cgroup, SaveVectors),
     row(id::GET_NUMA_NODE_ID, task::get_numa_node_id, Plain),
     row(id::PROBE_READ_STR, probe::read_str, SaveVectors),
+    row(id::OVERRIDE_RETURN, tracing::override_return, Plain),
     when(&[P::Tracing], id::GET_STACK, stack::get_of_frame),
     when(&[P::Kprobe], id::GET_STACK, stack::get_of_probe),
     when(&[P::PerfEvent], id::GET_STACK, stack::get_of_registers),
@@ -149,6 +151,7 @@ static TABLE: &[Row] = &[
     row(id::SKEP_GET_FUNC_SP, tracing::get_func_sp, LoadCtx(frame::SP)),
     row(id::SKEP_GET_PREEMPTIONS, time::get_preemptions, Plain),
     row(id::SKEP_GET_FUNC_VECTOR, tracing::get_func_vector, SaveVectors),
+    row(id::SKEP_SET_ERRNO, task::set_errno, SaveVectors),
     row(kfunc::id::BPF_RDONLY_CAST, first, Plain),
     row(kfunc::id::BPF_RCU_READ_LOCK, nothing, Plain),
     row(kfunc::id::BPF_RCU_READ_UNLOCK, nothing, Plain),

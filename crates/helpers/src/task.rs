@@ -1,7 +1,7 @@
 //! Who runs: process, thread, user, processor.
 
 use std::arch::x86_64::{__cpuid, __cpuid_count, __rdtscp};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use super::{errno, fail};
 
@@ -180,6 +180,33 @@ pub(super) unsafe extern "C" fn get_ns_current_pid_tgid(
         let ids = skep_maps::slots::pid_tgid();
         (to as *mut u32).write_unaligned(ids as u32);
         (to as *mut u32).add(1).write_unaligned((ids >> 32) as u32);
+    }
+    0
+}
+
+/// The C library's `__errno_location`; 0: nobody has found it.
+static ERRNO_LOCATION: AtomicUsize = AtomicUsize::new(0);
+
+/// Tells where the program's C library says where `errno` is.
+///
+/// # Safety
+/// `location` is 0, or the address of a function like `int *__errno_location(void)`, which returns a
+/// word of the calling thread.
+pub unsafe fn set_errno_location(location: usize) {
+    ERRNO_LOCATION.store(location, Relaxed);
+}
+
+/// Sets the thread's `errno`; `-ENOENT` where there is no C library that is known.
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn set_errno(value: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+    let location = ERRNO_LOCATION.load(Relaxed);
+    if location == 0 {
+        return fail(errno::ENOENT);
+    }
+    // SAFETY: `set_errno_location` was promised such a function.
+    unsafe {
+        let location = std::mem::transmute::<usize, extern "C" fn() -> *mut i32>(location);
+        location().write_volatile(value as i32);
     }
     0
 }

@@ -3,7 +3,7 @@
 //! Most are inlined by the code generator; the functions here serve the interpreter and say the
 //! same.
 
-use skep_isa::ctx::tracing as frame;
+use skep_isa::ctx::{pt_regs, tracing as frame};
 
 use super::{errno, fail};
 
@@ -91,4 +91,21 @@ pub(super) unsafe extern "C" fn get_func_vector(_: u64, n: u64, _: u64, _: u64, 
         _ => read!("xmm7"),
     }
     value
+}
+
+/// Skips the function, which returns `rc` then; `-EOPNOTSUPP` at its return and in session programs.
+/// Who started the program finds 1 in place of the session word, and the result in `ax`.
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn override_return(ctx: u64, rc: u64, _: u64, _: u64, _: u64) -> u64 {
+    // SAFETY: the verifier proved `ctx` the context of a uprobe-style program: registers, with the
+    // hidden words below, all of them a copy for this run.
+    unsafe {
+        if word(ctx, frame::IS_RETURN) != 0 || word(ctx, frame::SESSION) > 1 {
+            return fail(errno::EOPNOTSUPP);
+        }
+        let ctx = ctx as *mut u64;
+        ctx.byte_offset(frame::SESSION as isize).write_volatile(1);
+        ctx.byte_add(pt_regs::AX as usize).write_volatile(rc);
+    }
+    0
 }

@@ -102,6 +102,11 @@ pub(crate) enum ReadyError {
 }
 
 impl Running {
+    /// Returns the program.
+    pub(crate) fn program(&self) -> &Program {
+        self.compiled.program()
+    }
+
     /// Makes a program of a link ready. `detach` takes the link's hooks out once the control map
     /// says that it is off.
     ///
@@ -376,6 +381,30 @@ const WORDS: usize = HIDDEN + pt_regs::SIZE as usize / 8;
 /// below it.
 #[unsafe(link_section = ".text.skep_event")]
 pub(crate) unsafe extern "C" fn registers(ctx: *mut u64, data: *const ()) -> u64 {
+    // SAFETY: as below.
+    unsafe { with_registers(ctx, data).0 }
+}
+
+/// Runs a uprobe-style program that may skip the function (`bpf_override_return`), as a `fmod_ret`
+/// program does.
+#[unsafe(link_section = ".text.skep_event")]
+pub(crate) unsafe extern "C" fn registers_override(ctx: *mut u64, data: *const ()) -> u64 {
+    // SAFETY: as below; nobody else uses the frame's session word while a hook that may replace the
+    // function runs.
+    unsafe {
+        let (_, result) = with_registers(ctx, data);
+        let Some(result) = result else { return RUN_THE_FUNCTION };
+        ctx.byte_offset(frame::SESSION as isize).write_volatile(1);
+        result
+    }
+}
+
+/// Runs a program; returns its result, and what the function is to return instead of running.
+///
+/// # Safety
+/// As of a hook's code; `data` is a `Running`.
+#[inline(always)]
+unsafe fn with_registers(ctx: *mut u64, data: *const ()) -> (u64, Option<u64>) {
     const USER_CS: u64 = 0x33;
     const USER_SS: u64 = 0x2b;
     const FLAGS: u64 = 0x202;
@@ -423,7 +452,9 @@ pub(crate) unsafe extern "C" fn registers(ctx: *mut u64, data: *const ()) -> u64
             put(pt_regs::IP, f.return_address());
             put(pt_regs::SP, f.rsp.wrapping_add(8));
         }
-        (*data.cast::<Running>()).run(regs.cast(), NO_RETURN)
+        let r = (*data.cast::<Running>()).run(regs.cast(), NO_RETURN);
+        let skips = regs.byte_offset(frame::SESSION as isize).read_volatile() == 1;
+        (r, skips.then(|| regs.byte_add(pt_regs::AX as usize).read_volatile()))
     }
 }
 

@@ -20,6 +20,7 @@ const PLAIN: &[&str] = &[
     "skep_runtime::run::tracing",
     "skep_runtime::run::modify_return",
     "skep_runtime::run::registers",
+    "skep_runtime::run::registers_override",
     "skep_runtime::run::shown",
     "skep_runtime::run::shown_modify_return",
     "skep_helpers::map::lookup_elem",
@@ -54,6 +55,7 @@ const PLAIN: &[&str] = &[
     "skep_helpers::number::strtoul",
     "skep_helpers::tracing::get_func_arg",
     "skep_helpers::tracing::get_func_ret",
+    "skep_helpers::tracing::override_return",
 ];
 
 /// What these call through the map's table, by the ends of names.
@@ -75,6 +77,7 @@ const NO_HELPERS: &[&str] = &[
     "skep_helpers::has",
     "skep_helpers::table::find",
     "skep_helpers::set_log",
+    "skep_helpers::task::set_errno_location",
     "skep_helpers::print::set_log",
     "skep_helpers::clock::rate",
     "skep_helpers::clock::sample",

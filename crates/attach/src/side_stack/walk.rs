@@ -89,7 +89,7 @@ pub(crate) unsafe extern "C" fn walk(side: u64, meta: u64, flags: u64) -> u64 {
             }
             while item < mod_end {
                 let r = run(side, meta, item as *const Item, 0, 0);
-                if r != 0 {
+                if r != 0 || (&raw const (*side).frame.session).read_volatile() != 0 {
                     (&raw mut (*side).frame.rax).write_volatile(r);
                     let frame = (&raw mut (*side).frame).cast::<u64>();
                     let mut n = 0;

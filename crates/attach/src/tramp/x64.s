@@ -679,6 +679,9 @@ SKEP_ENTRY skep_attach_entry_site, 1
 27: SKEP_RUN 8*\n+{X_SIZE}
     test rax, rax
     jnz 32f
+    # The hook says that 0 is the result.
+    cmp qword ptr [rsp+8*\n+{X_SIZE}], 0
+    jne 32f
     add rbx, {ITEM_SIZE}
     cmp rbx, r13
     jne 27b

@@ -23,6 +23,7 @@ Examples:
   skep trace 'libc:open*' --args --ret -- ./app
   skep trace 'app:*' --if 'size > 4096' -- ./app
   skep trace 'app:*' --chrome app.json -- ./app
+  skep trace 'libc:malloc' --return 'libc:malloc=NULL' --every 100 -- ./app
   skep trace 'libc:malloc' -p 4711 --for 10s
   skep trace --report      print the report of a trace whose `skep` was killed
 
@@ -81,6 +82,15 @@ pub struct TraceArgs {
     /// Declare a function that has no debug information, as in C; can be repeated
     #[arg(long = "prototype", value_name = "DECLARATION")]
     pub prototypes: Vec<String>,
+    /// Let calls return a value without running, as in 'libc:open*=-1'; can be repeated
+    #[arg(long = "return", value_name = "PATTERN=VALUE", value_parser = fault, conflicts_with = "orphan")]
+    pub faults: Vec<Fault>,
+    /// What `errno` is after that, by name or number
+    #[arg(long, value_name = "ERROR", value_parser = errno, requires = "faults")]
+    pub errno: Option<u32>,
+    /// Do that to every N-th call only
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "faults", value_parser = clap::value_parser!(u64).range(1..))]
+    pub every: u64,
     /// Write calls for timelines: ui.perfetto.dev, chrome://tracing
     #[arg(long, value_name = "FILE", conflicts_with_all = TABLES)]
     pub chrome: Option<PathBuf>,
@@ -144,6 +154,68 @@ impl TraceArgs {
     }
 }
 
+/// A rule of `--return`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fault {
+    /// Functions.
+    pub pattern: String,
+    /// What they return.
+    pub value: i64,
+}
+
+/// Reads `PATTERN=VALUE`.
+fn fault(text: &str) -> Result<Fault, String> {
+    let (pattern, value) = text.rsplit_once('=').ok_or("write it as PATTERN=VALUE")?;
+    let (digits, minus) = value.strip_prefix('-').map_or((value, false), |rest| (rest, true));
+    let number = match (digits.strip_prefix("0x"), digits) {
+        (Some(hex), _) => u64::from_str_radix(hex, 16).ok(),
+        (None, "NULL" | "false") => Some(0),
+        (None, "true") => Some(1),
+        (None, digits) => digits.parse().ok(),
+    };
+    let number = number.ok_or_else(|| format!("`{value}` is no number"))? as i64;
+    if pattern.is_empty() {
+        return Err("there is no pattern in front of the `=`".into());
+    }
+    Ok(Fault {
+        pattern: pattern.to_owned(),
+        value: if minus { number.wrapping_neg() } else { number },
+    })
+}
+
+/// Names of errors from 1 on (include/uapi/asm-generic/errno.h); `-` where there is none.
+const ERRNO: &str = "EPERM ENOENT ESRCH EINTR EIO ENXIO E2BIG ENOEXEC EBADF ECHILD EAGAIN ENOMEM EACCES \
+    EFAULT ENOTBLK EBUSY EEXIST EXDEV ENODEV ENOTDIR EISDIR EINVAL ENFILE EMFILE ENOTTY \
+    ETXTBSY EFBIG ENOSPC ESPIPE EROFS EMLINK EPIPE EDOM ERANGE EDEADLK ENAMETOOLONG ENOLCK \
+    ENOSYS ENOTEMPTY ELOOP - ENOMSG EIDRM ECHRNG EL2NSYNC EL3HLT EL3RST ELNRNG EUNATCH \
+    ENOCSI EL2HLT EBADE EBADR EXFULL ENOANO EBADRQC EBADSLT - EBFONT ENOSTR ENODATA ETIME \
+    ENOSR ENONET ENOPKG EREMOTE ENOLINK EADV ESRMNT ECOMM EPROTO EMULTIHOP EDOTDOT EBADMSG \
+    EOVERFLOW ENOTUNIQ EBADFD EREMCHG ELIBACC ELIBBAD ELIBSCN ELIBMAX ELIBEXEC EILSEQ \
+    ERESTART ESTRPIPE EUSERS ENOTSOCK EDESTADDRREQ EMSGSIZE EPROTOTYPE ENOPROTOOPT \
+    EPROTONOSUPPORT ESOCKTNOSUPPORT EOPNOTSUPP EPFNOSUPPORT EAFNOSUPPORT EADDRINUSE \
+    EADDRNOTAVAIL ENETDOWN ENETUNREACH ENETRESET ECONNABORTED ECONNRESET ENOBUFS EISCONN \
+    ENOTCONN ESHUTDOWN ETOOMANYREFS ETIMEDOUT ECONNREFUSED EHOSTDOWN EHOSTUNREACH EALREADY \
+    EINPROGRESS ESTALE EUCLEAN ENOTNAM ENAVAIL EISNAM EREMOTEIO EDQUOT ENOMEDIUM EMEDIUMTYPE \
+    ECANCELED ENOKEY EKEYEXPIRED EKEYREVOKED EKEYREJECTED EOWNERDEAD ENOTRECOVERABLE ERFKILL \
+    EHWPOISON";
+
+/// Reads the name or number of an error.
+fn errno(text: &str) -> Result<u32, String> {
+    if let Ok(number @ 1..4096) = text.parse() {
+        return Ok(number);
+    }
+    let text = match text {
+        "EWOULDBLOCK" => "EAGAIN",
+        "ENOTSUP" => "EOPNOTSUPP",
+        "EDEADLOCK" => "EDEADLK",
+        text => text,
+    };
+    let named = ERRNO.split(' ').zip(1..).find(|(name, _)| *name == text && text != "-");
+    named
+        .map(|(_, number)| number)
+        .ok_or_else(|| "it is not known: a name as ENOENT, or its number".into())
+}
+
 /// A column to sort by: numbers descending, names ascending.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "the variants are the names of columns")]
@@ -189,5 +261,21 @@ mod tests {
         for wrong in ["10", "s", "0s", "-1s", "1d", "1e400s", "nans", ""] {
             assert!(duration(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn faults_are_a_pattern_and_a_value() {
+        let read = |text| fault(text).map(|f| (f.pattern, f.value));
+        assert_eq!(read("libc:open*=-2"), Ok(("libc:open*".to_owned(), -2)));
+        assert_eq!(read("malloc=NULL"), Ok(("malloc".to_owned(), 0)));
+        assert_eq!(read("a=0xffffffffffffffff"), Ok(("a".to_owned(), -1)));
+        assert_eq!(read("operator==1"), Ok(("operator=".to_owned(), 1)));
+        for wrong in ["malloc", "malloc=", "=1", "malloc=x", "malloc=1e3"] {
+            assert!(fault(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!((errno("ENOENT"), errno("110"), errno("-").ok()), (Ok(2), Ok(110), None));
+        let names = ["ENODATA", "ETIMEDOUT", "ECONNREFUSED", "EHWPOISON"].map(errno);
+        assert_eq!(names, [Ok(61), Ok(110), Ok(111), Ok(133)]);
+        assert!(errno("ENOTHING").is_err() && errno("0").is_err() && errno("-1").is_err());
     }
 }

@@ -6,6 +6,7 @@ use std::time::Instant;
 use skep::live::Order;
 use skep::prototypes::Catalog;
 
+use super::faults::Faults;
 use super::report::Ended;
 use super::tracer::{Loading, Outputs, Tracer};
 use crate::agent::Library;
@@ -32,20 +33,23 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     let loading =
         Loading { dir: &dir, args, patterns: &patterns, exclude, library: library.path(), printer };
     let catalog = || Catalog::of_files(pids.iter().flat_map(|pid| files_of(*pid)));
-    let (trace, objects) = Tracer::load(loading, outputs, catalog)?;
+    let (trace, mut objects) = Tracer::load(loading, outputs, catalog)?;
     let words = pids.iter().flat_map(|pid| ["-p".to_owned(), pid.to_string()]);
     let record = TraceRecord { command: words.collect(), start: trace.link().counter() };
+    let faults = Faults::load(&dir, args)?;
+    objects.extend(faults.iter().flat_map(|f| &f.objects));
     let pins = orphans::pin(&dir, trace.link(), &objects, &record);
 
+    let links: Vec<u32> = faults.iter().map(|f| f.link.id()).chain([trace.link().id()]).collect();
     let mut signals = Signals::install().context("cannot handle signals")?;
     let began = Instant::now();
     let mut all: Vec<Live> = Vec::new();
     let mut failed = None;
     for &pid in &pids {
         let attached = agent.enter(pid, &dir).and_then(|live| {
-            let done = live.order(Order::Attach(trace.link().id()));
+            let done = links.iter().try_for_each(|link| live.order(Order::Attach(*link)).map(drop));
             all.push(live);
-            done.map(drop).map_err(|why| {
+            done.map_err(|why| {
                 Failure::environment(format!("cannot attach to process {pid}: {why}"))
             })
         });
@@ -67,6 +71,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     };
     let wall_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
     let end = trace.link().counter();
+    faults.iter().for_each(|f| f.link.detach());
     trace.link().detach();
     for live in all {
         let pid = live.pid;
@@ -82,6 +87,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     let pid = pids.first().copied().filter(|_| pids.len() == 1);
     let ended = Ended { command: None, pids, status: None, wall_ns, end, pid };
     trace.print(&state, &sites, ended, args, printer)?;
+    faults.iter().try_for_each(|f| f.note(args, printer))?;
     drop(pins);
     // Ctrl-C is how one ends this.
     Ok(match interrupted {

@@ -3,6 +3,7 @@
 
 mod attach;
 mod calls;
+mod faults;
 mod graph;
 mod objects;
 mod report;
@@ -20,6 +21,7 @@ use crate::orphans::{self, TraceRecord};
 use crate::printer::Printer;
 use crate::sites::{self, Sites};
 use crate::{directory, unmatched};
+use faults::Faults;
 use objects::Trace;
 use report::{Ended, is_alive};
 use skep::prototypes::Catalog;
@@ -38,6 +40,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     let program = launch::resolve(&args.command)?;
     if !args.allow_unmatched {
         unmatched::check(&args.command, &patterns)?;
+        faults::check(args)?;
     }
     let outputs = Outputs::open(args)?;
     let dir = directory::create()?;
@@ -45,23 +48,29 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     let loading =
         Loading { dir: &dir, args, patterns: &patterns, exclude, library: library.path(), printer };
     let name = args.command.first().map(OsString::as_os_str).unwrap_or_default();
-    let (trace, objects) = Tracer::load(loading, outputs, || Catalog::of_command(name, None))?;
+    let (trace, mut objects) = Tracer::load(loading, outputs, || Catalog::of_command(name, None))?;
     let record = TraceRecord {
         command: args.command.iter().map(|a| a.to_string_lossy().into_owned()).collect(),
         start: trace.link().counter(),
     };
+    let faults = Faults::load(&dir, args)?;
+    objects.extend(faults.iter().flat_map(|f| &f.objects));
     let pins = orphans::pin(&dir, trace.link(), &objects, &record);
 
     let launch = Launch {
         command: &args.command,
         library: library.path(),
         dir: &dir,
-        links: vec![trace.link().id()],
+        links: faults.iter().map(|f| f.link.id()).chain([trace.link().id()]).collect(),
     };
-    let outcome = launch.run(|| trace.link().detach())?;
+    let detach = || {
+        faults.iter().for_each(|f| f.link.detach());
+        trace.link().detach();
+    };
+    let outcome = launch.run(detach)?;
     let end = trace.link().counter();
     // Processes that the command started and that still run go on untraced.
-    trace.link().detach();
+    detach();
     let done = (|| {
         let state = trace.link().read()?;
         let sites = Sites::new(&state);
@@ -80,6 +89,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
             pid: Some(outcome.pid),
         };
         trace.print(&state, &sites, ended, args, printer)?;
+        faults.iter().try_for_each(|f| f.note(args, printer))?;
         Ok(sites.failure(&program, &outcome))
     })();
     drop(pins);

@@ -25,4 +25,5 @@ helpers! {
     5 SKEP_GET_PREEMPTIONS "skep_get_preemptions" => row(&[], Integer, All);
     6 SKEP_GET_FUNC_VECTOR "skep_get_func_vector" =>
         row(&[Ctx, Anything], Integer, Only(&[P::Tracing])).attach(AttachRule::Trampoline);
+    7 SKEP_SET_ERRNO "skep_set_errno" => row(&[Anything], Integer, Only(SESSION));
 }

@@ -69,7 +69,6 @@ const SYSCALLS: &str = "it makes system calls for a loader inside the kernel";
 const TIMERS: &str = "a timer would need a thread of its own in the traced program";
 const SYMBOLS: &str = "it needs the types and symbols of the running kernel";
 const COUNTERS: &str = "it reads hardware counters that only the kernel has open";
-const OVERRIDE: &str = "a `fmod_ret` program changes what a function returns";
 const SIGNALS: &str = "a traced program must not be sent signals in the middle of a function";
 const KPTRS: &str = "there are no pointers to kernel objects";
 const SYNCOOKIES: &str = "it needs the kernel's secret for SYN cookies";
@@ -286,7 +285,8 @@ helpers! {
         row(&[BtfIdSockCommon, Anything, Anything, UninitMem, Size], Integer, Only(SOCKOPT))
             .refused(SOCKETS);
     58 OVERRIDE_RETURN "override_return" =>
-        row(&[Ctx, Anything], Integer, Only(&[P::Kprobe])).gpl().refused(OVERRIDE);
+        row(&[Ctx, Anything], Integer, Only(&[P::Kprobe])).gpl()
+            .differs("of any function, at its entry; elsewhere `-EOPNOTSUPP`");
     59 SOCK_OPS_CB_FLAGS_SET "sock_ops_cb_flags_set" =>
         row(&[Ctx, Anything], Integer, Only(&[P::SockOps])).refused(SOCKETS);
     60 MSG_REDIRECT_MAP "msg_redirect_map" =>

@@ -14,7 +14,7 @@ use skep_store::link::{
 };
 
 use super::load::{Cache, load};
-use super::program::ActiveProgram;
+use super::program::{ActiveProgram, find_errno};
 use super::{AgentError, executable};
 use crate::directory::LinkUse;
 use crate::memory::Counting;
@@ -196,7 +196,7 @@ impl ActiveLink {
             .min(self.spec.max_functions);
         let loaded = load(&self.dir, &self.spec, room, self.detach, cache)?;
         for (program, running) in self.programs.iter_mut().zip(loaded.programs) {
-            program.running.push(Arc::new(running));
+            program.take(running);
         }
         self.counting.push(Counting::new(loaded.control_map));
         self.room = room;
@@ -230,6 +230,9 @@ impl ActiveLink {
         let groups = self.group(&mut functions, &cookies, &indexes, &mut skipped);
         let last = groups.values().flat_map(|group| &group.indexes).max();
         self.make_room(last.map_or(0, |last| last.saturating_add(1)), cache)?;
+        if self.programs.iter().any(|p| p.sets_errno) {
+            find_errno(modules);
+        }
         let began = Instant::now();
         let engine = Engine::get()?;
         let mut entry_only = Vec::new();

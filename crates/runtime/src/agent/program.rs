@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use skep_attach::sites::{Function, Module};
 use skep_attach::{Hook, Position, RunFn};
+use skep_isa::HelperId;
 use skep_isa::ctx::tracing::MAX_ARGS;
+use skep_isa::helper::id::{OVERRIDE_RETURN, SKEP_SET_ERRNO};
 use skep_store::link::types::{FunctionTypes, Known, ModuleTypes};
 use skep_store::link::{Context, ENTRY_ONLY, FunctionAttachType, LinkProgram, Types};
 
@@ -21,11 +23,28 @@ pub(super) struct ActiveProgram {
     shown: HashMap<(u32, usize), Arc<Shown>>,
     /// Compiled; the last one is for functions found from now on.
     pub running: Vec<Arc<Running>>,
+    /// It may skip functions.
+    overrides: bool,
+    /// It sets `errno`.
+    pub sets_errno: bool,
 }
 
 impl ActiveProgram {
     pub(super) fn new(spec: LinkProgram, types: Types) -> Self {
-        Self { spec, types, shown: HashMap::new(), running: Vec::new() }
+        let (overrides, sets_errno) = (false, false);
+        Self { spec, types, shown: HashMap::new(), running: Vec::new(), overrides, sets_errno }
+    }
+
+    /// Takes a compiled program for functions found from now on.
+    pub(super) fn take(&mut self, running: Running) {
+        let calls = |id: HelperId| {
+            running.program().insns().iter().any(|i| i.is_helper_call() && i.imm == id as i32)
+        };
+        self.overrides = self.spec.context == Context::PtRegs
+            && self.spec.attach_type == FunctionAttachType::Entry
+            && calls(OVERRIDE_RETURN);
+        self.sets_errno = calls(SKEP_SET_ERRNO);
+        self.running.push(Arc::new(running));
     }
 
     /// Finds what is known of functions; those of a module come together.
@@ -89,7 +108,8 @@ impl ActiveProgram {
         let position = self.position();
         let Some((index, known)) = known.filter(|(_, k)| !k.direct) else {
             let run = match (self.spec.context, self.spec.attach_type) {
-                (Context::PtRegs, _) => run::registers as RunFn,
+                (Context::PtRegs, _) if self.overrides => run::registers_override as RunFn,
+                (Context::PtRegs, _) => run::registers,
                 (Context::Tracing, FunctionAttachType::ModifyReturn) => run::modify_return,
                 (Context::Tracing, _) => run::tracing,
             };
@@ -126,11 +146,34 @@ impl ActiveProgram {
 
     fn position(&self) -> Position {
         match self.spec.attach_type {
+            FunctionAttachType::Entry if self.overrides => Position::ModifyReturn,
             FunctionAttachType::Entry => Position::Entry,
             FunctionAttachType::Exit => Position::Exit,
             FunctionAttachType::ModifyReturn => Position::ModifyReturn,
             FunctionAttachType::Session => Position::Session,
         }
+    }
+}
+
+/// Finds what tells where `errno` is, in the C library, or in a program that it is linked into.
+pub(super) fn find_errno(modules: &[Arc<Module>]) {
+    let is_libc = |m: &Module| {
+        let name = m.path().file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("libc.") || name.starts_with("libc-") || name.starts_with("ld-musl")
+    };
+    let (libc, main): (Vec<_>, Vec<_>) =
+        modules.iter().filter(|m| is_libc(m) || m.is_main()).partition(|m| is_libc(m));
+    let names = ["__errno_location", "___errno_location"];
+    let found = libc.into_iter().chain(main).find_map(|module| {
+        let all = module.functions().unwrap_or_default();
+        let is_it = |f: &Function| {
+            names.contains(&f.name()) || f.aliases().iter().any(|a| names.contains(&a.as_str()))
+        };
+        all.iter().find(|f| is_it(f)).map(Function::addr)
+    });
+    if let Some(addr) = found {
+        // SAFETY: the C library's function of this name.
+        unsafe { skep_helpers::set_errno_location(addr as usize) };
     }
 }
 
