@@ -25,6 +25,7 @@ Examples:
   skep trace 'app:*' --chrome app.json -- ./app
   skep trace 'libc:malloc' --return 'libc:malloc=NULL' --every 100 -- ./app
   skep trace 'libc:malloc' -p 4711 --for 10s
+  skep trace --diff before.json after.json
   skep trace --report      print the report of a trace whose `skep` was killed
 
 In the table, `~` marks estimated times, `+` times with calls that had not returned.";
@@ -36,7 +37,7 @@ const TABLES: [&str; 7] = ["orphan", "tree", "graph", "flame", "folded", "pprof"
 #[derive(Args, Debug)]
 pub struct TraceArgs {
     /// Functions to trace: FUNCTION or MODULE:FUNCTION, with globs and commas
-    #[arg(required_unless_present = "orphan", value_name = "PATTERN")]
+    #[arg(required_unless_present_any = ["orphan", "diff"], value_name = "PATTERN")]
     pub patterns: Vec<String>,
     /// Do not trace functions that match this pattern; can be repeated
     #[arg(long, value_name = "PATTERN")]
@@ -111,6 +112,9 @@ pub struct TraceArgs {
         reason = "clap's form of an option whose value may be left out"
     )]
     pub orphan: Option<Option<u32>>,
+    /// Run no command; compare two reports of `--json`, and print what changed most
+    #[arg(long, value_names = ["BEFORE", "AFTER"], num_args = 2, conflicts_with_all = ["patterns", "command", "exclude", "orphan", "pids", "tree", "graph", "flame", "folded", "pprof", "depth", "min", "exact", "args", "ret", "deref", "condition", "prototypes", "chrome", "faults"])]
+    pub diff: Vec<PathBuf>,
     /// Attach to this process, which runs already; can be repeated
     #[arg(short = 'p', long = "pid", value_name = "PID", conflicts_with_all = ["command", "orphan", "allow_unmatched"])]
     pub pids: Vec<u32>,
@@ -125,7 +129,7 @@ pub struct TraceArgs {
     #[command(flatten)]
     pub report: ReportArgs,
     /// The command and its arguments
-    #[arg(last = true, required_unless_present_any = ["orphan", "pids"], value_name = "COMMAND")]
+    #[arg(last = true, required_unless_present_any = ["orphan", "pids", "diff"], value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }
 

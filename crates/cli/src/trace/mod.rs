@@ -3,6 +3,7 @@
 
 mod attach;
 mod calls;
+mod diff;
 mod faults;
 mod graph;
 mod objects;
@@ -31,6 +32,9 @@ use tracer::{Loading, Outputs, Tracer};
 pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     if let Some(id) = args.orphan {
         return report_orphan(args, id, printer);
+    }
+    if !args.diff.is_empty() {
+        return diff::run(args, printer);
     }
     if !args.pids.is_empty() {
         return attach::run(args, printer);
