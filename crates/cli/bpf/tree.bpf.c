@@ -49,7 +49,7 @@ struct settings {
 	__u32 depth; /* deeper calls are not looked at */
 	__u32 overhead; /* what a call that does nothing takes; for the reader */
 	__u32 last; /* the last node that has a number */
-	__u32 pad;
+	__u32 outside; /* what a timed call adds to its caller; for the reader */
 };
 
 struct {

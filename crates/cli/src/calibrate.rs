@@ -5,6 +5,9 @@
 //! exit hook, some 15 ns. So this program runs itself under the agent, calls a function that takes
 //! nothing, and looks what `bpf/trace.bpf.c` measured. The result stays in the skep directory until
 //! the machine starts anew. Where anything of this fails, nothing is taken off.
+//!
+//! The rest of the hooks runs outside of the readings, in the caller's time. Where calls are counted by
+//! path (`bpf/tree.bpf.c`), it is known how many calls each caller made, and that is taken off, too.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -12,7 +15,7 @@ use std::process::{Command, Stdio};
 use skep::Dir;
 use skep::dir::{ENV_DIR, ENV_LINKS};
 use skep::link::{Cookie, Link, LinkSpec, describe};
-use skep::load::Loader;
+use skep::load::{Loaded, Loader};
 use skep::object::Object;
 
 use crate::estimate;
@@ -29,18 +32,34 @@ const TRIES: usize = 3;
 /// all.
 const USUAL: u32 = 120;
 const MOST: u32 = 2000;
-/// The result and the boot it belongs to, in the skep directory.
+/// The result and the boot it belongs to, in the skep directory; and the same of call paths.
 const FILE: &str = "overhead";
+const PATHS_FILE: &str = "overhead-paths";
+/// What the child is told for call paths.
+const PATHS: &str = "paths";
+/// A function of the C library that calls another one for each element.
+const SEARCH: &str = "libc.so.6:lfind";
+/// Bytes of `struct stat` in `bpf/tree.bpf.c`.
+const PATH_SIZE: usize = 64;
 
 unsafe extern "C" {
     safe fn gnu_dev_minor(dev: u64) -> u32;
+    fn lfind(
+        key: *const (),
+        base: *const (),
+        count: *mut usize,
+        size: usize,
+        compare: extern "C" fn(u64) -> u32,
+    ) -> *const ();
 }
 
 /// Calls the function and tells that there is nothing else to do, if this process was started for
 /// that.
 pub fn is_child() -> bool {
-    if std::env::var_os(ENV_CALIBRATE).is_none() {
-        return false;
+    let Some(what) = std::env::var_os(ENV_CALIBRATE) else { return false };
+    if what == PATHS {
+        std::hint::black_box(search());
+        return true;
     }
     let mut sum = 0_u32;
     for i in 0..CALLS {
@@ -50,56 +69,137 @@ pub fn is_child() -> bool {
     true
 }
 
+/// A function of the C library that does nothing but call another: it looks for an element that is
+/// not there, and the other one always says that this is not it.
+fn search() -> usize {
+    let mut count = CALLS as usize;
+    let key = std::ptr::without_provenance(1);
+    // SAFETY: elements without a size are not read, and the comparison reads only its first
+    // argument, which is a number to it, and not 0.
+    unsafe { lfind(key, key, &raw mut count, 0, gnu_dev_minor) }.addr()
+}
+
 /// Returns how many ticks timing adds to a call.
 pub fn overhead(dir: &Dir, library: &Path, object: &Object) -> u32 {
+    let [ticks] = known(dir, FILE, |[ticks]| *ticks <= USUAL, || measure(dir, library, object));
+    ticks
+}
+
+/// Returns how many ticks timing adds to a call, and how many to its caller, where calls are counted
+/// by path.
+pub fn of_paths(dir: &Dir, library: &Path, object: &Object) -> [u32; 2] {
+    known(dir, PATHS_FILE, |[inside, _]| *inside <= USUAL, || measure_paths(dir, library, object))
+}
+
+/// Reads what is known of this machine since it started, or measures it.
+fn known<const N: usize>(
+    dir: &Dir,
+    file: &str,
+    usual: impl Fn(&[u32; N]) -> bool,
+    measure: impl Fn() -> Option<[u32; N]>,
+) -> [u32; N] {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let path = dir.path().join(FILE);
-    let known = std::fs::read_to_string(&path).ok().and_then(|text| {
-        let (ticks, of) = text.split_once(' ')?;
-        if of == boot { ticks.parse().ok() } else { None }
-    });
-    if let Some(ticks) = known {
+    let path = dir.path().join(file);
+    let read = || {
+        let text = std::fs::read_to_string(&path).ok()?;
+        let mut words = text.splitn(N + 1, ' ');
+        let mut ticks = [0; N];
+        for word in &mut ticks {
+            *word = words.next()?.parse().ok()?;
+        }
+        (words.next()? == boot).then_some(ticks)
+    };
+    if let Some(ticks) = read() {
         return ticks;
     }
-    let mut least = u32::MAX;
+    let mut least = [u32::MAX; N];
     for _ in 0..TRIES {
-        least = least.min(measure(dir, library, object).unwrap_or(u32::MAX));
-        if least <= USUAL {
+        let measured = measure().unwrap_or([u32::MAX; N]);
+        least.iter_mut().zip(measured).for_each(|(least, new)| *least = new.min(*least));
+        if usual(&least) {
             break;
         }
     }
-    let ticks = if least <= MOST { least } else { 0 };
+    let ticks = least.map(|ticks| if ticks <= MOST { ticks } else { 0 });
     // Whole or not at all: another process may read it.
     let fresh = path.with_extension(std::process::id().to_string());
+    let words: String = ticks.iter().map(|t| format!("{t} ")).collect();
     drop(
-        std::fs::write(&fresh, format!("{ticks} {boot}"))
+        std::fs::write(&fresh, format!("{words}{boot}"))
             .and_then(|()| std::fs::rename(&fresh, &path)),
     );
     ticks
 }
 
-fn measure(dir: &Dir, library: &Path, object: &Object) -> Option<u32> {
+fn measure(dir: &Dir, library: &Path, object: &Object) -> Option<[u32; 1]> {
     let loaded = Loader::new(dir).max_entries("stats", 1).load(object).ok()?;
     let settings = [63_u32.to_le_bytes(), [0; 4]].concat();
-    loaded.map("settings")?.update(&0_u32.to_le_bytes(), &settings, 0).ok()?;
-    let spec = describe(loaded.programs().first()?, &[NOTHING.to_owned()]).ok()?;
+    run(dir, library, &loaded, &settings, &[NOTHING], "1")?;
+    let value = loaded.map("stats")?.lookup(&0_u32.to_le_bytes()).ok()?;
+    estimate::mean(&value).and_then(|ticks| Some([u32::try_from(ticks).ok()?]))
+}
+
+/// One function calls the other, which does nothing: what that one has beyond what both take
+/// untraced is what timing adds to a caller.
+fn measure_paths(dir: &Dir, library: &Path, object: &Object) -> Option<[u32; 2]> {
+    let loaded = Loader::new(dir).sparse("stats").load(object).ok()?;
+    let settings = [u32::MAX.to_le_bytes(), [0; 4], [0; 4], [0; 4]].concat();
+    run(dir, library, &loaded, &settings, &[NOTHING, SEARCH], PATHS)?;
+    let plain = (0..TRIES).map(|_| {
+        // SAFETY: reads a clock.
+        let begin = unsafe { core::arch::x86_64::_rdtsc() };
+        std::hint::black_box(search());
+        // SAFETY: reads a clock.
+        unsafe { core::arch::x86_64::_rdtsc() }.wrapping_sub(begin)
+    });
+    let plain = plain.min()?;
+    let stats = loaded.map("stats")?;
+    let (mut inside, mut outside) = (None, None);
+    for node in 1..=2_u32 {
+        let value = stats.lookup(&node.to_le_bytes()).ok()?;
+        let sum = |at: usize| {
+            let words = value.chunks_exact(PATH_SIZE).filter_map(|thread| {
+                thread.get(8 * at..8 * at + 8)?.try_into().ok().map(u64::from_le_bytes)
+            });
+            words.sum::<u64>()
+        };
+        match sum(1) {
+            1 => outside = Some(sum(2).saturating_sub(plain) / CALLS),
+            CALLS => inside = Some(sum(2) / CALLS),
+            _ => return None,
+        }
+    }
+    Some([u32::try_from(inside?).ok()?, u32::try_from(outside?).ok()?])
+}
+
+/// Runs the child under the program.
+fn run(
+    dir: &Dir,
+    library: &Path,
+    loaded: &Loaded,
+    settings: &[u8],
+    functions: &[&str],
+    what: &str,
+) -> Option<()> {
+    loaded.map("settings")?.update(&0_u32.to_le_bytes(), settings, 0).ok()?;
+    let functions: Vec<String> = functions.iter().map(|f| (*f).to_owned()).collect();
+    let spec = describe(loaded.programs().first()?, &functions).ok()?;
+    let max_functions = functions.len() as u32;
     let link =
-        Link::create(dir, LinkSpec { cookie: Cookie::Index, max_functions: 1, ..spec }, None)
-            .ok()?;
+        Link::create(dir, LinkSpec { cookie: Cookie::Index, max_functions, ..spec }, None).ok()?;
     let mut command = Command::new(std::env::current_exe().ok()?);
     command
         .env_clear()
         .env("LD_PRELOAD", library)
         .env(ENV_DIR, dir.path())
         .env(ENV_LINKS, link.id().to_string())
-        .env(ENV_CALIBRATE, "1");
+        .env(ENV_CALIBRATE, what);
     command
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .status()
         .ok()
-        .filter(std::process::ExitStatus::success)?;
-    let value = loaded.map("stats")?.lookup(&0_u32.to_le_bytes()).ok()?;
-    estimate::mean(&value).and_then(|ticks| u32::try_from(ticks).ok())
+        .filter(std::process::ExitStatus::success)
+        .map(drop)
 }

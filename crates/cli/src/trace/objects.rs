@@ -76,9 +76,16 @@ impl Trace {
             (false, true) => 0,
             (false, false) => SAMPLING,
         };
-        let overhead = calibrate::overhead(dir, library, &object);
-        let mut settings = [first.to_le_bytes(), overhead.to_le_bytes()].concat();
-        settings.resize(find("settings")?.def().value_size as usize, 0);
+        let mut settings = first.to_le_bytes().to_vec();
+        if args.wants_paths() {
+            let object = carried(PATHS_OBJECT, PATHS_NAME)?;
+            let [inside, outside] = calibrate::of_paths(dir, library, &object);
+            for word in [inside, 0, outside] {
+                settings.extend(word.to_le_bytes());
+            }
+        } else {
+            settings.extend(calibrate::overhead(dir, library, &object).to_le_bytes());
+        }
         find("settings")?
             .update(&0_u32.to_le_bytes(), &settings, 0)
             .map_err(|e| Failure::environment(e.to_string()))?;
@@ -130,6 +137,12 @@ impl Trace {
         let overhead =
             settings.get(4..8).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes);
         Clock { tick: self.link.nanos(1 << 32) as f64 / 4_294_967_296.0, overhead }
+    }
+
+    /// Ticks that timing a call adds to its caller, where calls are counted by path.
+    pub fn outside(&self) -> u32 {
+        let settings = self.settings.lookup(&0_u32.to_le_bytes()).unwrap_or_default();
+        settings.get(12..16).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
     }
 
     /// When anything was written down last, by the clock of the link.

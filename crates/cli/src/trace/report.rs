@@ -103,7 +103,9 @@ impl Trace {
         let edges = self.edges.as_deref().map(tree::edges).transpose()?;
         let running = running(&threads, state, edges.as_ref(), &ended);
         let tree = edges
-            .map(|edges| Tree::read(&self.stats, &edges, self.clock(), &running, state))
+            .map(|edges| {
+                Tree::read(&self.stats, &edges, self.clock(), self.outside(), &running, state)
+            })
             .transpose()?;
         let mut rows = match &tree {
             Some(tree) => tree.rows(),

@@ -53,6 +53,8 @@ pub struct Node {
     total_ns: u64,
     self_ns: u64,
     longest_ns: u64,
+    /// Calls that returned.
+    returned: u64,
 }
 
 /// A node in JSON.
@@ -90,11 +92,13 @@ pub struct Sum {
 }
 
 impl<'a> Tree<'a> {
-    /// Adds the statistics of all threads up.
+    /// Adds the statistics of all threads up. `outside`: ticks that timing a call takes before and
+    /// after its readings of the clock, which are its caller's.
     pub fn read(
         stats: &Map,
         edges: &Edges,
         clock: Clock,
+        outside: u32,
         running: &HashMap<u32, Running>,
         state: &'a LinkState,
     ) -> Result<Self> {
@@ -121,6 +125,15 @@ impl<'a> Tree<'a> {
             node.add(value, clock, running);
         })
         .context("cannot read the statistics")?;
+        let outside = f64::from(outside) * clock.tick;
+        for place in 0..nodes.len() {
+            let Some((caller, returned)) = nodes.get(place).map(|n| (n.caller, n.returned)) else {
+                continue;
+            };
+            if let Some(caller) = caller.and_then(|c| nodes.get_mut(c)) {
+                caller.self_ns = caller.self_ns.saturating_sub((returned as f64 * outside) as u64);
+            }
+        }
         for place in (0..nodes.len()).rev() {
             let Some(node) = nodes.get_mut(place) else { continue };
             node.total_ns = node.total_ns.saturating_add(node.self_ns);
@@ -335,6 +348,7 @@ impl Node {
                     .map_or(0, u64::from_le_bytes)
             };
             self.calls = self.calls.saturating_add(word(0));
+            self.returned = self.returned.saturating_add(word(1));
             own += (word(2) as f64 - overhead * word(1) as f64).max(0.0);
             self.longest_ns = self.longest_ns.max(ns(word(3) as f64 - overhead));
         }

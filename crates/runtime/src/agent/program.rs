@@ -157,23 +157,10 @@ impl ActiveProgram {
 
 /// Finds what tells where `errno` is, in the C library, or in a program that it is linked into.
 pub(super) fn find_errno(modules: &[Arc<Module>]) {
-    let is_libc = |m: &Module| {
-        let name = m.path().file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with("libc.") || name.starts_with("libc-") || name.starts_with("ld-musl")
-    };
-    let (libc, main): (Vec<_>, Vec<_>) =
-        modules.iter().filter(|m| is_libc(m) || m.is_main()).partition(|m| is_libc(m));
-    let names = ["__errno_location", "___errno_location"];
-    let found = libc.into_iter().chain(main).find_map(|module| {
-        let all = module.functions().unwrap_or_default();
-        let is_it = |f: &Function| {
-            names.contains(&f.name()) || f.aliases().iter().any(|a| names.contains(&a.as_str()))
-        };
-        all.iter().find(|f| is_it(f)).map(Function::addr)
-    });
-    if let Some(addr) = found {
+    let mut all = modules.iter().filter_map(|m| m.function_named("__errno_location").ok()?);
+    if let Some(found) = all.next() {
         // SAFETY: the C library's function of this name.
-        unsafe { skep_helpers::set_errno_location(addr as usize) };
+        unsafe { skep_helpers::set_errno_location(found.addr() as usize) };
     }
 }
 
