@@ -162,9 +162,14 @@ impl Sites {
                 .obstacle
                 .clone()
                 .unwrap_or_else(|| format!("it never loaded the preloaded library{early}"));
+            let hint = if why.contains("statically linked") {
+                "start it, and attach to it while it runs: `skep trace PATTERN… -p PID`"
+            } else {
+                "only dynamically linked x86-64 programs that run with the rights of their user can be traced"
+            };
             return Some(
                 Failure::failed(format!("the agent did not start in `{}`: {why}", program.name))
-                    .hint("only dynamically linked x86-64 programs that run with the rights of their user can be traced"),
+                    .hint(hint),
             );
         }
         self.unattached()
