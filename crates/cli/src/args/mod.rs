@@ -29,7 +29,7 @@ pub use prog::{EngineName, PacketArgs, ProgCommand, ProgDumpArgs, ProgRunArgs};
 pub use run::RunArgs;
 pub use symbolize::{Addr2lineArgs, SymbolizeArgs};
 pub use test::TestArgs;
-pub use trace::{Fault, SortBy, TraceArgs};
+pub use trace::{Fault, SortBy, TraceArgs, Trigger};
 pub use vma::{TargetArgs, VmaCommand, address};
 
 /// Names another library than the agent that `skep` carries.

@@ -22,6 +22,7 @@ Examples:
   skep trace 'app:*' --flame app.svg -- ./app
   skep trace 'libc:open*' --args --ret -- ./app
   skep trace 'app:*' --if 'size > 4096' -- ./app
+  skep trace 'app:*' --last 5ms --on 'app:report_error' --args -- ./app
   skep trace 'app:*' --chrome app.json -- ./app
   skep trace 'libc:malloc' --return 'libc:malloc=NULL' --every 100 -- ./app
   skep trace 'libc:malloc' -p 4711 --for 10s
@@ -83,6 +84,13 @@ pub struct TraceArgs {
     /// Declare a function that has no debug information, as in C; can be repeated
     #[arg(long = "prototype", value_name = "DECLARATION")]
     pub prototypes: Vec<String>,
+    /// Print only calls that ended so short before the last one of the trace, or before `--on`
+    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with_all = TABLES)]
+    pub last: Option<Duration>,
+    /// With `--last`: print them when a call of such a function is seen, or one that took longer than
+    /// a time, as in '>5ms'; can be repeated
+    #[arg(long, value_name = "PATTERN|>TIME", requires = "last", value_parser = trigger)]
+    pub on: Vec<Trigger>,
     /// Let calls return a value without running, as in 'libc:open*=-1'; can be repeated
     #[arg(long = "return", value_name = "PATTERN=VALUE", value_parser = fault, conflicts_with = "orphan")]
     pub faults: Vec<Fault>,
@@ -136,7 +144,7 @@ pub struct TraceArgs {
 impl TraceArgs {
     /// Tells whether calls are printed one by one.
     pub fn wants_values(&self) -> bool {
-        self.args || self.ret || self.deref || self.condition.is_some()
+        self.args || self.ret || self.deref || self.condition.is_some() || self.last.is_some()
     }
 
     /// Tells whether calls are recorded one by one.
@@ -155,6 +163,23 @@ impl TraceArgs {
     /// The time below which nothing is shown, in ns.
     pub fn min_ns(&self) -> u64 {
         self.min.map_or(0, |m| u64::try_from(m.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+/// What `--on` waits for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Trigger {
+    /// A call of such a function.
+    Function(String),
+    /// A call that takes longer.
+    Longer(Duration),
+}
+
+/// Reads a pattern, or a time behind `>`.
+fn trigger(text: &str) -> Result<Trigger, String> {
+    match text.strip_prefix('>') {
+        Some(time) => duration(time.trim_start()).map(Trigger::Longer),
+        None => Ok(Trigger::Function(text.to_owned())),
     }
 }
 

@@ -8,6 +8,7 @@
 
 mod chrome;
 mod condition;
+mod history;
 mod plan;
 mod prototypes;
 mod reader;

@@ -12,6 +12,7 @@ use skep_proc::demangle::demangle;
 
 use super::Outputs;
 use super::chrome::Timeline;
+use super::history::History;
 use super::plan::Plan;
 use super::record::{Call, Record};
 use crate::args::TraceArgs;
@@ -63,6 +64,7 @@ impl Reader {
         let ring = records.consumer().context("cannot read the records of calls")?;
         let link = Link::open(dir, link.id()).context("cannot read the link")?;
         let (tail, tails) = channel();
+        let ticks = 4_294_967_296.0 / link.nanos(1 << 32).max(1) as f64;
         let mut work = Work {
             state: link.read()?,
             origin: link.counter(),
@@ -77,6 +79,7 @@ impl Reader {
             limit: args.limit.filter(|n| *n > 0).map_or(u64::MAX, |n| n as u64),
             printed: Printed::default(),
             timeline: Timeline::default(),
+            history: History::new(args, ticks)?,
         };
         let Outputs { report, chrome } = outputs;
         let run = move || {
@@ -132,6 +135,8 @@ struct Work {
     limit: u64,
     printed: Printed,
     timeline: Timeline,
+    /// Only the last calls are printed.
+    history: Option<History>,
 }
 
 impl Work {
@@ -155,9 +160,7 @@ impl Work {
                 Err(TryRecvError::Disconnected) => return Ok(()),
             };
             while let Some(bytes) = ring.next_record().map_err(io::Error::other)? {
-                if let Some(record) = Record::read(bytes) {
-                    self.call(&record, None, out, &mut chrome)?;
-                }
+                self.take(bytes, out, &mut chrome)?;
             }
             if let Some(tail) = tail {
                 break tail;
@@ -165,7 +168,13 @@ impl Work {
             out.flush()?;
             std::thread::sleep(NAP);
         };
-        for frame in &tail.running {
+        let kept = self.history.as_mut().map(History::end);
+        // Where something was waited for, what runs at the end is not it.
+        let running = if matches!(kept, Some(None)) { &[][..] } else { &tail.running };
+        for bytes in kept.flatten().unwrap_or_default() {
+            self.print(&bytes, out, &mut chrome)?;
+        }
+        for frame in running {
             if let Some(record) = Record::read(frame) {
                 self.call(&record, Some(tail.end), out, &mut chrome)?;
             }
@@ -174,6 +183,35 @@ impl Work {
             writeln!(out, "],{}", tail.rest.strip_prefix('{').unwrap_or("}"))?;
         }
         chrome.map_or(Ok(()), |file| self.timeline.end(file))
+    }
+
+    /// Takes a record: prints it, or keeps it until it is known whether it is to be printed.
+    fn take(
+        &mut self,
+        bytes: &[u8],
+        out: &mut dyn Write,
+        chrome: &mut Option<&mut dyn Write>,
+    ) -> io::Result<()> {
+        let Some(record) = Record::read(bytes) else { return Ok(()) };
+        self.name(record.function)?;
+        let Some(history) = &mut self.history else {
+            return self.call(&record, None, out, chrome);
+        };
+        if history.take(&record, bytes, &self.state) {
+            for bytes in history.drain() {
+                self.print(&bytes, out, chrome)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn print(
+        &mut self,
+        bytes: &[u8],
+        out: &mut dyn Write,
+        chrome: &mut Option<&mut dyn Write>,
+    ) -> io::Result<()> {
+        Record::read(bytes).map_or(Ok(()), |record| self.call(&record, None, out, chrome))
     }
 
     /// Prints a call; `end`: it runs until then.
