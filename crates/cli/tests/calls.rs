@@ -447,5 +447,15 @@ fn mistakes_are_told_before_the_command_runs() {
         all.extend(["--", &program]);
         fails(&skep, &all, 2, words);
     }
-    drop(dir);
+    // An attachment that fails prints nothing, and leaves an older report as it was.
+    let file = dir.path().join("older.json");
+    fs::write(&file, "older").expect("written");
+    let name = file.to_str().expect("text");
+    for more in [&["--json"][..], &[], &["-o", name]] {
+        let mut all = vec!["trace", "libc:getenv", "--args", "-p", "4194303"];
+        all.extend(more);
+        let ended = skep.run(&all);
+        assert_eq!((ended.status.code(), text(&ended.stdout).as_str()), (Some(2), ""));
+    }
+    assert_eq!(fs::read_to_string(&file).expect("still there"), "older");
 }

@@ -186,7 +186,10 @@ fn memory_of(runner: &Runner, input: &Input<'_>, size: usize) -> Result<Outcome,
     };
     let mut memory = Memory::new(&given, size);
     let mut session = 0u64;
-    memory.hide(frame::SESSION, std::ptr::from_mut(&mut session).expose_provenance() as u64);
+    // Others have none, which `bpf_override_return` looks at.
+    if runner.program().attach_type().is_some_and(|a| a.name().contains("session")) {
+        memory.hide(frame::SESSION, std::ptr::from_mut(&mut session).expose_provenance() as u64);
+    }
     // SAFETY: the whole context is there, with the words below it; the session cookie is alive.
     let (retval, duration_ns) = unsafe { runner.run(memory.ctx(), input.repeat) }?;
     Ok(Outcome { retval, duration_ns, ..Outcome::default() })

@@ -79,6 +79,7 @@ impl Reader {
             limit: args.limit.filter(|n| *n > 0).map_or(u64::MAX, |n| n as u64),
             printed: Printed::default(),
             timeline: Timeline::default(),
+            begun: false,
             history: History::new(args, ticks)?,
         };
         let Outputs { report, chrome } = outputs;
@@ -135,6 +136,8 @@ struct Work {
     limit: u64,
     printed: Printed,
     timeline: Timeline,
+    /// Something was written.
+    begun: bool,
     /// Only the last calls are printed.
     history: Option<History>,
 }
@@ -147,17 +150,12 @@ impl Work {
         out: &mut dyn Write,
         mut chrome: Option<&mut dyn Write>,
     ) -> io::Result<()> {
-        match self.form {
-            Form::Json => out.write_all(b"{\"calls\":[")?,
-            Form::Lines => writeln!(out, "{:>12} {:>8} {:>8}  CALL", "TIME", "THREAD", "TOOK")?,
-            Form::Nothing => {}
-        }
         let tail = loop {
             let tail = match tails.try_recv() {
                 Ok(tail) => Some(tail),
                 Err(TryRecvError::Empty) => None,
-                // The trace failed: there is no end to wait for.
-                Err(TryRecvError::Disconnected) => return Ok(()),
+                // The trace failed: there is no end to wait for, and nothing to keep of it.
+                Err(TryRecvError::Disconnected) => return Err(io::ErrorKind::BrokenPipe.into()),
             };
             while let Some(bytes) = ring.next_record().map_err(io::Error::other)? {
                 self.take(bytes, out, &mut chrome)?;
@@ -179,10 +177,21 @@ impl Work {
                 self.call(&record, Some(tail.end), out, &mut chrome)?;
             }
         }
+        self.begin(out)?;
         if self.form == Form::Json {
             writeln!(out, "],{}", tail.rest.strip_prefix('{').unwrap_or("}"))?;
         }
         chrome.map_or(Ok(()), |file| self.timeline.end(file))
+    }
+
+    /// Writes what stands in front of the first call.
+    fn begin(&mut self, out: &mut dyn Write) -> io::Result<()> {
+        match self.form {
+            _ if std::mem::replace(&mut self.begun, true) => Ok(()),
+            Form::Json => out.write_all(b"{\"calls\":["),
+            Form::Lines => writeln!(out, "{:>12} {:>8} {:>8}  CALL", "TIME", "THREAD", "TOOK"),
+            Form::Nothing => Ok(()),
+        }
     }
 
     /// Takes a record: prints it, or keeps it until it is known whether it is to be printed.
@@ -222,6 +231,7 @@ impl Work {
         out: &mut dyn Write,
         chrome: &mut Option<&mut dyn Write>,
     ) -> io::Result<()> {
+        self.begin(out)?;
         self.name(record.function)?;
         let unknown = (String::from("?"), String::new());
         let (name, module) = self.names.get(record.function as usize).unwrap_or(&unknown);
