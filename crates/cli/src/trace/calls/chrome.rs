@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 use std::io::{self, Write};
 
-use serde_json::{Value as Json, json};
+use serde_json::json;
 
 use super::record::Call;
 
@@ -17,12 +17,11 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    fn event(&mut self, out: &mut dyn Write, event: &Json) -> io::Result<()> {
+    fn next(&mut self, out: &mut dyn Write) -> io::Result<()> {
         let before =
             if self.begun { ",\n" } else { "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n" };
         self.begun = true;
-        out.write_all(before.as_bytes())?;
-        serde_json::to_writer(out, event).map_err(io::Error::from)
+        out.write_all(before.as_bytes())
     }
 
     /// Adds a call. `process` names its process.
@@ -34,35 +33,36 @@ impl Timeline {
     ) -> io::Result<()> {
         if self.processes.insert(call.pid) {
             let name = json!({"name": process()});
-            self.event(
-                out,
-                &json!({"ph": "M", "name": "process_name", "pid": call.pid, "args": name}),
-            )?;
+            self.next(out)?;
+            let event = json!({"ph": "M", "name": "process_name", "pid": call.pid, "args": name});
+            serde_json::to_writer(&mut *out, &event)?;
         }
-        let micros = |ns: u64| ns as f64 / 1e3;
-        let mut event = json!({
-            "name": call.name, "cat": call.module, "ph": "X", "ts": micros(call.start_ns),
-            "dur": call.took_ns.map(micros), "pid": call.pid, "tid": call.tid,
-        });
-        if let Some(event) = event.as_object_mut() {
-            match (call.took_ns, call.running) {
-                (Some(_), false) => {}
-                // Still running: only its begin is known.
-                (Some(_), true) => drop(event.insert("ph".to_owned(), "B".into())),
-                (None, _) => drop(event.insert("ph".to_owned(), "i".into())),
+        self.next(out)?;
+        // As they stand: there are millions of them.
+        out.write_all(b"{\"name\":")?;
+        serde_json::to_writer(&mut *out, call.name)?;
+        out.write_all(b",\"cat\":")?;
+        serde_json::to_writer(&mut *out, call.module)?;
+        let (micros, nanos) = (call.start_ns / 1000, call.start_ns % 1000);
+        write!(out, ",\"ts\":{micros}.{nanos:03},\"pid\":{},\"tid\":{}", call.pid, call.tid)?;
+        match (call.took_ns, call.running) {
+            (Some(ns), false) => {
+                write!(out, ",\"ph\":\"X\",\"dur\":{}.{:03}", ns / 1000, ns % 1000)?;
             }
-            if event.get("ph") != Some(&"X".into()) {
-                event.remove("dur");
-            }
+            // Still running: only its begin is known.
+            (Some(_), true) => out.write_all(b",\"ph\":\"B\"")?,
+            (None, _) => out.write_all(b",\"ph\":\"i\"")?,
+        }
+        let result = call.result_json();
+        if call.plan.knows_args() || result.is_some() {
             let mut args = call.args_json();
-            if let (Some(args), Some(result)) = (args.as_object_mut(), call.result_json()) {
+            if let (Some(args), Some(result)) = (args.as_object_mut(), result) {
                 args.insert("ret".to_owned(), result);
             }
-            if args.as_object().is_some_and(|a| !a.is_empty()) {
-                event.insert("args".to_owned(), args);
-            }
+            out.write_all(b",\"args\":")?;
+            serde_json::to_writer(&mut *out, &args)?;
         }
-        self.event(out, &event)
+        out.write_all(b"}")
     }
 
     /// Ends the document.

@@ -268,9 +268,10 @@ impl Work {
                 serde_json::to_writer(out, &call.json()).map_err(io::Error::from)
             }
             Form::Lines => {
-                let seconds = call.start_ns as f64 / 1e9;
+                let micros = call.start_ns / 1000;
+                let (seconds, micros) = (micros / 1_000_000, micros % 1_000_000);
                 let took = call.took_ns.map_or_else(|| "-".to_owned(), units::time);
-                writeln!(out, "{seconds:>12.6} {:>8} {took:>8}  {call}", call.tid)
+                writeln!(out, "{seconds:>5}.{micros:06} {:>8} {took:>8}  {call}", call.tid)
             }
         }
     }
