@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 use super::counters::{BYTES, Layout, TICKS};
-use super::{Count, Exhausted, Options, Plan, PlanError, To, plan};
+use super::{Count, Options, Plan, PlanError, plan};
 use crate::interp::{Program, RunError};
 
 /// A chain for the interpreter.
@@ -42,14 +42,8 @@ impl Interpreted {
                 word.store(word.load(Relaxed).wrapping_add(value), Relaxed);
             }
         };
-        let mut left = self.plan.budget;
-        let mut taken: Vec<(usize, usize)> = Vec::new();
-        let mut step = 0;
-        loop {
-            let (Some(at), Some(program)) = (self.plan.steps.get(step), self.programs.get(step))
-            else {
-                return Ok(0);
-            };
+        let run = |step: usize| {
+            let Some(program) = self.programs.get(step) else { return Ok(0) };
             let base = self.layout.step(step);
             if let Some(bytes) = self.options.bytes.filter(|_| self.options.is_counting()) {
                 // SAFETY: the caller vouches for these words of the context.
@@ -59,7 +53,6 @@ impl Interpreted {
                 let length = word(bytes.end).wrapping_sub(word(bytes.start));
                 add(base + BYTES, length.wrapping_add(word(bytes.more)));
             }
-            left -= 1;
             let began = (self.options.count == Count::Timed).then(Instant::now);
             // SAFETY: the caller vouches for the programs.
             let verdict = unsafe { program.run([ctx as u64, 0, 0, 0, 0]) }? as u32;
@@ -67,27 +60,8 @@ impl Interpreted {
                 add(base + TICKS, began.elapsed().as_nanos() as u64);
             }
             add(base + plan::slot(verdict), 1);
-            let found = at.edge(verdict).and_then(|n| Some((n, at.edges.get(n)?)));
-            let Some((number, edge)) = found else { return Ok(verdict) };
-            let next = match edge.to {
-                To::Keep => return Ok(verdict),
-                To::End(end) => return Ok(end),
-                To::Step(next) => next,
-            };
-            if let Some(bound) = edge.bound {
-                let times = taken.iter().filter(|t| **t == (step, number)).count();
-                if times >= bound as usize {
-                    add(self.layout.refused(step, number), 1);
-                    return Ok(verdict);
-                }
-                taken.push((step, number));
-            }
-            if left == 0 {
-                add(self.layout.refused(step, number), 1);
-                let aborted = self.plan.exhausted == Exhausted::Abort;
-                return Ok(if aborted { 0 } else { verdict });
-            }
-            step = next;
-        }
+            Ok(verdict)
+        };
+        self.plan.walk(run, |step, edge| add(self.layout.refused(step, edge), 1))
     }
 }

@@ -10,6 +10,7 @@ pub mod counters;
 mod interp;
 pub mod plan;
 mod unit;
+mod walk;
 
 use skep_isa::Insn;
 
