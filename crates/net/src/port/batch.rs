@@ -48,6 +48,16 @@ pub struct Meta {
     pub queue: u32,
 }
 
+impl Meta {
+    /// Returns what is known of the frame when it has another length: what it had on the wire grows
+    /// or shrinks alike, so that only a frame that was cut at capture looks like one.
+    #[must_use]
+    pub fn resized(self, from: u32, to: u32) -> Self {
+        let wire = i64::from(self.wire_len.max(from)) + i64::from(to) - i64::from(from);
+        Self { wire_len: u32::try_from(wire).unwrap_or(u32::MAX), ..self }
+    }
+}
+
 /// Where a frame lies in its batch, in bytes from the start of the buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Bounds {
@@ -247,6 +257,7 @@ impl Batch {
         let of = slot.bounds;
         let fits = data >= of.slot && end <= u64::from(of.slot) + u64::from(of.size);
         if fits {
+            slot.meta = slot.meta.resized(of.len, len);
             slot.bounds.data = data;
             slot.bounds.len = len;
         }

@@ -24,7 +24,7 @@ mod writer;
 
 pub use error::CaptureError;
 pub use reader::{Kind, Reader};
-pub use writer::{Format, Unit, Writer};
+pub use writer::{Format, Note, Unit, Writer};
 
 /// `LINKTYPE_ETHERNET`: what packet programs expect.
 pub const ETHERNET: u16 = 1;

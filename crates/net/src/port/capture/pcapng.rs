@@ -8,6 +8,8 @@
 //! simple     on the wire(4)  bytes …
 //! packet     interface(2)  drops(2)  time, upper(4)  lower(4)  captured(4)  on the wire(4)  bytes …
 //! option     code(2)  length(2)  bytes …                    padded to four bytes; code 0 ends
+//!
+//! verdict    which kind(1)  XDP_*(8)                        an option of enhanced packets
 //! ```
 
 use super::order::Order;
@@ -23,7 +25,13 @@ pub(super) const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 pub(super) const AROUND: usize = 12;
 
 pub(super) const OPT_END: u16 = 0;
+pub(super) const IF_NAME: u16 = 2;
 pub(super) const IF_TSRESOL: u16 = 9;
+pub(super) const EPB_PACKETID: u16 = 5;
+pub(super) const EPB_QUEUE: u16 = 6;
+pub(super) const EPB_VERDICT: u16 = 7;
+/// What a verdict is of: `XDP_*`, in eight bytes.
+pub(super) const VERDICT_XDP: u8 = 2;
 const IF_TSOFFSET: u16 = 14;
 
 /// The unit of an interface's times.

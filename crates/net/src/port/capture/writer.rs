@@ -43,6 +43,36 @@ impl Format {
     }
 }
 
+/// What is written of a packet besides its bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Note<'a> {
+    /// Where it was seen: the name of an interface.
+    pub place: &'a str,
+    /// Its number; the same packet has it at all places (`epb_packetid`).
+    pub number: u64,
+    /// What an XDP program said of it (`epb_verdict`).
+    pub verdict: Option<u32>,
+}
+
+impl Note<'_> {
+    /// Bytes of its options.
+    fn size(&self) -> usize {
+        let verdict = if self.verdict.is_some() { 16 } else { 0 };
+        12 + 8 + verdict + 4
+    }
+
+    fn put(&self, buffer: &mut Vec<u8>, queue: u32) {
+        option(buffer, pcapng::EPB_PACKETID, &self.number.to_le_bytes());
+        option(buffer, pcapng::EPB_QUEUE, &queue.to_le_bytes());
+        if let Some(verdict) = self.verdict {
+            let mut value = [pcapng::VERDICT_XDP, 0, 0, 0, 0, 0, 0, 0, 0];
+            value[1..].copy_from_slice(&u64::from(verdict).to_le_bytes());
+            option(buffer, pcapng::EPB_VERDICT, &value);
+        }
+        option(buffer, pcapng::OPT_END, &[]);
+    }
+}
+
 /// Where the bytes go.
 enum Target {
     File(File),
@@ -74,8 +104,8 @@ pub struct Writer {
     /// Packets, and bytes, that are in the file.
     packets: u64,
     bytes: u64,
-    /// The ports that have an interface in the file.
-    ports: Vec<u32>,
+    /// What has an interface in the file: a port, and the place there.
+    interfaces: Vec<(u32, String)>,
     failed: bool,
 }
 
@@ -136,14 +166,36 @@ impl Writer {
             ends: Vec::with_capacity(BUFFER / pcap::RECORD),
             packets: 0,
             bytes: 0,
-            ports: Vec::new(),
+            interfaces: Vec::new(),
             failed: false,
         }
     }
 
+    /// Writes a packet as it was at some place on its way: at a program of a chain, say. In a pcapng
+    /// file, each place of a port is an interface of that name, and the packet has the number, queue
+    /// and verdict of the note; pcap files have no room for these.
+    ///
+    /// # Errors
+    /// When the file takes no more.
+    ///
+    /// ```
+    /// use skep_net::port::Frame;
+    /// use skep_net::port::capture::{Format, Note, Writer};
+    ///
+    /// let mut writer = Writer::new("memory", Box::new(std::io::sink()), Format::Pcapng);
+    /// let frame = Frame { bytes: &[0; 60], meta: Default::default() };
+    /// writer.note(frame, &Note { place: "filter@after", number: 1, verdict: Some(2) })?;
+    /// # Ok::<(), skep_net::port::PortError>(())
+    /// ```
+    pub fn note(&mut self, frame: Frame<'_>, note: &Note<'_>) -> Result<(), PortError> {
+        let bytes = frame.bytes.get(..MAX_FRAME).unwrap_or(frame.bytes);
+        self.add(Frame { bytes, meta: frame.meta }, Some(note));
+        if self.buffer.len() >= BUFFER { self.write_out() } else { Ok(()) }
+    }
+
     /// Adds a packet to the buffer.
     #[inline]
-    fn add(&mut self, frame: Frame<'_>) {
+    fn add(&mut self, frame: Frame<'_>, note: Option<&Note<'_>>) {
         let len = frame.bytes.len() as u32;
         let wire = frame.meta.wire_len.max(len);
         let ns = frame.meta.ns;
@@ -158,38 +210,45 @@ impl Writer {
                 self.buffer.extend_from_slice(frame.bytes);
             }
             Format::Pcapng => {
-                let interface = self.interface(frame.meta.port);
+                let interface = self.interface(frame.meta.port, note.map_or("", |n| n.place));
                 let padded = frame.bytes.len().next_multiple_of(4);
-                let whole = (padded + 32) as u32;
+                let options = note.map_or(0, Note::size);
+                let whole = (padded + 32 + options) as u32;
                 let head =
                     [pcapng::ENHANCED, whole, interface, (ns >> 32) as u32, ns as u32, len, wire];
                 put(&mut self.buffer, &head);
                 self.buffer.extend_from_slice(frame.bytes);
                 self.buffer.resize(self.buffer.len() + padded - frame.bytes.len(), 0);
+                if let Some(note) = note {
+                    note.put(&mut self.buffer, frame.meta.queue);
+                }
                 put(&mut self.buffer, &[whole]);
             }
         }
         self.ends.push(self.buffer.len() as u32);
     }
 
-    /// Finds the interface of a port, and describes it in the file when it is new.
-    fn interface(&mut self, port: u32) -> u32 {
-        let found = self.ports.iter().position(|known| *known == port);
+    /// Finds the interface of a place at a port, and describes it in the file when it is new.
+    fn interface(&mut self, port: u32, place: &str) -> u32 {
+        let known = |(of, at): &(u32, String)| *of == port && at == place;
+        let found = self.interfaces.iter().position(known);
         let index = found.unwrap_or_else(|| {
-            let nanoseconds = u32::from(pcapng::IF_TSRESOL) | 1 << 16;
-            let block = [
-                pcapng::INTERFACE,
-                32,
-                ETHERNET.into(),
-                MAX_FRAME as u32,
-                nanoseconds,
-                9,
-                pcapng::OPT_END.into(),
-                32,
-            ];
-            put(&mut self.buffer, &block);
-            self.ports.push(port);
-            self.ports.len() - 1
+            let start = self.buffer.len();
+            let snaplen = MAX_FRAME as u32;
+            put(&mut self.buffer, &[pcapng::INTERFACE, 0, ETHERNET.into(), snaplen]);
+            if !place.is_empty() {
+                option(&mut self.buffer, pcapng::IF_NAME, place.as_bytes());
+            }
+            // Nanoseconds.
+            option(&mut self.buffer, pcapng::IF_TSRESOL, &[9]);
+            option(&mut self.buffer, pcapng::OPT_END, &[]);
+            let whole = (self.buffer.len() - start + 4) as u32;
+            put(&mut self.buffer, &[whole]);
+            if let Some(length) = self.buffer.get_mut(start + 4..start + 8) {
+                length.copy_from_slice(&whole.to_le_bytes());
+            }
+            self.interfaces.push((port, place.to_owned()));
+            self.interfaces.len() - 1
         });
         index as u32
     }
@@ -239,7 +298,7 @@ impl Sink for Writer {
                 sent.too_large += 1;
                 continue;
             }
-            self.add(frame);
+            self.add(frame, None);
             sent.took(frame.bytes.len());
             if self.buffer.len() >= BUFFER {
                 self.write_out()?;
@@ -267,4 +326,14 @@ fn put<const N: usize>(buffer: &mut Vec<u8>, words: &[u32; N]) {
     for word in words {
         buffer.extend_from_slice(&word.to_le_bytes());
     }
+}
+
+/// Appends an option of a pcapng block.
+fn option(buffer: &mut Vec<u8>, code: u16, value: &[u8]) {
+    // Longer ones are cut: the length has two bytes.
+    let value = value.get(..usize::from(u16::MAX)).unwrap_or(value);
+    buffer.extend_from_slice(&code.to_le_bytes());
+    buffer.extend_from_slice(&(value.len() as u16).to_le_bytes());
+    buffer.extend_from_slice(value);
+    buffer.resize(buffer.len() + value.len().next_multiple_of(4) - value.len(), 0);
 }
