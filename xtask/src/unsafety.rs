@@ -161,6 +161,8 @@ const CRATES: &[(&str, Policy)] = &[
             "chain/compiled.rs",
             "chain/once.rs",
             "chain/runner.rs",
+            "chain/step.rs",
+            "chain/watch.rs",
             "convert.rs",
             "packets/",
             "test_run/mod.rs",

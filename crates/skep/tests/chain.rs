@@ -1,14 +1,16 @@
 //! Chains through the library: runs compared with one program after the other, changes while a chain
 //! runs, what keeps its programs.
 
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use skep::chain::{
-    Bridge, Chain, ChainError, Count, Edge, Edit, EditError, Exhausted, NodeId, Place, To,
-    Verdicts, priority, run_config,
+    Bridge, Chain, ChainError, Count, Edge, Edit, EditError, Exhausted, Glimpse, NodeId, Place, To,
+    Verdicts, Watch, priority, run_config,
 };
 use skep::isa::ProgramType;
 use skep::object::Object;
@@ -62,6 +64,16 @@ fn random_chain(session: &Session, rng: &mut Random, name: &str) -> Result<Chain
     Ok(chain)
 }
 
+/// Sends on what it is shown: node, verdict, bytes.
+struct Shown(Sender<(NodeId, Option<u32>, Vec<u8>)>);
+
+impl Watch for Shown {
+    fn look(&mut self, seen: &Glimpse<'_>) -> Result<(), PortError> {
+        let _ = self.0.send((seen.node, seen.verdict, seen.frame.bytes.to_vec()));
+        Ok(())
+    }
+}
+
 /// Verdicts and packets are those of the programs run one after the other, on both engines, in
 /// test runs and on frames.
 #[test]
@@ -75,8 +87,15 @@ fn random_chains_do_what_their_programs_do_one_by_one() -> Result<(), Error> {
         let mut runners = vec![
             chain.runner()?,
             chain.runner_with(Engine::Interp, Count::Runs)?,
+            chain.runner()?,
+            chain.runner_with(Engine::Interp, Count::Runs)?,
             chain.runner_with(Engine::Jit, Count::Timed)?,
         ];
+        // Two whose packets are shown one program at a time, on frames.
+        let (to, shown) = channel();
+        for runner in &mut runners[2..4] {
+            runner.watch(NonZeroU64::MIN, Shown(to.clone()))?;
+        }
         for _ in 0..30 {
             let given = packet(&mut rng);
             let (mut bytes, mut at, mut ran) = (given.clone(), NodeId(1), Vec::new());
@@ -104,7 +123,7 @@ fn random_chains_do_what_their_programs_do_one_by_one() -> Result<(), Error> {
                 }
                 at = next;
             };
-            for runner in &mut runners {
+            for (nth, runner) in runners.iter_mut().enumerate() {
                 let before = runner.stats();
                 let done = runner.test_run(&Input::data(&given))?;
                 assert_eq!((done.retval, done.data_out.as_ref()), (want, Some(&bytes)), "{seed}");
@@ -121,6 +140,17 @@ fn random_chains_do_what_their_programs_do_one_by_one() -> Result<(), Error> {
                 let left = batch.frame(0).map(|f| f.bytes);
                 let raw = Verdict::from_raw(want, Target::default()).name();
                 assert_eq!((verdicts.all()[0].name(), left), (raw, Some(&bytes[..])), "{seed}");
+                let ways: Vec<_> = shown.try_iter().collect();
+                if matches!(nth, 2 | 3) {
+                    let way: Vec<_> =
+                        ways.iter().filter(|(_, verdict, _)| verdict.is_none()).collect();
+                    assert_eq!(way.iter().map(|(node, ..)| *node).collect::<Vec<_>>(), ran);
+                    assert_eq!(ways.first().map(|(.., bytes)| bytes), Some(&given));
+                    assert_eq!(ways.last().map(|(.., bytes)| bytes), Some(&bytes));
+                    assert_eq!(ways.len(), 2 * ran.len());
+                } else {
+                    assert_eq!(ways, []);
+                }
                 let told = runner.explain(&Input::data(&given))?;
                 assert_eq!(told.visits.iter().map(|v| v.node).collect::<Vec<_>>(), ran);
                 assert_eq!((told.outcome.retval, told.outcome.data_out), (want, done.data_out));
@@ -128,6 +158,9 @@ fn random_chains_do_what_their_programs_do_one_by_one() -> Result<(), Error> {
         }
         let timed = runners.pop().expect("there are three").stats();
         assert!(timed.nodes.values().any(|n| n.ns > 0));
+        for watched in &runners[1..] {
+            assert_eq!(watched.stats(), runners[0].stats(), "seed {seed}");
+        }
         let bytes: Vec<u64> = runners[0].stats().nodes.values().map(|n| n.bytes).collect();
         assert_eq!(bytes, timed.nodes.values().map(|n| n.bytes).collect::<Vec<_>>());
     }

@@ -90,9 +90,55 @@ impl Part {
     }
 }
 
-enum Code {
+/// Programs with their plan, ready to run. Has addresses of the parts that it was made of.
+pub(super) enum Code {
     Jit(Unit),
     Interp(Interpreted),
+}
+
+impl Code {
+    /// Compiles a plan with the program of each step.
+    pub fn new(plan: &Plan, parts: &[Part], engine: Engine, count: Count) -> Result<Self> {
+        match engine {
+            Engine::Jit => {
+                let with = parts
+                    .iter()
+                    .map(|p| Ok((p.verified()?, p.calls.as_deref())))
+                    .collect::<Result<Vec<_>>>()?;
+                Ok(Self::Jit(compile::chain(plan, &with, crate::helper, count)?))
+            }
+            Engine::Interp => {
+                let programs = parts
+                    .iter()
+                    .map(|p| {
+                        let program = || p.file.program().name().to_owned();
+                        let with = p.verified()?;
+                        compile::interpretable(with, p.calls.as_deref(), crate::helper)
+                            .map_err(|source| RunnerError::Interp { program: program(), source })
+                            .map_err(ChainError::from)
+                    })
+                    .collect::<Result<Vec<_>>>()?;
+                let prog_type =
+                    parts.first().map_or(ProgramType::Xdp, |p| p.file.program().prog_type());
+                let options = compile::chain_options(prog_type, count);
+                let chain = Interpreted::new(plan.clone(), programs, options);
+                Ok(Self::Interp(chain.map_err(super::CompileError::from)?))
+            }
+        }
+    }
+
+    /// Runs the programs once.
+    ///
+    /// # Safety
+    /// `ctx` is the kind of context that the programs were verified for.
+    pub unsafe fn run(&self, ctx: *mut u8, counters: &[AtomicU64]) -> Result<u32, Errno> {
+        match self {
+            // SAFETY: the caller's promise; it was compiled from verified programs.
+            Self::Jit(unit) => Ok(unsafe { unit.run(ctx, counters) }),
+            // SAFETY: the caller's promise; it was made from verified programs.
+            Self::Interp(chain) => unsafe { chain.run(ctx, counters) }.map_err(|_| Errno::EIO),
+        }
+    }
 }
 
 /// A graph that has programs, ready to run.
@@ -133,32 +179,7 @@ impl Ready {
     ) -> Result<Self> {
         let ids = order.iter().filter_map(|id| graph.node(*id)).map(|n| n.program.id);
         let parts = ids.map(|id| Part::open(dir, id, engine)).collect::<Result<Vec<_>>>()?;
-        let code = match engine {
-            Engine::Jit => {
-                let with = parts
-                    .iter()
-                    .map(|p| Ok((p.verified()?, p.calls.as_deref())))
-                    .collect::<Result<Vec<_>>>()?;
-                Code::Jit(compile::chain(&plan, &with, crate::helper, count)?)
-            }
-            Engine::Interp => {
-                let programs = parts
-                    .iter()
-                    .map(|p| {
-                        let program = || p.file.program().name().to_owned();
-                        let with = p.verified()?;
-                        compile::interpretable(with, p.calls.as_deref(), crate::helper)
-                            .map_err(|source| RunnerError::Interp { program: program(), source })
-                            .map_err(ChainError::from)
-                    })
-                    .collect::<Result<Vec<_>>>()?;
-                let prog_type =
-                    parts.first().map_or(ProgramType::Xdp, |p| p.file.program().prog_type());
-                let options = compile::chain_options(prog_type, count);
-                let chain = Interpreted::new(plan.clone(), programs, options);
-                Code::Interp(chain.map_err(super::CompileError::from)?)
-            }
-        };
+        let code = Code::new(&plan, &parts, engine, count)?;
         Ok(Self { code, plan, order, parts })
     }
 
@@ -167,11 +188,7 @@ impl Ready {
     /// # Safety
     /// `ctx` is the kind of context that the programs were verified for.
     pub unsafe fn run(&self, ctx: *mut u8, counters: &[AtomicU64]) -> Result<u32, Errno> {
-        match &self.code {
-            // SAFETY: the caller's promise; it was compiled from verified programs.
-            Code::Jit(unit) => Ok(unsafe { unit.run(ctx, counters) }),
-            // SAFETY: the caller's promise; it was made from verified programs.
-            Code::Interp(chain) => unsafe { chain.run(ctx, counters) }.map_err(|_| Errno::EIO),
-        }
+        // SAFETY: the caller's promise.
+        unsafe { self.code.run(ctx, counters) }
     }
 }

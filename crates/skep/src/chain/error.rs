@@ -1,7 +1,7 @@
 //! Why a chain cannot be used.
 
 use skep_net::chain::EditError;
-use skep_net::port::{PumpError, Stats};
+use skep_net::port::{PortError, PumpError, Stats};
 use skep_store::{DirError, RecordError};
 use skep_vm::chain::ChainError as CompileError;
 
@@ -75,6 +75,9 @@ pub enum ChainError {
     /// A port failed while packets were moved.
     #[error(transparent)]
     Port(#[from] PumpError),
+    /// Packets could not be shown to who watches the chain.
+    #[error(transparent)]
+    Watch(PortError),
     /// The chain could not run any more while packets were moved.
     #[error("{source}")]
     Stopped {

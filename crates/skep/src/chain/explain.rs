@@ -3,6 +3,8 @@
 use skep_net::chain::{Graph, NodeId, To};
 use skep_net::test_run::Outcome;
 
+use super::step::{Look, Packet as Now};
+
 /// A packet's address and bytes.
 type Packet = (u64, Vec<u8>);
 
@@ -14,6 +16,31 @@ pub(super) struct Seen {
     pub refused: bool,
     pub before: Packet,
     pub after: Packet,
+}
+
+/// Notes all runs.
+#[derive(Default)]
+pub(super) struct Recorder {
+    pub seen: Vec<Seen>,
+    before: Packet,
+}
+
+impl Look for Recorder {
+    fn before(&mut self, _: NodeId, packet: Now<'_>) {
+        self.before = (packet.address, packet.bytes.to_vec());
+    }
+
+    fn after(&mut self, node: NodeId, verdict: u32, packet: Now<'_>) {
+        let before = std::mem::take(&mut self.before);
+        let after = (packet.address, packet.bytes.to_vec());
+        self.seen.push(Seen { node, verdict, refused: false, before, after });
+    }
+
+    fn refused(&mut self) {
+        if let Some(last) = self.seen.last_mut() {
+            last.refused = true;
+        }
+    }
 }
 
 /// Bytes that a program changed in place.

@@ -40,6 +40,8 @@ pub mod picture;
 mod run_config;
 mod runner;
 mod shared;
+mod step;
+mod watch;
 
 use std::sync::Arc;
 
@@ -65,6 +67,7 @@ pub use skep_net::chain::{
     verdicts,
 };
 pub use skep_vm::chain::{ChainError as CompileError, Count};
+pub use watch::{Glimpse, Watch};
 
 type Result<T, E = ChainError> = std::result::Result<T, E>;
 

@@ -6,17 +6,15 @@ use std::time::Instant;
 
 use skep_isa::{AttachType, ProgramType};
 use skep_maps::slots;
-use skep_net::packet::View;
 use skep_net::test_run::{Errno, Program as RunOnce};
 use skep_runtime::directory;
-use skep_vm::chain::{Exhausted, To, Unit};
 
 use super::compiled::Compiled;
-use super::explain::Seen;
+use super::step::{Look, Steps};
 use crate::test_run::Slots;
 
-/// The units of single programs, and what was seen of each run.
-pub(super) type Watched<'a> = (&'a [Unit], &'a RefCell<Vec<Seen>>);
+/// The programs each by itself, and who looks at packets between them.
+pub(super) type Watched<'a> = (&'a Steps, &'a RefCell<&'a mut dyn Look>);
 
 /// A chain as a program for a test run.
 pub(super) struct Once<'a> {
@@ -24,7 +22,7 @@ pub(super) struct Once<'a> {
     pub counters: &'a [AtomicU64],
     pub slots: &'a Slots,
     /// Runs one program at a time.
-    pub seen: Option<Watched<'a>>,
+    pub watched: Option<Watched<'a>>,
 }
 
 impl Once<'_> {
@@ -36,51 +34,13 @@ impl Once<'_> {
         let Some(ready) = &self.compiled.ready else {
             return Ok(self.compiled.graph.empty_verdict());
         };
-        let Some((units, seen)) = self.seen else {
+        match self.watched {
             // SAFETY: the caller's promise.
-            return unsafe { ready.run(ctx, self.counters) };
-        };
-        // SAFETY: packet programs alone get here, so the context is that of a packet.
-        let view = unsafe { View::of(ctx as u64) };
-        let packet = || {
-            let (from, to) = (view.data_meta(), view.end());
-            let bytes = (from..to).map(|at| {
-                // SAFETY: metadata, packet and fragments are one run of bytes.
-                unsafe { (at as *const u8).read_volatile() }
-            });
-            (from, bytes.collect::<Vec<u8>>())
-        };
-        let mut left = ready.plan.budget;
-        let mut taken: Vec<(usize, usize)> = Vec::new();
-        let mut step = 0;
-        loop {
-            let (Some(unit), Some(at), Some(node)) =
-                (units.get(step), ready.plan.steps.get(step), ready.order.get(step))
-            else {
-                return Err(Errno::EIO);
-            };
-            let before = packet();
-            // SAFETY: the caller's promise; it was compiled from a verified program.
-            let verdict = unsafe { unit.run(ctx, &[]) };
-            left -= 1;
-            let found = at.edge(verdict).and_then(|n| Some((n, at.edges.get(n)?)));
-            let times = |n: usize| taken.iter().filter(|t| **t == (step, n)).count();
-            let bound =
-                found.is_some_and(|(n, e)| e.bound.is_some_and(|bound| times(n) >= bound as usize));
-            let leads = found.map_or(To::Keep, |(_, e)| e.to);
-            let budget = matches!(leads, To::Step(_)) && !bound && left == 0;
-            let after = packet();
-            let refused = bound || budget;
-            seen.borrow_mut().push(Seen { node: *node, verdict, refused, before, after });
-            match leads {
-                To::End(end) => return Ok(end),
-                To::Step(next) if !refused => {
-                    taken.extend(found.map(|(n, _)| (step, n)));
-                    step = next;
-                }
-                To::Step(_) if budget && ready.plan.exhausted == Exhausted::Abort => return Ok(0),
-                _ => return Ok(verdict),
-            }
+            None => unsafe { ready.run(ctx, self.counters) },
+            // SAFETY: the caller's promise; packet programs alone get here.
+            Some((steps, look)) => unsafe {
+                steps.run(ctx, self.counters, &mut **look.borrow_mut())
+            },
         }
     }
 }

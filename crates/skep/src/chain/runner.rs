@@ -1,6 +1,7 @@
 //! Running chains on one thread: on test packets, and on frames of batches.
 
 use std::cell::RefCell;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -11,15 +12,16 @@ use skep_net::chain::swap::{Current, Reader};
 use skep_net::chain::{Graph, Stats};
 use skep_net::port::{self, Batch, Outputs, Source, Until, Verdicts};
 use skep_net::test_run::{self, Errno, Input, Outcome};
-use skep_runtime::compile;
 use skep_runtime::directory;
 use skep_store::dir::Dir;
-use skep_vm::chain::{Count, Exhausted, Plan, Step};
+use skep_vm::chain::Count;
 
 use super::compiled::{Compiled, Origin};
 use super::counted::{self, Memory};
-use super::explain::Explained;
+use super::explain::{Explained, Recorder};
 use super::once::Once;
+use super::step::{Look, Steps};
+use super::watch::{Watch, Watcher};
 use super::{ChainError, Result};
 use crate::packets::{OnFrames, Workers, pump_until_failure};
 use crate::test_run::{Engine, RunnerError, Slots};
@@ -56,6 +58,7 @@ pub struct ChainRunner {
     looked: Instant,
     /// Why the last change could not be taken over.
     stale: Option<ChainError>,
+    watcher: Option<Watcher>,
 }
 
 impl std::fmt::Debug for ChainRunner {
@@ -94,6 +97,7 @@ impl ChainRunner {
             frames: OnFrames::default(),
             looked: Instant::now(),
             stale: None,
+            watcher: None,
         }
     }
 
@@ -113,6 +117,57 @@ impl ChainRunner {
                 return Err(e);
             }
         }
+        Ok(())
+    }
+
+    /// Shows every `every`-th packet of [`ChainRunner::run`] and [`ChainRunner::pump`], the first one
+    /// at once, before and after each program that it comes to. Such a packet goes through the
+    /// programs one at a time; it has the verdict that it would have, and is counted as others are.
+    /// Another watch takes the place of this one.
+    ///
+    /// ```
+    /// use std::num::NonZeroU64;
+    /// use std::sync::mpsc::{Sender, channel};
+    ///
+    /// use skep::chain::{Chain, Glimpse, Place, Watch};
+    /// use skep::isa::{Insn, ProgramType};
+    /// use skep::object::RawProgram;
+    /// use skep::port::generator::Generator;
+    /// use skep::port::{Outputs, PortError, Until};
+    ///
+    /// struct Lengths(Sender<(u64, Option<u32>, usize)>);
+    ///
+    /// impl Watch for Lengths {
+    ///     fn look(&mut self, seen: &Glimpse<'_>) -> Result<(), PortError> {
+    ///         let _ = self.0.send((seen.number, seen.verdict, seen.frame.bytes.len()));
+    ///         Ok(())
+    ///     }
+    /// }
+    ///
+    /// # fn main() -> Result<(), skep::Error> {
+    /// let session = skep::Session::scratch()?;
+    /// let insns = [Insn::mov64_imm(0, 2), Insn::exit()];
+    /// let pass = session.load_instructions(&RawProgram::new("pass", ProgramType::Xdp, &insns), &[])?;
+    /// let chain = Chain::create(&session, "fw", ProgramType::Xdp)?;
+    /// chain.add(pass.program("pass")?, Place::First { on: Default::default() })?;
+    /// let mut runner = chain.runner()?;
+    /// let (to, seen) = channel();
+    /// runner.watch(NonZeroU64::MIN.saturating_add(9), Lengths(to))?;
+    /// let mut source = Generator::new(&[60]).packets(20);
+    /// runner.pump(&mut source, &mut Outputs::new(), &Until::default())?;
+    /// drop(runner);
+    /// let all: Vec<_> = seen.iter().collect();
+    /// assert_eq!(all, [(1, None, 60), (1, Some(2), 60), (11, None, 60), (11, Some(2), 60)]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// When a program cannot be compiled by itself.
+    pub fn watch(&mut self, every: NonZeroU64, watch: impl Watch + 'static) -> Result<()> {
+        self.update();
+        let with = (self.from.engine, self.from.count);
+        self.watcher = Some(Watcher::new(Box::new(watch), every, &self.counted, with)?);
         Ok(())
     }
 
@@ -169,6 +224,9 @@ impl ChainRunner {
                 Memory::own(&self.counted)
             }),
         };
+        let with = (self.from.engine, self.from.count);
+        let watched = self.watcher.as_mut().map_or(Ok(()), |w| w.replace(&self.counted, with));
+        self.stale = watched.err().or(self.stale.take());
     }
 
     /// Adds the counters to what was counted before; others take their place then.
@@ -198,7 +256,7 @@ impl ChainRunner {
             compiled: &self.counted,
             counters: self.counters.words(),
             slots: &self.from.slots,
-            seen: None,
+            watched: None,
         };
         let done = test_run::test_run(&once, input);
         done.unwrap_or(Err(Errno::ENOTSUPP)).map_err(ChainError::TestRun)
@@ -210,7 +268,7 @@ impl ChainRunner {
     ///
     /// # Errors
     /// When the chain is of another type, the thread can have no slot, or the process has links of
-    /// another directory.
+    /// another directory. With the error of a watch, when all frames have their verdicts.
     pub fn run(&mut self, batch: &mut Batch, verdicts: &mut Verdicts) -> Result<()> {
         self.run_with(batch, verdicts, None)
     }
@@ -238,10 +296,15 @@ impl ChainRunner {
         for index in 0..batch.len() {
             self.update();
             let (compiled, counters) = (&self.counted, self.counters.words());
-            let run = |ctx| match &compiled.ready {
+            let watched = self.watcher.as_mut().and_then(|w| w.next(batch.frame(index)));
+            let run = |ctx| match (&compiled.ready, watched) {
+                (None, _) => Some(compiled.graph.empty_verdict()),
                 // SAFETY: the context is that of an XDP program, which the programs are.
-                Some(ready) => unsafe { ready.run(ctx, counters) }.ok(),
-                None => Some(compiled.graph.empty_verdict()),
+                (Some(ready), None) => unsafe { ready.run(ctx, counters) }.ok(),
+                (Some(_), Some(watched)) => {
+                    // SAFETY: as above.
+                    unsafe { watched.run(ctx, &compiled.graph, counters) }.ok()
+                }
             };
             if fragments.0 != Arc::as_ptr(compiled) {
                 fragments = (Arc::as_ptr(compiled), compiled.graph.takes_fragments());
@@ -253,7 +316,11 @@ impl ChainRunner {
         slots::exit(slot);
         drop(directory);
         let with = (&from.slots, from.engine);
-        self.frames.run_entries(with, batch, verdicts, workers).map_err(ChainError::TestRun)
+        self.frames.run_entries(with, batch, verdicts, workers).map_err(ChainError::TestRun)?;
+        match self.watcher.as_mut().and_then(Watcher::take_failed) {
+            Some(failed) => Err(ChainError::Watch(failed)),
+            None => Ok(()),
+        }
     }
 
     /// Moves the frames of a source through the chain to the outputs, until the source ends or
@@ -278,7 +345,8 @@ impl ChainRunner {
             self.run_with(batch, verdicts, Some(workers))
         };
         let (stats, failed) = pump_until_failure(source, outputs, until, with, run)?;
-        match failed {
+        let flushed = self.watcher.as_mut().map_or(Ok(()), Watcher::flush);
+        match failed.or(flushed.err().map(ChainError::Watch)) {
             None => Ok(stats),
             Some(error) => {
                 Err(ChainError::Stopped { source: Box::new(error), stats: Box::new(stats) })
@@ -301,24 +369,17 @@ impl ChainRunner {
     /// As [`ChainRunner::test_run`], and when a program cannot be compiled by itself.
     pub fn explain(&mut self, input: &Input<'_>) -> Result<Explained> {
         self.update();
-        let alone = Plan { steps: vec![Step::default()], budget: 1, exhausted: Exhausted::Stop };
-        let parts = self.counted.ready.as_ref().map(|r| r.parts.as_slice()).unwrap_or_default();
-        let units = parts
-            .iter()
-            .map(|p| {
-                let with = [(p.verified()?, p.calls.as_deref())];
-                Ok(compile::chain(&alone, &with, crate::helper, Count::Off)?)
-            })
-            .collect::<Result<Vec<_>>>()?;
-        let seen = RefCell::new(Vec::new());
+        let steps = Steps::new(&self.counted, Engine::Jit, Count::Off)?;
+        let mut seen = Recorder::default();
+        let look = RefCell::new(&mut seen as &mut dyn Look);
         let once = Once {
             compiled: &self.counted,
             counters: &[],
             slots: &self.from.slots,
-            seen: Some((&units, &seen)),
+            watched: Some((&steps, &look)),
         };
         let done = test_run::test_run(&once, input).unwrap_or(Err(Errno::ENOTSUPP));
         let outcome = done.map_err(ChainError::TestRun)?;
-        Ok(Explained::new(&self.counted.graph, seen.into_inner(), outcome))
+        Ok(Explained::new(&self.counted.graph, seen.seen, outcome))
     }
 }
