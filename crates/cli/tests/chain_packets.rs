@@ -75,3 +75,141 @@ fn packets_of_a_capture_go_through_in_turn_when_a_chain_is_measured() {
     std::fs::write(skep.path("in.pcap"), pcap(&[])).unwrap();
     fails(&skep, &["chain", "bench", "fw", "--in", &input], 1, "has no packets");
 }
+
+/// The packets of a pcapng file: name of the interface, bytes, number and verdict.
+fn noted(file: &[u8]) -> Vec<(String, Vec<u8>, u64, Option<u64>)> {
+    let u16_at = |at: usize| u16::from_le_bytes(file[at..at + 2].try_into().unwrap());
+    let u32_at = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap());
+    let u64_at = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().unwrap());
+    let (mut names, mut packets, mut at) = (Vec::new(), Vec::new(), 0);
+    while at < file.len() {
+        let (kind, length) = (u32_at(at), u32_at(at + 4) as usize);
+        let end = at + length - 4;
+        assert_eq!(u32_at(end) as usize, length, "both lengths of the block at {at}");
+        let options = |mut at: usize| {
+            let mut all = Vec::new();
+            while u16_at(at) != 0 {
+                let length = usize::from(u16_at(at + 2));
+                all.push((u16_at(at), at + 4, length));
+                at += 4 + length.next_multiple_of(4);
+            }
+            assert_eq!(at + 4, end, "options end the block");
+            move |code: u16| all.iter().find(|o| o.0 == code).map(|o| (o.1, o.2))
+        };
+        match kind {
+            1 => {
+                let (name, length) = options(at + 16)(2).unwrap();
+                names.push(String::from_utf8(file[name..name + length].to_vec()).unwrap());
+            }
+            6 => {
+                let (captured, wire) = (u32_at(at + 20) as usize, u32_at(at + 24) as usize);
+                assert_eq!(captured, wire, "no packet of these was cut");
+                let option = options(at + 28 + captured.next_multiple_of(4));
+                let verdict = option(7).map(|(at, length)| {
+                    assert_eq!((file[at], length), (2, 9), "a verdict of XDP");
+                    u64_at(at + 1)
+                });
+                let name = names[u32_at(at + 8) as usize].clone();
+                let bytes = file[at + 28..at + 28 + captured].to_vec();
+                packets.push((name, bytes, u64_at(option(5).unwrap().0), verdict));
+            }
+            _ => assert_eq!(kind, 0x0a0d_0d0a),
+        }
+        at += length;
+    }
+    packets
+}
+
+#[test]
+fn packets_are_written_before_and_after_programs() {
+    let skep = prepared();
+    let at = |name: &str| skep.path(name).display().to_string();
+    let (all, input) = (at("all.pcapng"), at("in.pcap"));
+    let (first, second) = (format!("1:after={all}"), format!("push={all}"));
+    let dumps = ["--dump", &first, "--dump", &second];
+    let run = ["chain", "run", "fw", "--in", &input, "--json"];
+    let plain = json(out(&skep, &run).as_bytes());
+    let report = json(out(&skep, &[&run[..], &dumps].concat()).as_bytes());
+    assert_eq!((&report["verdicts"], &report["nodes"]), (&plain["verdicts"], &plain["nodes"]));
+    let seen = noted(&std::fs::read(skep.path("all.pcapng")).unwrap());
+    let places: Vec<_> =
+        seen.iter().map(|(at, bytes, n, verdict)| (&**at, bytes.len(), *n, *verdict)).collect();
+    let (first, before, after) = ("drop_short (1)@after", "push (2)@before", "push (2)@after");
+    let want = [
+        (first, 64, 1, Some(2)),
+        (before, 64, 1, None),
+        (after, 68, 1, Some(3)),
+        (first, 20, 2, Some(1)),
+        (first, 80, 3, Some(2)),
+        (before, 80, 3, None),
+        (after, 84, 3, Some(3)),
+    ];
+    assert_eq!(places, want);
+    assert_eq!((&seen[0].1, &seen[1].1), (&vec![1; 64], &vec![1; 64]));
+    assert_eq!(seen[6].1[4..], [3; 80]);
+
+    out(&skep, &[&run[..], &dumps, &["--every", "2"]].concat());
+    let seen = noted(&std::fs::read(skep.path("all.pcapng")).unwrap());
+    assert_eq!(seen.iter().map(|s| s.2).collect::<Vec<_>>(), [1, 1, 1, 3, 3, 3]);
+    // Other formats have the bytes alone.
+    out(&skep, &[&run[..], &["--dump", &format!("push:before={}", at("before.pcap"))]].concat());
+    let file = std::fs::read(skep.path("before.pcap")).unwrap();
+    assert_eq!(file.len(), 24 + 16 + 64 + 16 + 80);
+    // A packet that a program made longer or shorter does not look cut.
+    out(&skep, &[&run[..], &["--out", &format!("tx={}", at("tx.pcap"))]].concat());
+    let file = std::fs::read(skep.path("tx.pcap")).unwrap();
+    assert_eq!(
+        (file[32..36].to_vec(), file[36..40].to_vec()),
+        (vec![68, 0, 0, 0], vec![68, 0, 0, 0])
+    );
+}
+
+#[test]
+fn dumps_that_cannot_be_are_refused_and_destroy_nothing() {
+    let skep = prepared();
+    let packets = std::fs::read(skep.path("in.pcap")).unwrap();
+    let link = skep.path("link.pcap");
+    std::os::unix::fs::symlink(skep.path("in.pcap"), link).unwrap();
+    let dir = skep.path("").display().to_string();
+    // `@` is the directory.
+    let refused = |more: &[&str], says: &str| {
+        let more: Vec<_> = more.iter().map(|word| word.replace('@', &dir)).collect();
+        let input = format!("{dir}in.pcap");
+        let args = ["chain", "run", "fw", "--in", &input];
+        let args = [&args[..], &more.iter().map(String::as_str).collect::<Vec<_>>()].concat();
+        fails(&skep, &args, 2, &says.replace('@', &dir));
+        assert_eq!(std::fs::read(skep.path("in.pcap")).unwrap(), packets, "{more:?}");
+    };
+    for (dump, says) in [
+        ("push", "no `=FILE`"),
+        ("push=", "no file"),
+        ("=x", "no node"),
+        ("push:middle=x", "`middle` is not `before` or `after`"),
+        ("9=x", "the chain has no node `9`"),
+        ("pushed=x", "it has drop_short (1), push (2)"),
+        ("push=@nowhere/x", "cannot open `@nowhere/x`"),
+        ("push=@in.pcap", "`@in.pcap` is the input"),
+        ("push=@link.pcap", "`@link.pcap` is the input"),
+    ] {
+        refused(&["--dump", dump], says);
+    }
+    refused(&["--out", "pass=@x", "--dump", "push=@x"], "`@x` is an output already");
+    refused(&["--out", "pass=@in.pcap"], "is the input, and would be emptied");
+    refused(&["--out", "pass=@a,drop=@link.pcap"], "is the input, and would be emptied");
+    refused(&["--out", "pass=@a,drop=@a"], "`@a` is an output already");
+}
+
+#[test]
+fn a_full_disk_ends_a_dump_with_an_error_and_what_was_done_is_told() {
+    let skep = prepared();
+    let input = skep.path("in.pcap").display().to_string();
+    let output = format!("tx={}", skep.path("tx.pcap").display());
+    let run = ["chain", "run", "fw", "--in", &input, "--json", "--out", &output];
+    let ran = skep.run([&run[..], &["--dump", "push=/dev/full"]].concat());
+    let error = text(&ran.stderr);
+    assert!(error.contains("/dev/full") && error.contains("No space left"), "{error}");
+    assert_eq!(ran.shell_status(), 1);
+    assert_eq!(json(&ran.stdout)["packets"], 3);
+    // The output has all packets.
+    assert_eq!(std::fs::read(skep.path("tx.pcap")).unwrap().len(), 24 + 16 + 68 + 16 + 84);
+}

@@ -1,5 +1,6 @@
 //! Arguments of `skep chain`.
 
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
@@ -184,6 +185,13 @@ pub struct ChainRunArgs {
     /// Take the time of each program, which takes longer than most programs
     #[arg(long)]
     pub time: bool,
+    /// Write packets to a capture file as they are before and after a program, with its verdict; the
+    /// node's number or the program's name. Can be repeated, also for the same file
+    #[arg(long, value_name = "NODE[:before|:after]=FILE")]
+    pub dump: Vec<String>,
+    /// Of these, write every N-th packet only
+    #[arg(long, value_name = "N", default_value = "1", requires = "dump")]
+    pub every: NonZeroU64,
     /// How programs run
     #[arg(long, value_enum, default_value = "jit")]
     pub engine: EngineName,

@@ -6,6 +6,7 @@ use skep::chain::{ChainError, Count};
 use skep::port::{Stats, Until};
 use skep::test_run::Engine;
 
+use super::dump::{self, dump};
 use super::explain::{chain, edges, nodes};
 use super::failed;
 use super::live::Live;
@@ -28,6 +29,7 @@ pub fn run(args: &ChainRunArgs, printer: Printer) -> Result<u8> {
     let count = if args.time { Count::Timed } else { Count::Runs };
     let mut runner = opened.chain.runner_with(engine, count).map_err(failed)?;
     runner.publish().map_err(failed)?;
+    dump(&mut runner, args, input)?;
     let (mut source, mut outputs) = packets::ports(&args.packets, input)?;
     let stop = packets::stop_flag()?;
     let until =
@@ -40,7 +42,10 @@ pub fn run(args: &ChainRunArgs, printer: Printer) -> Result<u8> {
     let (stats, failure) = match pumped {
         Ok(stats) => (stats, None),
         // Nobody reads on.
-        Err(ChainError::Port(error)) if packets::is_closed_pipe(&error) => (*error.stats, None),
+        Err(ChainError::Port(error)) if packets::is_closed_pipe(&error.source) => {
+            (*error.stats, None)
+        }
+        Err(ChainError::Stopped { source, stats }) if is_closed_dump(&source) => (*stats, None),
         Err(error) => {
             let failure = Failure { status: FAILED, ..Failure::from(&error) };
             let stats = match error {
@@ -67,7 +72,7 @@ pub fn run(args: &ChainRunArgs, printer: Printer) -> Result<u8> {
     if let Some(warning) = report.warning(input) {
         printer.warning(&warning);
     }
-    let output = if packets::uses_stdout(&args.packets) {
+    let output = if packets::uses_stdout(&args.packets) || dump::uses_stdout(&args.dump) {
         // Standard output has the packets.
         Output::Stderr
     } else {
@@ -79,4 +84,9 @@ pub fn run(args: &ChainRunArgs, printer: Printer) -> Result<u8> {
         printer.data(output, |out| report.write(out))?;
     }
     report.failure.take().map_or(Ok(0), Err)
+}
+
+/// Tells whether packets cannot be written because nobody reads them.
+fn is_closed_dump(error: &ChainError) -> bool {
+    matches!(error, ChainError::Watch(error) if packets::is_closed_pipe(error))
 }

@@ -1,7 +1,7 @@
 //! `skep prog run --in`: an XDP program on the packets of a port, and where they went.
 
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use serde_json::{Map as Object, Value as Json, json};
 use skep::packets::{PacketRunner, PacketsError};
 use skep::port::capture::split;
 use skep::port::name::{Input, open_sink, open_source};
-use skep::port::{Outputs, PortError, PumpError, Source, Stats, Target, Until, Verdict};
+use skep::port::{Outputs, PortError, Source, Stats, Target, Until, Verdict};
 use skep::test_run::Runner;
 
 use crate::args::PacketArgs;
@@ -62,7 +62,7 @@ pub fn run(args: &PacketArgs, input: &str, runner: Runner) -> Result<Report> {
     let (stats, failure) = match pumped {
         Ok(stats) => (stats, None),
         // Nobody reads on.
-        Err(PacketsError::Port(error)) if is_closed_pipe(&error) => (*error.stats, None),
+        Err(PacketsError::Port(error)) if is_closed_pipe(&error.source) => (*error.stats, None),
         Err(error) => {
             let failure = Failure { status: FAILED, ..Failure::from(&error) };
             let stats = match error {
@@ -83,6 +83,11 @@ pub fn run(args: &PacketArgs, input: &str, runner: Runner) -> Result<Report> {
 
 /// Opens the ports that packets come from and go to.
 pub fn ports(args: &PacketArgs, input: &str) -> Result<(Box<dyn Source>, Outputs)> {
+    let targets = targets(args);
+    for (n, path) in targets.iter().enumerate() {
+        let before: Vec<_> = targets.iter().take(n).map(PathBuf::as_path).collect();
+        check_target(path, input, &before)?;
+    }
     let Input { source, back } = open_source(input)?;
     let mut back = back;
     let mut outputs = Outputs::new();
@@ -109,9 +114,38 @@ pub fn ports(args: &PacketArgs, input: &str) -> Result<(Box<dyn Source>, Outputs
     Ok((source, outputs))
 }
 
+/// Refuses to write a file that packets are read from, or that another output has.
+pub fn check_target(path: &Path, input: &str, others: &[&Path]) -> Result<()> {
+    use std::os::unix::fs::MetadataExt as _;
+    let file = |path: &Path| match path.metadata() {
+        Ok(meta) if meta.is_file() => Some((meta.dev(), meta.ino())),
+        _ => None,
+    };
+    // An interface may be several outputs.
+    let interface = !path.exists() && Path::new("/sys/class/net").join(path).exists();
+    let same = |other: &Path| path == other && !interface;
+    let is = |other: &Path| same(other) || file(path).is_some_and(|f| file(other) == Some(f));
+    let shown = path.display();
+    if file(path).is_some() && is(Path::new(input)) {
+        return Err(Failure::environment(format!("`{shown}` is the input, and would be emptied"))
+            .hint("write to another file"));
+    }
+    match others.iter().any(|other| is(other)) {
+        true => Err(Failure::environment(format!("`{shown}` is an output already"))
+            .hint("write to another file")),
+        false => Ok(()),
+    }
+}
+
+/// Lists the files and interfaces that packets are written to.
+pub fn targets(args: &PacketArgs) -> Vec<PathBuf> {
+    let parts = args.out.iter().filter_map(|list| split::parse(list).ok()).flatten();
+    parts.map(|part| part.path).filter(|path| path.as_os_str() != BACK).collect()
+}
+
 /// Tells whether a port failed because nobody reads what it writes any more.
-pub fn is_closed_pipe(error: &PumpError) -> bool {
-    matches!(&error.source, PortError::Write { source, .. }
+pub fn is_closed_pipe(error: &PortError) -> bool {
+    matches!(error, PortError::Write { source, .. }
         if source.kind() == io::ErrorKind::BrokenPipe)
 }
 
@@ -135,8 +169,7 @@ pub fn stop_flag() -> Result<Arc<AtomicBool>> {
 
 /// Tells whether a list of outputs writes packets to standard output.
 pub fn uses_stdout(args: &PacketArgs) -> bool {
-    let parts = args.out.iter().filter_map(|list| split::parse(list).ok()).flatten();
-    parts.into_iter().any(|part| part.path == Path::new("-"))
+    targets(args).iter().any(|path| path == Path::new("-"))
 }
 
 impl Report {
