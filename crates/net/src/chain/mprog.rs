@@ -86,7 +86,7 @@ impl List {
         &self.all
     }
 
-    /// Returns the number of changes so far, from 1.
+    /// Returns the number of changes since the list was empty, from 1.
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.revision
@@ -135,11 +135,11 @@ impl List {
     /// # Errors
     /// `ESTALE`, `EEXIST`, `ENOENT`, `ERANGE`, `EBUSY` and `EINVAL`, as the kernel.
     pub fn attach(&mut self, program: ProgramRef, link: Option<u32>, how: &How) -> Result<(), i32> {
-        self.fresh(how.revision)?;
         let replaces = how.flags.contains(Flags::REPLACE);
         if program.prog_type != self.prog_type || replaces != how.replace.is_some() {
             return Err(errno::EINVAL);
         }
+        self.fresh(how.revision)?;
         if self.position(program.id, None).is_some() {
             return Err(errno::EEXIST);
         }
@@ -177,20 +177,24 @@ impl List {
         if how.flags.contains(Flags::REPLACE) {
             return Err(errno::EINVAL);
         }
-        self.fresh(how.revision)?;
         if self.all.is_empty() {
             return Err(errno::ENOENT);
         }
+        self.fresh(how.revision)?;
         let how = How { flags: how.flags - Flags::ID - Flags::LINK, ..*how };
-        self.same_type(&how)?;
+        if program.is_some() {
+            self.same_type(&how)?;
+        }
         let exact = program.map(|p| self.exact(p, link)).transpose()?;
         let place = self.place(&how, exact)?;
         let at = place.clamp(0, self.all.len() as i64 - 1) as usize;
         if self.all.get(at).is_some_and(|a| a.link.is_some() && link.is_none()) {
             return Err(errno::EBUSY);
         }
-        self.revision += 1;
-        Ok(self.all.remove(at))
+        let gone = self.all.remove(at);
+        // The kernel frees an empty list, and the next one begins anew.
+        self.revision = if self.all.is_empty() { 1 } else { self.revision + 1 };
+        Ok(gone)
     }
 
     fn same_type(&self, how: &How) -> Result<(), i32> {
