@@ -376,3 +376,41 @@ fn a_change_is_noticed_while_packets_are_pumped() -> Result<(), Error> {
     assert_eq!(runs, [pass, drop], "what is dropped does not come to the old program");
     Ok(())
 }
+
+#[test]
+fn a_watch_sees_the_programs_of_the_next_revision_and_ends_with_its_error() -> Result<(), Error> {
+    struct Fails(usize);
+    impl Watch for Fails {
+        fn look(&mut self, _: &Glimpse<'_>) -> Result<(), PortError> {
+            self.0 += 1;
+            assert_eq!(self.0, 1, "nothing is shown after an error");
+            let source = std::io::ErrorKind::StorageFull.into();
+            Err(PortError::Open { name: "full".to_owned(), source })
+        }
+    }
+    let session = Session::scratch()?;
+    let object = session.load(data())?;
+    let chain = Chain::create(&session, "fw", ProgramType::Xdp)?;
+    let on = Verdicts::ANY;
+    let first = chain.add(object.program("count")?, Place::First { on })?;
+    let mut runner = chain.runner()?;
+    let (to, shown) = channel();
+    runner.watch(NonZeroU64::MIN, Shown(to))?;
+    let (mut batch, mut verdicts) = (Batch::new(), port::Verdicts::default());
+    assert!(batch.push(Meta::default(), &[1; 64]));
+    verdicts.reset(1);
+    let nodes = || shown.try_iter().filter(|s| s.1.is_none()).map(|s| s.0).collect::<Vec<_>>();
+    runner.run(&mut batch, &mut verdicts)?;
+    assert_eq!(nodes(), [first]);
+    let second = chain.add(object.program("push")?, Place::After { node: first, on })?;
+    assert!(runner.refresh()?);
+    runner.run(&mut batch, &mut verdicts)?;
+    assert_eq!(nodes(), [first, second]);
+
+    runner.watch(NonZeroU64::MIN, Fails(0))?;
+    let failed = runner.run(&mut batch, &mut verdicts).expect_err("the watch fails");
+    assert!(matches!(failed, ChainError::Watch(_)), "{failed}");
+    assert_eq!(verdicts.all()[0].name(), "tx", "the packet has its verdict all the same");
+    runner.run(&mut batch, &mut verdicts)?;
+    Ok(())
+}

@@ -55,9 +55,11 @@ pub(super) struct Watcher {
     to: Box<dyn Watch>,
     every: NonZeroU64,
     number: u64,
-    /// `None`: the programs could not be compiled by themselves, or nothing is shown any more.
+    /// `None`: the programs of this revision could not be compiled by themselves.
     steps: Option<Steps>,
     failed: Option<PortError>,
+    /// It failed and has said so: nothing is shown any more.
+    ended: bool,
 }
 
 impl Watcher {
@@ -68,14 +70,13 @@ impl Watcher {
         with: (Engine, Count),
     ) -> Result<Self> {
         let steps = Some(Steps::new(compiled, with.0, with.1)?);
-        Ok(Self { to, every, number: 0, steps, failed: None })
+        Ok(Self { to, every, number: 0, steps, failed: None, ended: false })
     }
 
     /// Takes another revision of the chain.
     pub fn replace(&mut self, compiled: &Arc<Compiled>, with: (Engine, Count)) -> Result<()> {
-        if self.steps.take().is_some() {
-            self.steps = Some(Steps::new(compiled, with.0, with.1)?);
-        }
+        self.steps = None;
+        self.steps = Some(Steps::new(compiled, with.0, with.1)?);
         Ok(())
     }
 
@@ -86,8 +87,8 @@ impl Watcher {
         if !(self.number - 1).is_multiple_of(self.every.get()) {
             return None;
         }
-        let Self { to, number, steps, failed, .. } = self;
-        let steps = steps.as_ref().filter(|_| failed.is_none())?;
+        let Self { to, number, steps, failed, ended, .. } = self;
+        let steps = steps.as_ref().filter(|_| failed.is_none() && !*ended)?;
         let first = frame.map(|f| (f.meta, f.bytes.len() as u32))?;
         Some(Watched { steps, show: Show { to: &mut **to, number: *number, first, failed } })
     }
@@ -95,15 +96,12 @@ impl Watcher {
     /// Takes the error of the watch.
     pub fn take_failed(&mut self) -> Option<PortError> {
         let failed = self.failed.take();
-        if failed.is_some() {
-            self.steps = None;
-        }
+        self.ended |= failed.is_some();
         failed
     }
 
     pub fn flush(&mut self) -> Result<(), PortError> {
-        // What failed once has said so.
-        if self.steps.is_some() { self.to.flush() } else { Ok(()) }
+        if self.ended { Ok(()) } else { self.to.flush() }
     }
 }
 
