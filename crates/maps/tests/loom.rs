@@ -541,3 +541,37 @@ fn a_key_is_not_missed_while_its_leaf_is_exchanged() {
         writer.join().expect("no panic");
     });
 }
+
+/// `qp_trie/cache.rs`: a key is put into the other bucket of its pair. Who begins to look after that
+/// finds it: the state tells of one there only when it is there.
+#[test]
+fn a_key_that_was_put_beside_is_found() {
+    const BESIDE: u64 = 0x100;
+    loom::model(|| {
+        let state = Arc::new(AtomicU64::new(0));
+        let (tag, slot) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let trie = Arc::new(AtomicU64::new(0));
+        let done = Arc::new(AtomicU64::new(0));
+        let writer = {
+            let (state, tag, slot) = (state.clone(), tag.clone(), slot.clone());
+            let (trie, done) = (trie.clone(), done.clone());
+            thread::spawn(move || {
+                // open_bucket, the change, cache_leaf, close_bucket.
+                state.fetch_add(0x1001, AcqRel);
+                trie.store(1, Release);
+                let _ = slot.compare_exchange(0, 1, AcqRel, Relaxed);
+                tag.store(7, Release);
+                state.fetch_add(0x1000 + BESIDE - 1, AcqRel);
+                done.store(1, Release);
+            })
+        };
+        let is_there = done.load(Acquire) != 0;
+        let before = state.load(Acquire);
+        let beside = before & BESIDE != 0 && tag.load(Acquire) == 7 && slot.load(Acquire) != 0;
+        fence(Acquire);
+        let is_final = before & 0xff == 0 && state.load(Relaxed) == before;
+        let found = beside || (!is_final && trie.load(Acquire) != 0);
+        assert!(found || !is_there, "it was there before");
+        writer.join().expect("no panic");
+    });
+}

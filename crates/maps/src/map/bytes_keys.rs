@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use skep_isa::map::{DynptrUser, update};
 use skep_isa::{KeyShape, MapType};
 
-use super::Map;
+use super::{KeyLengths, Map};
 use crate::dump::position::{Position, Strict};
 use crate::dump::{Cursor, Take, Verdict, batch, command};
 use crate::ops::{Element, ElementKey, KeyWalk, LastKey, ProgOps, UserOps, WalkOps};
@@ -143,8 +143,12 @@ impl Test {
         std::fs::create_dir_all(dir.join("maps")).expect("tmpfs is writable");
         let def = MapDef::new(MapType::Hash, 4, 8, 1);
         let map = Map::create(&dir.join("maps"), 1, &def).expect("a good definition");
-        let map =
-            Map { ops: Box::new(Strings::default()), keys: KEYS, fixed_key: usize::MAX, ..map };
+        let map = Map {
+            ops: Box::new(Strings::default()),
+            keys: KEYS,
+            key_lengths: KeyLengths::of(KEYS),
+            ..map
+        };
         Self { dir, map }
     }
 

@@ -42,12 +42,16 @@ pub struct Map {
     ops: Box<dyn MapOps>,
     special: Special,
     keys: KeyShape,
-    /// Bytes of a key; `usize::MAX`, which no key has, where keys have different lengths.
-    fixed_key: usize,
+    /// Lengths that keys may have.
+    key_lengths: KeyLengths,
     per_cpu: bool,
     /// Bytes of a user's value, for types where they never change: all that are not per-CPU.
     #[cfg(feature = "users")]
     value_size: usize,
+    /// The same where a lookup without flags is allowed and copies just these; else more than any
+    /// buffer has.
+    #[cfg(feature = "users")]
+    plain_value: usize,
     epochs: InsertionEpochs,
     /// Elements of the type come and go, whether the file tells when or not.
     has_epochs: bool,
@@ -144,10 +148,24 @@ impl Map {
     }
 }
 
-/// Returns the length of fixed keys; `usize::MAX` for others.
-fn fixed_key(keys: KeyShape) -> usize {
-    match keys {
-        KeyShape::Fixed(n) => n as usize,
-        KeyShape::Bytes { .. } => usize::MAX,
+/// Lengths that keys may have: from the least on, so many more.
+#[derive(Clone, Copy)]
+struct KeyLengths {
+    least: usize,
+    more: usize,
+}
+
+impl KeyLengths {
+    fn of(keys: KeyShape) -> Self {
+        match keys {
+            KeyShape::Fixed(n) => Self { least: n as usize, more: 0 },
+            KeyShape::Bytes { max } => Self { least: 1, more: (max as usize).saturating_sub(1) },
+        }
+    }
+
+    #[cfg(feature = "users")]
+    #[inline(always)]
+    fn allow(self, len: usize) -> bool {
+        len.wrapping_sub(self.least) <= self.more
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use skep_isa::{MapFlags, MapType};
 
-use super::{Map, fixed_key};
+use super::{KeyLengths, Map};
 use crate::def::MapDef;
 use crate::error::MapError;
 use crate::map_file::MapFile;
@@ -162,6 +162,11 @@ impl Map {
         })?;
         #[cfg(feature = "users")]
         let value_size = ops.user_value_size();
+        #[cfg(feature = "users")]
+        let plain_value = match per_cpu || def.flags.has(MapFlags::WRONLY) {
+            true => usize::MAX,
+            false => value_size,
+        };
         let keys = def.key_shape();
         Ok(Self {
             def,
@@ -169,10 +174,12 @@ impl Map {
             ops,
             special,
             keys,
-            fixed_key: fixed_key(keys),
+            key_lengths: KeyLengths::of(keys),
             per_cpu,
             #[cfg(feature = "users")]
             value_size,
+            #[cfg(feature = "users")]
+            plain_value,
             epochs,
             has_epochs: layout.epochs != 0,
         })

@@ -43,6 +43,15 @@ impl Map {
     /// As [`Map::lookup`], for a buffer of the wrong size, and for flags other than `BPF_F_LOCK`.
     #[doc(alias = "BPF_MAP_LOOKUP_ELEM")]
     pub fn lookup_into(&self, key: &[u8], out: &mut [u8], flags: u64) -> Result<(), MapError> {
+        if flags == 0 && out.len() == self.plain_value && self.key_lengths.allow(key.len()) {
+            return self.ops.lookup(key, out, 0);
+        }
+        self.lookup_checked(key, out, flags)
+    }
+
+    /// As [`Map::lookup_into`], one check after the other.
+    #[inline(never)]
+    fn lookup_checked(&self, key: &[u8], out: &mut [u8], flags: u64) -> Result<(), MapError> {
         self.check_readable()?;
         self.check_lock_flag(flags, flags)?;
         self.check_key(key)?;
@@ -175,16 +184,16 @@ impl Map {
     /// Refuses a key that cannot be in the map. One that is only too long is not there.
     #[inline]
     fn check_key(&self, key: &[u8]) -> Result<(), MapError> {
-        if key.len() == self.fixed_key { Ok(()) } else { self.check_bytes_key(key) }
+        if self.key_lengths.allow(key.len()) { Ok(()) } else { self.check_key_length(key) }
     }
 
     /// As [`Map::check_key`], for a key that is to be put in.
     #[inline]
     fn check_new_key(&self, key: &[u8]) -> Result<(), MapError> {
-        if key.len() == self.fixed_key {
+        if self.key_lengths.allow(key.len()) {
             return Ok(());
         }
-        match self.check_bytes_key(key) {
+        match self.check_key_length(key) {
             Err(MapError::NoElement) => {
                 Err(MapError::KeyLength { given: key.len(), max: self.keys.max_len() })
             }
@@ -192,8 +201,9 @@ impl Map {
         }
     }
 
+    #[cold]
     #[inline(never)]
-    fn check_bytes_key(&self, key: &[u8]) -> Result<(), MapError> {
+    fn check_key_length(&self, key: &[u8]) -> Result<(), MapError> {
         match self.keys {
             KeyShape::Fixed(n) => {
                 Err(MapError::Length { what: "key", given: key.len(), want: n as usize })

@@ -1,11 +1,12 @@
 //! The cache of leaves: a key's leaf without the way through the trie.
 //!
-//! A bucket names up to twelve leaves, by a byte of their keys' hashes. It may lack some: its state
-//! counts those, and changes in progress, in the low byte, which stops at 255 for ever. Above, it
-//! counts changes. So where the low byte is 0, and the state stays the same during a look, a key that
-//! is not in its bucket is not in the map. The trie is the truth: before a leaf leaves the trie it
-//! leaves its bucket, and the bucket is told after the trie. A writer's death on the way leaves the
-//! count too high, which costs time only.
+//! A bucket names up to twelve leaves, by a byte of their keys' hashes. Where it is full, the other
+//! bucket of its pair, in the next cache line, takes leaves of its keys, and where that is full, too,
+//! only the trie has them. The bucket's state counts both kinds, and changes in progress among the
+//! second; their largest numbers are for ever. Above, it counts changes. So a key that is in neither
+//! bucket is not in the map, where none is only in the trie and the state stays the same during a
+//! look. The trie is the truth: before a leaf leaves the trie it leaves its bucket, and the bucket is
+//! told after the trie. A writer's death on the way leaves a number too high, which costs time only.
 
 use std::sync::atomic::{
     AtomicU32, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence,
@@ -13,17 +14,20 @@ use std::sync::atomic::{
 
 use super::QpTrie;
 use super::key::Key;
-use crate::shm::copy;
 use crate::shm::qp::{CACHED, LEAF, QpMemory};
+use crate::shm::tags::{General, Registers};
 
-/// What a bucket says of a key.
+/// Where the cache has a key of a bucket.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cached {
-    /// Its leaf.
-    Leaf(*mut u8),
-    /// It is in no leaf.
-    Nothing,
-    /// The trie must be asked.
-    Unknown,
+    /// In its own bucket.
+    Here,
+    /// In the other bucket of the pair.
+    Beside,
+    /// Nowhere: only the trie has it.
+    Nowhere,
+    /// The trie does not have it, either.
+    Gone,
 }
 
 /// A bucket that is told that a key comes or goes.
@@ -33,37 +37,36 @@ pub(super) struct Bucket {
     tag: u8,
 }
 
-const ONES: u64 = 0x0101_0101_0101_0101;
-const TOPS: u64 = 0x8080_8080_8080_8080;
-/// Of the second word of a bucket, the bytes that are tags.
-const HIGH_TAGS: u64 = 0xffff_ffff;
-
-/// What a bucket's state counts changes in.
-const ONE_CHANGE: u32 = 0x100;
-/// Keys that are only in the trie, and changes in progress.
+/// Of a bucket's state: keys that are only in the trie, and changes in progress. The largest number
+/// is forever.
 const OMITTED: u32 = 0xff;
+/// Keys that are in the other bucket of the pair; likewise.
+const BESIDE: u32 = 0xf00;
+/// What changes are counted in.
+const ONE_CHANGE: u32 = 0x1000;
 
-fn change(state: &AtomicU32, by: i8) {
+/// Adds to one of the numbers in a state.
+#[inline(always)]
+fn add(state: u32, field: u32, by: i32) -> u32 {
+    let shift = field.trailing_zeros();
+    match state & field {
+        all if all == field => state,
+        now => {
+            let next = (now >> shift).saturating_add_signed(by).min(field >> shift);
+            state & !field | next << shift
+        }
+    }
+}
+
+fn change(state: &AtomicU32, omitted: i32, beside: i32) {
     let mut now = state.load(Relaxed);
     loop {
-        let omitted = match (now & OMITTED) as u8 {
-            u8::MAX => u8::MAX,
-            omitted => omitted.saturating_add_signed(by),
-        };
-        let next = (now.wrapping_add(ONE_CHANGE) & !OMITTED) | u32::from(omitted);
+        let next = add(add(now, OMITTED, omitted), BESIDE, beside).wrapping_add(ONE_CHANGE);
         match state.compare_exchange_weak(now, next, AcqRel, Relaxed) {
             Ok(_) => return,
             Err(other) => now = other,
         }
     }
-}
-
-/// Takes the number of a leaf out of [`QpTrie::marks`].
-#[inline(always)]
-fn next_mark(marks: &mut u64) -> Option<u64> {
-    let mark = u64::from(marks.trailing_zeros());
-    *marks &= marks.wrapping_sub(1);
-    (mark < 64).then_some((mark >> 3).wrapping_add((mark & 7) << 3))
 }
 
 impl QpTrie {
@@ -72,69 +75,81 @@ impl QpTrie {
         self.memory.geometry.buckets != 0
     }
 
-    /// Looks a key up, by its hash.
+    /// Finds the leaf of a key by its hash, or null. What most lookups need comes first, and the rest
+    /// is a function of its own, so that they can do with few registers.
     #[inline(always)]
-    pub(super) fn cached(&self, key: &Key, hash: u64) -> Cached {
+    pub(super) fn find_hashed<R: Registers>(&self, key: &Key, hash: u64) -> *mut u8 {
         let bucket = self.memory.bucket(hash);
         // SAFETY: the map has a cache.
         let state = unsafe { self.memory.bucket_state(bucket) };
         let before = state.load(Acquire);
-        let mut found = self.marks(bucket, hash);
-        if let Some(i) = next_mark(&mut found) {
-            if let Some(leaf) = self.cached_leaf(bucket, i, key) {
-                return Cached::Leaf(leaf);
+        let found = self.marks::<R>(bucket, hash);
+        if found != 0 {
+            if let Some(leaf) = self.cached_leaf(bucket, found.trailing_zeros(), key) {
+                return leaf;
             }
-            if found != 0
-                && let Some(leaf) = self.cached_in_rest(bucket, found, key)
-            {
-                return Cached::Leaf(leaf);
+        } else if before & (OMITTED | BESIDE) == 0 {
+            fence(Acquire);
+            if state.load(Relaxed) == before {
+                return std::ptr::null_mut();
             }
+        }
+        self.find_with_care(*key, hash)
+    }
+
+    /// As [`QpTrie::find_hashed`], where the bucket does not have all its keys, or changes.
+    #[inline(never)]
+    fn find_with_care(&self, key: Key, hash: u64) -> *mut u8 {
+        let bucket = self.memory.bucket(hash);
+        // SAFETY: the map has a cache.
+        let state = unsafe { self.memory.bucket_state(bucket) };
+        // Pairs with who puts a key in: the state tells of one beside after that is there.
+        let before = state.load(Acquire);
+        if let Some(leaf) = self.cached_in(bucket, &key, hash) {
+            return leaf;
+        }
+        if before & BESIDE != 0
+            && let Some(leaf) = self.cached_in(self.memory.bucket_beside(bucket), &key, hash)
+        {
+            return leaf;
         }
         fence(Acquire);
         if before & OMITTED == 0 && state.load(Relaxed) == before {
-            Cached::Nothing
-        } else {
-            Cached::Unknown
+            return std::ptr::null_mut();
         }
+        self.find_in_trie(key)
+    }
+
+    /// Returns the leaf of a key, if a bucket has it.
+    #[inline(always)]
+    fn cached_in(&self, bucket: *mut u8, key: &Key, hash: u64) -> Option<*mut u8> {
+        let mut found = self.marks::<General>(bucket, hash);
+        while found != 0 {
+            if let Some(leaf) = self.cached_leaf(bucket, found.trailing_zeros(), key) {
+                return Some(leaf);
+            }
+            found &= found.wrapping_sub(1);
+        }
+        None
     }
 
     /// Returns a bucket's leaf if it has the key.
     #[inline(always)]
-    fn cached_leaf(&self, bucket: *mut u8, i: u64, key: &Key) -> Option<*mut u8> {
+    fn cached_leaf(&self, bucket: *mut u8, i: u32, key: &Key) -> Option<*mut u8> {
         // SAFETY: one of the bucket's leaves.
         let reference = unsafe { self.memory.cached(bucket, i) }.load(Acquire);
         if reference & LEAF == 0 {
             return None;
         }
-        self.memory.block(reference).filter(|leaf| self.key_of(*leaf).is(key))
+        let leaf = self.memory.block(reference)?;
+        if self.has_key(leaf, key) { Some(leaf) } else { None }
     }
 
-    /// As [`QpTrie::cached_leaf`], for all that are marked. Apart, because one lookup in twenty comes
-    /// here.
-    #[cold]
-    #[inline(never)]
-    fn cached_in_rest(&self, bucket: *mut u8, mut found: u64, key: &Key) -> Option<*mut u8> {
-        while let Some(i) = next_mark(&mut found) {
-            if let Some(leaf) = self.cached_leaf(bucket, i, key) {
-                return Some(leaf);
-            }
-        }
-        None
-    }
-
-    /// Marks the leaves of a bucket whose tags are that of a hash, and rarely one too many, for
-    /// [`next_mark`]: that with the number `i` by bit `i / 8` of byte `i % 8`. All twelve tags at
-    /// once, since it cannot be predicted in which half the right one is.
+    /// Marks the leaves of a bucket whose tags are that of a hash, and rarely one too many.
     #[inline(always)]
-    fn marks(&self, bucket: *const u8, hash: u64) -> u64 {
-        let want = (hash & 0xff).wrapping_mul(ONES);
+    fn marks<R: Registers>(&self, bucket: *const u8, hash: u64) -> u32 {
         // SAFETY: a bucket has 64 bytes, and begins with its tags.
-        let (low, high) = unsafe { (copy::load8(bucket), copy::load8(bucket.add(8))) };
-        let equal = |tags: u64| {
-            let differ = tags ^ want;
-            differ.wrapping_sub(ONES) & !differ & TOPS
-        };
-        equal(low) >> 7 | (equal(high) & HIGH_TAGS) >> 6
+        unsafe { R::equal(bucket, hash as u8) }
     }
 
     /// Asks for the cache line that a lookup of a key begins with.
@@ -147,10 +162,12 @@ impl QpTrie {
     #[inline(always)]
     pub(super) fn prefetch_cached(&self, hash: u64) {
         let bucket = self.memory.bucket(hash);
-        let mut found = self.marks(bucket, hash);
-        while let Some(i) = next_mark(&mut found) {
+        let mut found = self.marks::<General>(bucket, hash);
+        while found != 0 {
+            let i = found.trailing_zeros();
             // SAFETY: one of the bucket's leaves; the map has a cache.
             self.memory.prefetch_block(unsafe { self.memory.cached(bucket, i) }.load(Relaxed));
+            found &= found.wrapping_sub(1);
         }
     }
 
@@ -162,61 +179,66 @@ impl QpTrie {
         }
         let at = self.memory.bucket(hash);
         // SAFETY: the map has a cache.
-        change(unsafe { self.memory.bucket_state(at) }, 1);
+        change(unsafe { self.memory.bucket_state(at) }, 1, 0);
         Some(Bucket { at, tag: hash as u8 })
     }
 
-    /// The trie did not change.
+    /// After the trie changed: where the cache had the key before, and has it now.
     #[inline(always)]
-    pub(super) fn close_bucket(&self, bucket: Option<Bucket>) {
+    pub(super) fn close_bucket(&self, bucket: Option<Bucket>, before: Cached, now: Cached) {
         if let Some(bucket) = bucket {
+            let number = |place| i32::from(now == place) - i32::from(before == place);
             // SAFETY: the map has a cache.
-            change(unsafe { self.memory.bucket_state(bucket.at) }, -1);
+            let state = unsafe { self.memory.bucket_state(bucket.at) };
+            change(state, number(Cached::Nowhere).wrapping_sub(1), number(Cached::Beside));
         }
     }
 
     /// After the trie has a leaf: names it, if there is room.
     #[inline(always)]
-    pub(super) fn cache_leaf(&self, bucket: Option<Bucket>, leaf: u32) {
-        let Some(bucket) = bucket else { return };
-        let mut i = 0u64;
-        while i < CACHED {
-            // SAFETY: one of the bucket's leaves.
-            let slot = unsafe { self.memory.cached(bucket.at, i) };
-            if slot.load(Relaxed) == 0 && slot.compare_exchange(0, leaf, AcqRel, Relaxed).is_ok() {
-                // SAFETY: the tag of that leaf.
-                unsafe { self.memory.tag(bucket.at, i) }.store(bucket.tag, Release);
-                self.close_bucket(Some(bucket));
-                return;
-            }
-            i = i.wrapping_add(1);
+    pub(super) fn cache_leaf(&self, bucket: Option<Bucket>, leaf: u32) -> Cached {
+        let Some(bucket) = bucket else { return Cached::Nowhere };
+        if self.replace(bucket.at, 0, leaf, bucket.tag) {
+            Cached::Here
+        } else if self.replace(self.memory.bucket_beside(bucket.at), 0, leaf, bucket.tag) {
+            Cached::Beside
+        } else {
+            Cached::Nowhere
         }
     }
 
-    /// Before a leaf leaves the trie: names it no more. Tells whether it was named.
+    /// Before a leaf leaves the trie: names it no more.
     #[inline(always)]
-    pub(super) fn uncache_leaf(&self, bucket: Option<Bucket>, leaf: u32) -> bool {
-        let Some(bucket) = bucket else { return false };
-        let mut i = 0u64;
+    pub(super) fn uncache_leaf(&self, bucket: Option<Bucket>, leaf: u32) -> Cached {
+        let Some(bucket) = bucket else { return Cached::Nowhere };
+        if self.replace(bucket.at, leaf, 0, bucket.tag) {
+            Cached::Here
+        } else if self.replace(self.memory.bucket_beside(bucket.at), leaf, 0, bucket.tag) {
+            Cached::Beside
+        } else {
+            Cached::Nowhere
+        }
+    }
+
+    /// Puts a leaf, or 0, in the place of another in a bucket. A leaf is in at most one place, and who
+    /// puts it in or takes it out has the node above it.
+    #[inline(never)]
+    fn replace(&self, bucket: *mut u8, old: u32, new: u32, tag: u8) -> bool {
+        let mut i = 0u32;
         while i < CACHED {
             // SAFETY: one of the bucket's leaves.
-            let slot = unsafe { self.memory.cached(bucket.at, i) };
-            if slot.load(Relaxed) == leaf {
-                slot.store(0, Release);
+            let slot = unsafe { self.memory.cached(bucket, i) };
+            if slot.load(Relaxed) == old && slot.compare_exchange(old, new, AcqRel, Relaxed).is_ok()
+            {
+                // The tag of a place that is given up is for who takes it next.
+                if new != 0 {
+                    // SAFETY: the tag of that leaf.
+                    unsafe { self.memory.tag(bucket, i) }.store(tag, Release);
+                }
                 return true;
             }
             i = i.wrapping_add(1);
         }
         false
-    }
-
-    /// After a leaf left the trie for good.
-    #[inline(always)]
-    pub(super) fn forget_leaf(&self, bucket: Option<Bucket>, was_cached: bool) {
-        self.close_bucket(bucket);
-        if !was_cached {
-            // It was one of those that only the trie had.
-            self.close_bucket(bucket);
-        }
     }
 }

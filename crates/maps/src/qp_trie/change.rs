@@ -6,6 +6,7 @@ use std::sync::atomic::{Ordering::Acquire, Ordering::Relaxed, fence};
 use skep_isa::map::update;
 
 use super::QpTrie;
+use super::cache::Cached;
 use super::heap::{NotDone, Seat};
 use super::key::Key;
 use super::node::{Node, Symbol, size};
@@ -287,7 +288,7 @@ impl QpTrie {
         if !self.has_cache() {
             return 0;
         }
-        let hash = key.hash(self.seed);
+        let hash = key.hash(&self.seeds);
         self.prefetch_bucket(hash);
         hash
     }
@@ -411,17 +412,15 @@ impl QpTrie {
         let good = self.holds(link) && self.is_version(version);
         if good {
             let bucket = self.open_bucket(hash);
-            let was_cached = self.uncache_leaf(bucket, link.to);
+            let before = self.uncache_leaf(bucket, link.to);
             self.epochs.inherit(self.row(leaf), self.row(link.to));
             let mut change = self.change(seat);
             change.store(link.at, leaf);
             change.take(self, class);
             change.retire(self, link.to, Some(class));
             change.commit(self);
-            self.cache_leaf(bucket, leaf);
-            if !was_cached && bucket.is_some() {
-                self.close_bucket(bucket);
-            }
+            let now = self.cache_leaf(bucket, leaf);
+            self.close_bucket(bucket, before, now);
         }
         self.unlock_nodes(locks);
         if good { Ok(0) } else { Err(NotDone::Again) }
@@ -475,7 +474,8 @@ impl QpTrie {
             change.take(self, class);
             change.count(self, 1);
             change.commit(self);
-            self.cache_leaf(bucket, leaf);
+            let now = self.cache_leaf(bucket, leaf);
+            self.close_bucket(bucket, Cached::Gone, now);
             Ok(0)
         };
         self.unlock_nodes(locks);
@@ -510,7 +510,8 @@ impl QpTrie {
                 change.take(self, class);
                 change.count(self, 1);
                 change.commit(self);
-                self.cache_leaf(bucket, leaf);
+                let now = self.cache_leaf(bucket, leaf);
+                self.close_bucket(bucket, Cached::Gone, now);
                 Ok(0)
             }
         };
@@ -612,7 +613,7 @@ impl QpTrie {
         let mut least = 0usize;
         while let Some(at) = self.memory.block(link.to) {
             if link.to & LEAF != 0 {
-                return self.key_of(at).is(key).then_some((above, link, at));
+                return self.has_key(at, key).then_some((above, link, at));
             }
             let node = Node::at(at);
             if node.offset() < least {
@@ -646,7 +647,7 @@ impl QpTrie {
         let node = self.memory.block(link.owner).map(Node::at).ok_or(NotDone::Again)?;
         // The leaf's own bytes: a program's key may change meanwhile.
         let own = self.key_of(leaf);
-        let hash = own.hash(self.seed);
+        let hash = own.hash(&self.seeds);
         let symbol = own.byte(node.offset());
         // Where memory is short the place stays, and leads nowhere.
         let copy = match node.children() {
@@ -668,7 +669,7 @@ impl QpTrie {
             && self.is_version(version);
         if good {
             let bucket = self.open_bucket(hash);
-            let was_cached = self.uncache_leaf(bucket, link.to);
+            let before = self.uncache_leaf(bucket, link.to);
             let mut change = self.change(seat);
             let number = node.find(symbol).unwrap_or(0);
             let other = |from| match node.live_from(from) {
@@ -696,7 +697,7 @@ impl QpTrie {
                 self.retire_node(&mut change, &node, above.to);
             }
             self.finish_removal(&mut change, (link.to, leaf), how);
-            self.forget_leaf(bucket, was_cached);
+            self.close_bucket(bucket, before, Cached::Gone);
         }
         self.unlock_nodes(locks);
         if good { Ok(link.to) } else { Err(NotDone::Again) }
@@ -711,16 +712,16 @@ impl QpTrie {
         leaf: *mut u8,
         how: Removal,
     ) -> Result<u32, NotDone> {
-        let hash = self.key_of(leaf).hash(self.seed);
+        let hash = self.key_of(leaf).hash(&self.seeds);
         let locks = self.lock_nodes(0, 0, 0)?;
         let good = self.holds(link) && self.is_version(version);
         if good {
             let bucket = self.open_bucket(hash);
-            let was_cached = self.uncache_leaf(bucket, link.to);
+            let before = self.uncache_leaf(bucket, link.to);
             let mut change = self.change(seat);
             change.store(link.at, 0);
             self.finish_removal(&mut change, (link.to, leaf), how);
-            self.forget_leaf(bucket, was_cached);
+            self.close_bucket(bucket, before, Cached::Gone);
         }
         self.unlock_nodes(locks);
         if good { Ok(link.to) } else { Err(NotDone::Again) }

@@ -11,14 +11,36 @@ pub(super) struct Key {
     pub(super) len: usize,
 }
 
-/// Multipliers of the hash (as in wyhash).
-const MULTIPLIER: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xd6e8_feb8_6659_fd93];
+/// What hashes of keys begin with: of each map others.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seeds([u64; 4]);
+
+impl Seeds {
+    pub(super) fn of(seed: u64) -> Self {
+        // SplitMix64.
+        let nth = |n: u64| {
+            let z = seed.wrapping_add(n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            z ^ (z >> 31)
+        };
+        Self([1, 2, 3, 4].map(nth))
+    }
+}
 
 /// Multiplies to 128 bits and folds them.
 #[inline(always)]
 fn mix(a: u64, b: u64) -> u64 {
     let product = u128::from(a).wrapping_mul(u128::from(b));
     product as u64 ^ (product >> 64) as u64
+}
+
+/// Where four words begin that cover all of a key of 8 to 32 bytes.
+#[inline(always)]
+fn four_words(n: usize) -> [usize; 4] {
+    let last = n.wrapping_sub(8);
+    let second = last.min(8);
+    [0, second, last.wrapping_sub(second), last]
 }
 
 impl Key {
@@ -41,58 +63,95 @@ impl Key {
     #[inline(always)]
     unsafe fn word(&self, i: usize) -> u64 {
         // SAFETY: the caller's promise.
-        unsafe { copy::load8(self.at.add(i)) }
+        unsafe { copy::load8_at(self.at, i) }
     }
 
-    /// Hashes the bytes.
+    /// Returns the bytes of a key shorter than eight as a number; keys of one length that differ
+    /// have different ones.
+    ///
+    /// # Safety
+    /// `len < 8`.
     #[inline(always)]
-    pub(super) fn hash(&self, seed: u64) -> u64 {
+    unsafe fn short(&self) -> u64 {
         let n = self.len;
-        let mut h = seed ^ n as u64;
-        // SAFETY: all loads are inside the key: whole words from `i` on while there are so many,
-        // and the last ones from the end.
+        // SAFETY: of four to seven bytes the first four and the last four, of one to three the first,
+        // the middle and the last.
         unsafe {
-            let (a, b) = if n > 16 {
-                let mut i = 0usize;
-                while i.wrapping_add(16) < n {
-                    let (a, b) = (self.word(i), self.word(i.wrapping_add(8)));
-                    h = mix(a ^ MULTIPLIER[0], b ^ h);
-                    i = i.wrapping_add(16);
+            if n >= 4 {
+                let (low, high) = (copy::load4(self.at), copy::load4(self.at.add(n & 3)));
+                return u64::from(low) | u64::from(high) << 32;
+            }
+            if n == 0 {
+                return 0;
+            }
+            let byte = |i: usize| u64::from(copy::load1(self.at.add(i)));
+            byte(0) | byte(n >> 1) << 8 | byte(n.wrapping_sub(1)) << 16
+        }
+    }
+
+    /// Hashes the bytes (as wyhash does, without its last step). It is part of the format of files:
+    /// buckets of the cache are found by it.
+    ///
+    /// Lengths of text differ from key to key, and each branch that depends on them is one that the
+    /// processor cannot foresee. So all lengths from 8 to 32 are one case.
+    #[inline(always)]
+    pub(super) fn hash(&self, seeds: &Seeds) -> u64 {
+        let (mut at, mut n) = (self.at, self.len);
+        let [a, b, c, d] = seeds.0;
+        let b = b ^ n as u64;
+        if n < 8 {
+            // SAFETY: as just checked.
+            let word = unsafe { self.short() };
+            return mix(word ^ a, b);
+        }
+        let (mut b, mut d) = (b, d);
+        // SAFETY: all loads are inside the key: of a longer one 32 bytes at a time, and then the last
+        // 32.
+        unsafe {
+            if n > 32 {
+                while n > 32 {
+                    let word = |i: usize| copy::load8_at(at, i);
+                    b = mix(word(0) ^ a, word(8) ^ b);
+                    d = mix(word(16) ^ c, word(24) ^ d);
+                    (at, n) = (at.add(32), n.wrapping_sub(32));
                 }
-                (self.word(n.wrapping_sub(16)), self.word(n.wrapping_sub(8)))
-            } else if n >= 8 {
-                (self.word(0), self.word(n.wrapping_sub(8)))
-            } else {
-                (copy::load_tail(self.at, n), 0)
-            };
-            mix(a ^ MULTIPLIER[0], mix(b ^ h, MULTIPLIER[1]) ^ MULTIPLIER[0])
+                (at, n) = (at.sub(32usize.wrapping_sub(n)), 32);
+            }
+            let [w, x, y, z] = four_words(n).map(|i| copy::load8_at(at, i));
+            mix(w ^ a, x ^ b) ^ mix(y ^ c, z ^ d)
+        }
+    }
+
+    /// Tells whether a key has the same bytes as another of its length.
+    #[inline(always)]
+    pub(super) fn same_bytes(&self, other: &Self) -> bool {
+        let (mut at, mut n) = (self.at, self.len);
+        let mut with = other.at;
+        // SAFETY: all loads are inside both keys, as those of the hash.
+        unsafe {
+            if n < 8 {
+                return self.short() == Self::new(with, n).short();
+            }
+            if n > 32 {
+                while n > 32 {
+                    let differ = |i: usize| copy::differ8_at(at, with, i);
+                    if differ(0) | differ(8) | differ(16) | differ(24) != 0 {
+                        return false;
+                    }
+                    (at, with, n) = (at.add(32), with.add(32), n.wrapping_sub(32));
+                }
+                let back = 32usize.wrapping_sub(n);
+                (at, with, n) = (at.sub(back), with.sub(back), 32);
+            }
+            let [a, b, c, d] = four_words(n).map(|i| copy::differ8_at(at, with, i));
+            a | b | c | d == 0
         }
     }
 
     /// Tells whether two keys are the same.
-    #[inline(always)]
-    pub(super) fn is(&self, other: &Self) -> bool {
-        let n = self.len;
-        if n != other.len {
-            return false;
-        }
-        // SAFETY: all loads are inside both keys.
-        unsafe {
-            if n < 8 {
-                return copy::load_tail(self.at, n) == copy::load_tail(other.at, n);
-            }
-            let mut i = 0usize;
-            while i.wrapping_add(16) <= n {
-                let j = i.wrapping_add(8);
-                if (self.word(i) ^ other.word(i)) | (self.word(j) ^ other.word(j)) != 0 {
-                    return false;
-                }
-                i = i.wrapping_add(16);
-            }
-            // What is left, or more: the last 16 bytes, of shorter keys all.
-            let (i, j) = (n.saturating_sub(16), n.wrapping_sub(8));
-            (self.word(i) ^ other.word(i)) | (self.word(j) ^ other.word(j)) == 0
-        }
+    #[cfg(test)]
+    fn is(&self, other: &Self) -> bool {
+        self.len == other.len && self.same_bytes(other)
     }
 
     /// Counts the bytes that two keys have in common at their beginning.
@@ -137,17 +196,34 @@ impl Key {
             }
         };
         let n = self.len.min(room.len());
-        let (to, behind) = room.split_at_mut(n);
-        behind.fill(0);
-        let (words, tail) = to.as_chunks_mut::<8>();
-        for (i, to) in words.iter_mut().enumerate() {
-            // SAFETY: inside the key.
-            *to = unsafe { self.word(i * 8) }.to_ne_bytes();
+        // SAFETY: inside the key.
+        unsafe { self.copy_to(n, room) };
+        room[n..].fill(0);
+    }
+
+    /// Copies the first `n` bytes to the beginning of `to`; some behind them may be cleared.
+    ///
+    /// # Safety
+    /// `n <= len`; `to` has as many bytes.
+    #[inline(always)]
+    pub(super) unsafe fn copy_to(&self, n: usize, to: &mut [u8]) {
+        // SAFETY: inside the key.
+        let word = |i: usize| unsafe { self.word(i) }.to_ne_bytes();
+        if n >= 8 {
+            let (words, _) = to[..n].as_chunks_mut::<8>();
+            for (i, to) in words.iter_mut().enumerate() {
+                *to = word(i * 8);
+            }
+            if let Some(last) = to[..n].last_chunk_mut::<8>() {
+                *last = word(n - 8);
+            }
+            return;
         }
         // SAFETY: inside the key.
-        let last = unsafe { copy::load_tail(self.at.add(n - tail.len()), tail.len()) };
-        for (to, from) in tail.iter_mut().zip(last.to_ne_bytes()) {
-            *to = from;
+        let word = unsafe { copy::load_tail(self.at, n) }.to_ne_bytes();
+        match to.first_chunk_mut::<8>() {
+            Some(to) => *to = word,
+            None => to[..n].copy_from_slice(&word[..n]),
         }
     }
 
@@ -172,7 +248,7 @@ mod tests {
     #[test]
     fn keys_compare_as_bytes_do() {
         let mut all: Vec<Vec<u8>> = vec![vec![]];
-        for n in [1, 2, 3, 7, 8, 9, 15, 16, 17, 24, 31, 33, 40] {
+        for n in [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 40, 63, 64, 65, 97] {
             for last in [0, 1, 0x7f, 0x80, 0xff] {
                 let mut bytes = vec![0x61; n];
                 bytes[n - 1] = last;
@@ -187,7 +263,8 @@ mod tests {
                 assert_eq!(key(a).common(&key(b)), common, "{a:?} {b:?}");
                 assert_eq!(key(a).is(&key(b)), a == b);
                 assert_eq!(key(a).compare(&key(b)), a.cmp(b));
-                assert_eq!(key(a).hash(7) == key(b).hash(7), a == b, "{a:?} {b:?}");
+                let seeds = Seeds::of(7);
+                assert_eq!(key(a).hash(&seeds) == key(b).hash(&seeds), a == b, "{a:?} {b:?}");
             }
         }
     }

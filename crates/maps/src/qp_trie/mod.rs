@@ -46,7 +46,7 @@ use std::sync::{Mutex, PoisonError};
 use skep_isa::map::DynptrUser;
 use skep_isa::{KeyShape, MapFlags};
 
-use self::key::Key;
+use self::key::{Key, Seeds};
 use crate::def::MapDef;
 use crate::dump::output::Output;
 use crate::dump::position::{Position, Strict};
@@ -61,6 +61,7 @@ use crate::shm::copy;
 use crate::shm::epoch::InsertionEpochs;
 use crate::shm::lock::{self, Held};
 use crate::shm::qp::{Geometry, HEAPS, QpMemory};
+use crate::shm::tags::OfUsers;
 
 /// Largest element (the proposed type: what one allocation of the kernel can have).
 const MAX_ELEMENT: u64 = 4 << 20;
@@ -107,7 +108,7 @@ pub(crate) fn open(file: MapFile) -> Result<Box<dyn MapOps>, MapError> {
     Ok(Box::new(QpTrie {
         memory,
         keys: file.def.key_shape(),
-        seed: file.seed,
+        seeds: Seeds::of(file.seed),
         epochs: file.epochs,
         max_entries: file.def.max_entries,
         detached: Mutex::new(Vec::new()),
@@ -121,8 +122,7 @@ pub(crate) fn open(file: MapFile) -> Result<Box<dyn MapOps>, MapError> {
 struct QpTrie {
     memory: QpMemory,
     keys: KeyShape,
-    /// Of the hash of keys.
-    seed: u64,
+    seeds: Seeds,
     /// When elements were put in, by the places of their leaves.
     epochs: InsertionEpochs,
     max_entries: u32,
@@ -171,8 +171,8 @@ impl QpTrie {
 
     /// Copies the value of a key out; tells whether there is one.
     #[inline(always)]
-    fn look(&self, key: &Key, out: &mut [u8]) -> bool {
-        let leaf = self.find(key);
+    fn look(&self, key: Key, out: &mut [u8]) -> bool {
+        let leaf = self.find_with::<OfUsers>(&key);
         if leaf.is_null() {
             return false;
         }
@@ -182,7 +182,7 @@ impl QpTrie {
 
     #[cold]
     #[inline(never)]
-    fn look_again(&self, key: &Key, out: &mut [u8]) -> Result<(), MapError> {
+    fn look_again(&self, key: Key, out: &mut [u8]) -> Result<(), MapError> {
         match self.read_again(|| self.look(key, out)) {
             Some(true) => Ok(()),
             Some(false) => Err(MapError::NoElement),
@@ -238,10 +238,10 @@ impl UserOps for QpTrie {
     fn lookup(&self, key: &[u8], out: &mut [u8], _flags: u64) -> Result<(), MapError> {
         let key = Self::user_key(key);
         let before = self.memory.version().load(Acquire);
-        let found = self.look(&key, out);
+        let found = self.look(key, out);
         fence(Acquire);
         if self.memory.version().load(Relaxed) != before {
-            self.look_again(&key, out)
+            self.look_again(key, out)
         } else if found {
             Ok(())
         } else {

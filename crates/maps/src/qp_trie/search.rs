@@ -3,11 +3,11 @@
 use std::sync::atomic::Ordering::Acquire;
 
 use super::QpTrie;
-use super::cache::Cached;
 use super::key::Key;
 use super::node::Node;
 use crate::ops::PREFETCH_KEYS;
 use crate::shm::qp::LEAF;
+use crate::shm::tags::{General, Registers};
 use crate::shm::version;
 
 impl QpTrie {
@@ -53,34 +53,46 @@ impl QpTrie {
         unsafe { Key::new(at, len) }
     }
 
+    /// Tells whether a leaf has a key, which is not longer than keys may be.
+    #[inline(always)]
+    pub(super) fn has_key(&self, leaf: *const u8, key: &Key) -> bool {
+        match self.memory.leaf_key_of(leaf, key.len) {
+            // SAFETY: a leaf and its key can be read at any address of the arena, as long as the map
+            // is mapped.
+            Some(at) => key.same_bytes(&unsafe { Key::new(at, key.len) }),
+            None => false,
+        }
+    }
+
     /// Finds the leaf of a key, or null.
     #[inline(always)]
     pub(super) fn find(&self, key: &Key) -> *mut u8 {
+        self.find_with::<General>(key)
+    }
+
+    /// As [`QpTrie::find`], with more registers.
+    #[inline(always)]
+    pub(super) fn find_with<R: Registers>(&self, key: &Key) -> *mut u8 {
+        if key.len as u64 > self.memory.geometry.max_key {
+            return std::ptr::null_mut();
+        }
         if self.has_cache() {
-            self.find_hashed(key, key.hash(self.seed))
+            self.find_hashed::<R>(key, key.hash(&self.seeds))
         } else {
-            self.find_in_trie(key)
+            self.find_in_trie(*key)
         }
     }
 
-    /// As [`QpTrie::find`], where there is a cache.
-    #[inline(always)]
-    fn find_hashed(&self, key: &Key, hash: u64) -> *mut u8 {
-        match self.cached(key, hash) {
-            Cached::Leaf(leaf) => leaf,
-            Cached::Nothing => std::ptr::null_mut(),
-            Cached::Unknown => self.find_in_trie(key),
-        }
-    }
-
-    #[inline(always)]
-    pub(super) fn find_in_trie(&self, key: &Key) -> *mut u8 {
+    /// Finds the leaf of a key in the trie, or null. A function of its own: lookups that find the leaf
+    /// in the cache then need fewer registers.
+    #[inline(never)]
+    pub(super) fn find_in_trie(&self, key: Key) -> *mut u8 {
         let mut reference = self.memory.root().load(Acquire);
         // Offsets grow on the way; only damage makes it longer.
         let mut least = 0usize;
         while let Some(at) = self.memory.block(reference) {
             if reference & LEAF != 0 {
-                return if self.key_of(at).is(key) { at } else { std::ptr::null_mut() };
+                return if self.has_key(at, &key) { at } else { std::ptr::null_mut() };
             }
             let node = Node::at(at);
             let offset = node.offset();
@@ -88,7 +100,7 @@ impl QpTrie {
                 break;
             }
             least = offset.wrapping_add(1);
-            let Some(i) = node.step(key) else { break };
+            let Some(i) = node.step(&key) else { break };
             reference = node.child(i).load(Acquire);
         }
         std::ptr::null_mut()
@@ -100,12 +112,12 @@ impl QpTrie {
         let keys = keys.get(..PREFETCH_KEYS).unwrap_or(keys);
         if self.has_cache() {
             let hashes: [u64; PREFETCH_KEYS] =
-                std::array::from_fn(|i| keys.get(i).map_or(0, |key| key.hash(self.seed)));
+                std::array::from_fn(|i| keys.get(i).map_or(0, |key| key.hash(&self.seeds)));
             let hashes = hashes.get(..keys.len()).unwrap_or_default();
             hashes.iter().for_each(|hash| self.prefetch_bucket(*hash));
             hashes.iter().for_each(|hash| self.prefetch_cached(*hash));
             for ((leaf, key), hash) in leaves.iter_mut().zip(keys).zip(hashes) {
-                *leaf = self.find_hashed(key, *hash);
+                *leaf = self.find_hashed::<General>(key, *hash);
             }
             return leaves;
         }
@@ -122,7 +134,7 @@ impl QpTrie {
                 let is_leaf = place.0 & LEAF != 0;
                 place.0 = 0;
                 if is_leaf {
-                    if self.key_of(block).is(key) {
+                    if self.has_key(block, key) {
                         *leaf = block;
                     }
                 } else if node.offset() >= place.1

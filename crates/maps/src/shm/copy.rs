@@ -22,6 +22,48 @@ pub(crate) unsafe fn load8(p: *const u8) -> u64 {
     w
 }
 
+/// Loads the eight bytes at `p + i`, from any address.
+///
+/// # Safety
+/// They are readable.
+#[inline(always)]
+pub(crate) unsafe fn load8_at(p: *const u8, i: usize) -> u64 {
+    let w: u64;
+    // SAFETY: as for `load8`.
+    unsafe {
+        asm!("mov {w}, qword ptr [{p} + {i}]", p = in(reg) p, i = in(reg) i, w = lateout(reg) w, options(nostack, readonly, preserves_flags))
+    };
+    w
+}
+
+/// Tells in which bits the eight bytes at `p + i` and `q + i` differ, of any addresses.
+///
+/// # Safety
+/// Both are readable.
+#[inline(always)]
+pub(crate) unsafe fn differ8_at(p: *const u8, q: *const u8, i: usize) -> u64 {
+    let w: u64;
+    // SAFETY: as for `load8`, but for the flags.
+    unsafe {
+        asm!("mov {w}, qword ptr [{p} + {i}]", "xor {w}, qword ptr [{q} + {i}]", p = in(reg) p, q = in(reg) q, i = in(reg) i, w = out(reg) w, options(nostack, readonly))
+    };
+    w
+}
+
+/// Loads four bytes at an offset from any address.
+///
+/// # Safety
+/// They are readable.
+#[inline(always)]
+pub(crate) unsafe fn load4_at<const OFFSET: usize>(p: *const u8) -> u32 {
+    let w: u32;
+    // SAFETY: as for `load8`.
+    unsafe {
+        asm!("mov {w:e}, dword ptr [{p} + {o}]", p = in(reg) p, o = const OFFSET, w = lateout(reg) w, options(nostack, readonly, preserves_flags))
+    };
+    w
+}
+
 /// Loads four bytes from any address.
 ///
 /// # Safety

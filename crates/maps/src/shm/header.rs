@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!    0  8  magic "skepobj\0"          32  4  id
-//!    8  4  format version (5)         36  4  length of meta
+//!    8  4  format version (6)         36  4  length of meta
 //!   12  4  kind                       40  8  generation (random: two files never share it)
 //!   16  8  payload_len                48  8  inode of the pid namespace tokens belong to, 0 unknown
 //!   24  8  file length                56  8  checksum of bytes 0..2048, this field taken as zero

@@ -32,6 +32,7 @@ pub(crate) mod ring;
 pub mod spin;
 pub(crate) mod sys;
 pub(crate) mod table;
+pub(crate) mod tags;
 pub(crate) mod tls;
 pub(crate) mod trie;
 pub(crate) mod value;
@@ -50,7 +51,7 @@ pub use view::MappedView;
 
 /// The format version this crate writes. It reads older versions too, except for types whose
 /// payload has changed since.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// Tells what an object file holds. Numbers 2 to 4 are reserved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

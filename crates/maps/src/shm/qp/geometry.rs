@@ -9,8 +9,11 @@ use crate::shm::{MAX_PAYLOAD, PAGE, page_up, round8};
 const SMALL: u64 = 2048;
 /// Largest node: the header of a wide one, and 257 children.
 pub(crate) const MAX_NODE: u64 = 40 + 4 * 257;
-/// Keys for which there is one bucket of the cache of leaves; it has room for 12.
-const KEYS_A_BUCKET: u64 = 9;
+/// Keys for which there are two buckets of the cache of leaves, which have room for 24. Fewer where
+/// maps are much larger than a processor's caches: there it takes longest to do without.
+const KEYS_A_PAIR: [u64; 2] = [19, 16];
+/// Elements from which on a map is as large.
+const LARGE: u64 = 1 << 18;
 
 /// Where everything lies, and how large blocks are.
 #[derive(Clone, Debug)]
@@ -102,7 +105,12 @@ impl Geometry {
             let bytes = units as u64 * unit;
             *class = sizes.iter().position(|s| u64::from(*s) >= bytes)? as u8;
         }
-        let buckets = if with_cache { max_entries.div_ceil(KEYS_A_BUCKET).max(4) } else { 0 };
+        let pairs = if with_cache {
+            max_entries.div_ceil(KEYS_A_PAIR[usize::from(max_entries >= LARGE)]).max(2)
+        } else {
+            0
+        };
+        let buckets = 2 * pairs;
         let heaps_at = page_up(CACHE_AT + buckets * CACHE_BUCKET)?;
         let entries_at = heaps_at + HEAPS * HEAP;
         let arena_at = page_up(entries_at + arena_pages * ENTRY)?;

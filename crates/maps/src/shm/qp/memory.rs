@@ -19,8 +19,12 @@ pub(crate) struct QpMemory {
     pub(crate) geometry: Geometry,
     file: Arc<ObjectFile>,
     base: *mut u8,
+    cache: *mut u8,
     arena: *mut u8,
-    arena_len: u64,
+    /// Bytes of the arena behind its first page.
+    blocks_len: u64,
+    /// Bytes that references count.
+    unit: u64,
 }
 
 // SAFETY: `base` is the payload of `file`, reached through atomics and word-wise copies only.
@@ -42,8 +46,10 @@ impl QpMemory {
     pub(crate) fn new(file: Arc<ObjectFile>, geometry: Geometry) -> Option<Self> {
         let base = file.payload().at(0, geometry.payload_len)?;
         let arena = base.wrapping_add(geometry.arena_at as usize);
-        let arena_len = geometry.arena_pages * PAGE;
-        Some(Self { geometry, file, base, arena, arena_len })
+        let cache = base.wrapping_add(CACHE_AT as usize);
+        let blocks_len = (geometry.arena_pages * PAGE).saturating_sub(PAGE);
+        let unit = 1 << (geometry.unit_shift & 63);
+        Some(Self { geometry, file, base, cache, arena, blocks_len, unit })
     }
 
     pub(crate) fn writable(&self) -> bool {
@@ -305,16 +311,15 @@ impl QpMemory {
     /// whole node or leaf can be read there.
     #[inline(always)]
     pub(crate) fn block(&self, reference: u32) -> Option<*mut u8> {
-        let at = u64::from(reference >> 1) << (self.geometry.unit_shift & 63);
+        let at = self.arena_offset(reference);
         // SAFETY: inside the arena, behind which there is slack for a whole block.
-        (at.wrapping_sub(PAGE) < self.arena_len.wrapping_sub(PAGE))
-            .then(|| unsafe { self.arena.add(at as usize) })
+        (at.wrapping_sub(PAGE) < self.blocks_len).then(|| unsafe { self.arena.add(at as usize) })
     }
 
     /// Returns where the block of a reference lies in the arena.
     #[inline(always)]
     pub(crate) fn arena_offset(&self, reference: u32) -> u64 {
-        u64::from(reference >> 1) << (self.geometry.unit_shift & 63)
+        u64::from(reference >> 1).wrapping_mul(self.unit)
     }
 
     /// Returns the reference, without mark, of a place in the arena.
@@ -337,6 +342,17 @@ impl QpMemory {
         unsafe {
             let len = copy::load4(leaf.add(g.length_at)) & g.length_mask;
             (leaf.add(g.key_at), u64::from(len).min(g.max_key) as usize)
+        }
+    }
+
+    /// Returns the address of a leaf's key if it has a length, which is at most that of the longest.
+    #[inline(always)]
+    pub(crate) fn leaf_key_of(&self, leaf: *const u8, len: usize) -> Option<*const u8> {
+        let g = &self.geometry;
+        // SAFETY: a block is readable as far as the longest leaf goes.
+        unsafe {
+            let found = copy::load4(leaf.add(g.length_at)) & g.length_mask;
+            (found as usize == len).then(|| leaf.add(g.key_at))
         }
     }
 
@@ -384,14 +400,15 @@ impl QpMemory {
     #[inline(always)]
     pub(crate) fn read_value(&self, leaf: *mut u8, out: &mut [u8]) {
         let size = self.geometry.value_size;
-        if size <= 4 {
+        if size == 4
+            && let Ok(out) = <&mut [u8; 4]>::try_from(&mut *out)
+        {
+            // One store, as its reader may load all four at once.
+            // SAFETY: as below.
+            *out = unsafe { AtomicU32::from_ptr(leaf.cast()) }.load(Relaxed).to_ne_bytes();
+        } else if size <= 4 {
             // SAFETY: a block is readable as far as the longest leaf goes, and aligned to four.
             let word = unsafe { AtomicU32::from_ptr(leaf.cast()) }.load(Relaxed).to_ne_bytes();
-            // One store, as its reader may load all four at once.
-            if let Ok(out) = <&mut [u8; 4]>::try_from(&mut *out) {
-                *out = word;
-                return;
-            }
             for (to, from) in out.iter_mut().zip(word) {
                 *to = from;
             }
@@ -407,8 +424,14 @@ impl QpMemory {
     pub(crate) fn bucket(&self, hash: u64) -> *mut u8 {
         let g = &self.geometry;
         let i = (hash >> 32).wrapping_mul(g.buckets) >> 32;
-        let at = CACHE_AT.wrapping_add(i.wrapping_mul(CACHE_BUCKET));
-        self.base.wrapping_add(at as usize)
+        self.cache.wrapping_add((i.wrapping_mul(CACHE_BUCKET)) as usize)
+    }
+
+    /// Returns the other bucket of a bucket's pair.
+    #[inline(always)]
+    pub(crate) fn bucket_beside(&self, bucket: *mut u8) -> *mut u8 {
+        // Pairs are aligned to their size, as the payload is to pages.
+        bucket.map_addr(|at| at ^ CACHE_BUCKET as usize)
     }
 
     /// Returns a bucket's state.
@@ -426,7 +449,7 @@ impl QpMemory {
     /// # Safety
     /// As [`QpMemory::bucket_state`], and `i` is below [`CACHED`](super::CACHED).
     #[inline(always)]
-    pub(crate) unsafe fn tag(&self, bucket: *mut u8, i: u64) -> &AtomicU8 {
+    pub(crate) unsafe fn tag(&self, bucket: *mut u8, i: u32) -> &AtomicU8 {
         // SAFETY: inside the bucket.
         unsafe { AtomicU8::from_ptr(bucket.add(i as usize)) }
     }
@@ -436,7 +459,7 @@ impl QpMemory {
     /// # Safety
     /// As [`QpMemory::tag`].
     #[inline(always)]
-    pub(crate) unsafe fn cached(&self, bucket: *mut u8, i: u64) -> &AtomicU32 {
+    pub(crate) unsafe fn cached(&self, bucket: *mut u8, i: u32) -> &AtomicU32 {
         // SAFETY: inside the bucket.
         unsafe {
             AtomicU32::from_ptr(
@@ -457,7 +480,7 @@ impl QpMemory {
     /// Asks for the beginning of a block.
     #[inline(always)]
     pub(crate) fn prefetch_block(&self, reference: u32) {
-        let at = u64::from(reference >> 1) << (self.geometry.unit_shift & 63);
+        let at = self.arena_offset(reference);
         Self::prefetch(self.arena.wrapping_add(at as usize));
     }
 }

@@ -14,7 +14,7 @@
 //! log         0 number of stores, 0 none   8 offset, 16 value, … ; bit 0 of an offset: the store has 64 bits
 //! entry       0 class + 1   4 blocks in use   8 first free block + 1   12 blocks ever used   16 next span   20 last span   (32 bits each)
 //! of a page  24 pages of the span; in pages behind the first, how many pages before there is the first   28 marks
-//! bucket      0 12 tags   12 omitted (8 bits), changes (24 bits)   16 12 leaves (32 bits each)
+//! bucket      0 12 tags   12 omitted (8 bits), beside (4 bits), changes (20 bits)   16 12 leaves (32 bits each)
 //! ```
 //!
 //! A reference is `unit << 1 | 1` for a leaf and `unit << 1` for a node, where units are counted
@@ -66,7 +66,7 @@ const ENTRY: u64 = 32;
 const CACHE_AT: u64 = 2 * PAGE;
 const CACHE_BUCKET: u64 = 64;
 /// Leaves in a bucket of the cache.
-pub(crate) const CACHED: u64 = 12;
+pub(crate) const CACHED: u32 = 12;
 
 const _: () = assert!(
     MAGAZINES + BLOCK_CLASSES as u64 * MAGAZINE_LEN <= LIMBO_AT
