@@ -11,6 +11,8 @@ use std::ops::Bound;
 use skep_isa::{MapShape, ShapeKind};
 
 use crate::dump::output::Output;
+#[cfg(feature = "users")]
+use crate::dump::packed::{ElementLayout, Packed};
 use crate::dump::position::{Position, Strict};
 use crate::error::{EINVAL, EOPNOTSUPP, MapError};
 use crate::shm::copy;
@@ -194,6 +196,12 @@ pub(crate) trait OrderedWalk {
         strict: &mut Strict,
         out: &mut Output<'_>,
     ) -> Result<bool, MapError>;
+    /// Returns what elements look like where [`OrderedWalk::read`] puts them.
+    #[cfg(feature = "users")]
+    fn element_layout(&self) -> ElementLayout;
+    /// Copies elements of a span in its direction, as many as there is room for; `false` at the end.
+    #[cfg(feature = "users")]
+    fn read(&self, span: &Span<'_>, out: &mut Packed) -> Result<bool, MapError>;
     /// Copies the element with the longest key that `key` begins with; `false` when there is none.
     fn longest_prefix(
         &self,

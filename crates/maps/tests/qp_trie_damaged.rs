@@ -7,6 +7,7 @@
 mod support;
 
 use std::fs::File;
+use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
@@ -92,6 +93,13 @@ fn exercise(map: &Map, keys: &[Vec<u8>]) {
         }
     };
     for backward in [false, true] {
+        let mut seen = 0;
+        let _ = map.visit(&KeyRange::ALL, backward, |key, value| {
+            assert!(key.len() <= map.key_shape().max_len() && value.len() == size);
+            seen += 1;
+            assert!(seen < 10_000, "a visit that does not end");
+            ControlFlow::Continue(())
+        });
         walk_all(backward, KeyRange::ALL);
         walk_all(backward, KeyRange::prefix(&keys[3][..1]));
     }

@@ -6,7 +6,10 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::ops::Bound::{self, Excluded, Included, Unbounded};
+use std::ops::{
+    Bound::{self, Excluded, Included, Unbounded},
+    ControlFlow,
+};
 
 use skep_isa::KeyShape;
 use skep_isa::map::update::{ANY, EXIST, NOEXIST};
@@ -271,6 +274,15 @@ impl Subject {
             }
         }
         assert_eq!(seen, want, "{says}");
+        // The same, lent.
+        let (mut seen, least) = (vec![], self.random.below(2 + want.len() as u64) as usize);
+        let visited = self.reader.visit(&range, backward, |key, value| {
+            seen.push((key.to_vec(), value.to_vec()));
+            if seen.len() == least { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        visited.expect("visits");
+        let most = if least == 0 { want.len() } else { least.min(want.len()) };
+        assert_eq!(seen, want[..most], "{says}: visited");
         // Only some of it.
         let odd = |value: &[u8]| value[0] % 2 == 1;
         let mut walk = prepared(&self.map);

@@ -4,9 +4,11 @@
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 
 use skep_isa::KeyShape;
 use skep_isa::map::update::ANY;
+use skep_maps::KeyRange;
 use support::qp_trie::{Callback, errno, fixed, hostile_keys, prog_for_each, strings, uncached};
 use support::{Dir, Random, table};
 
@@ -144,6 +146,54 @@ fn a_walk_that_remembers_its_way_meets_what_is_there() {
                 }
             });
             assert_eq!(met, order, "changes after every {every} steps");
+        }
+    }
+}
+
+/// Who is shown elements may change the map: what stays is shown once, in either direction.
+#[test]
+fn a_visitor_may_change_what_it_visits() {
+    let dir = Dir::new();
+    for (n, def) in [
+        strings(40, 8, 4000),
+        strings(40, LARGE, 4000),
+        strings(3000, 1, 4000),
+        // One element at a time does not fit into what is read at once.
+        strings(60_000, 4, 4000),
+        fixed(7, 3, 4000),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let map = dir.make(&def);
+        let mut keys = hostile_keys(map.key_shape(), 1500, 70 + n as u64);
+        let others = keys.split_off(1000);
+        let value = vec![5; map.user_value_size()];
+        for key in keys.iter().chain(&others) {
+            assert_eq!(errno(map.update(key, &value, ANY)), 0);
+        }
+        let stay: BTreeSet<_> = keys.into_iter().collect();
+        for reversed in [false, true] {
+            let (mut random, mut seen) = (Random(n as u64), vec![]);
+            let visited = map.visit(&KeyRange::ALL, reversed, |key, found| {
+                assert_eq!(found, value);
+                seen.push(key.to_vec());
+                let other = &others[random.below(others.len() as u64) as usize];
+                if random.below(2) == 0 {
+                    let _ = map.delete(other);
+                } else {
+                    assert_eq!(errno(map.update(other, &value, ANY)), 0);
+                }
+                ControlFlow::Continue(())
+            });
+            visited.expect("visits");
+            assert!(seen.is_sorted_by(|a, b| if reversed { a > b } else { a < b }), "{n}");
+            seen.retain(|key| stay.contains(key));
+            let want: Vec<_> = match reversed {
+                false => stay.iter().cloned().collect(),
+                true => stay.iter().rev().cloned().collect(),
+            };
+            assert_eq!(seen, want, "{n}");
         }
     }
 }

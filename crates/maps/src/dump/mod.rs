@@ -22,6 +22,8 @@ pub mod command;
 #[cfg(feature = "users")]
 mod cursor;
 pub(crate) mod output;
+#[cfg(feature = "users")]
+pub(crate) mod packed;
 pub(crate) mod position;
 #[cfg(feature = "users")]
 mod take;

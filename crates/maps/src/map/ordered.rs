@@ -1,8 +1,9 @@
 //! What users do with maps whose keys have an order: lookups beside a key, and of whole ranges.
 
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 
 use super::Map;
+use crate::dump::packed::Packed;
 use crate::dump::position::Strict;
 use crate::dump::{Take, output::Output};
 use crate::error::{ENOTSUPP, MapError};
@@ -33,11 +34,7 @@ impl Map {
         which: Nearest,
     ) -> Result<(Vec<u8>, Vec<u8>), MapError> {
         self.check_readable()?;
-        let ordered = self.ordered().ok_or(MapError::Unsupported {
-            map_type: self.def.map_type,
-            operation: "order of keys",
-            errno: ENOTSUPP,
-        })?;
+        let ordered = self.ordered().ok_or(self.without_order())?;
         let (mut cell, mut value) = (vec![0; self.keys.cell_size()], vec![0; self.value_size]);
         let span = |from, to, backward| Span { from, to, backward };
         let span = match which {
@@ -58,6 +55,49 @@ impl Map {
             return Err(MapError::NoElement);
         }
         Ok((self.keys.read_cell(&cell).ok_or(MapError::KeyCell)?.to_vec(), value))
+    }
+
+    /// Calls `visit` with the key and value of each element in a range, in the order of keys or
+    /// against it, until it breaks. It may change the map. What a walk promises of a map that changes
+    /// meanwhile holds here; elements are copied many at a time, so they may be a little older than
+    /// the call.
+    ///
+    /// # Errors
+    /// A write-only map; [`MapError::Unsupported`] for a map without order; damaged memory.
+    pub fn visit(
+        &self,
+        range: &KeyRange,
+        reversed: bool,
+        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), MapError> {
+        self.check_readable()?;
+        let ordered = self.ordered().ok_or(self.without_order())?;
+        let mut read = Packed::new(ordered.element_layout());
+        let mut last: Option<Vec<u8>> = None;
+        loop {
+            let behind = last.as_deref().map(Bound::Excluded);
+            let (from, to) = (range.from(), range.to());
+            let span = if reversed {
+                Span { from, to: behind.unwrap_or(to), backward: true }
+            } else {
+                Span { from: behind.unwrap_or(from), to, backward: false }
+            };
+            read.clear();
+            let more = ordered.read(&span, &mut read)?;
+            let goes_on = read.visit(|key, value| visit(key, value).is_continue());
+            if !goes_on.ok_or(MapError::KeyCell)? || !more {
+                return Ok(());
+            }
+            last = read.last_key().map(<[u8]>::to_vec);
+            if last.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn without_order(&self) -> MapError {
+        let map_type = self.def.map_type;
+        MapError::Unsupported { map_type, operation: "order of keys", errno: ENOTSUPP }
     }
 
     /// Removes all elements in a range; returns how many. Those that others put in meanwhile may

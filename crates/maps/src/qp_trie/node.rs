@@ -26,6 +26,19 @@ pub(super) struct Node {
     pub(super) head: u32,
 }
 
+/// The children of a node.
+#[derive(Clone, Copy)]
+pub(super) struct Links(*mut u32);
+
+impl Links {
+    /// Returns the child with a number below 257.
+    #[inline(always)]
+    pub(super) fn get(self, i: u32) -> &'static AtomicU32 {
+        // SAFETY: as in [`Node::child`].
+        unsafe { AtomicU32::from_ptr(self.0.add(i as usize)) }
+    }
+}
+
 /// What leads to a child: a byte, or the end of the key.
 pub(super) type Symbol = Option<u8>;
 
@@ -95,6 +108,12 @@ impl Node {
     #[inline(always)]
     fn children_at(&self) -> usize {
         children_at(self.is_wide(), self.head & N)
+    }
+
+    /// Returns all children, for who reads several.
+    #[inline(always)]
+    pub(super) fn links(&self) -> Links {
+        Links(self.child(0).as_ptr())
     }
 
     /// Returns the child with a number below 257.

@@ -5,27 +5,40 @@ use std::sync::atomic::Ordering::Acquire;
 
 use super::QpTrie;
 use super::key::Key;
-use super::node::{Node, Symbol};
+use super::node::{Links, Node, Symbol};
 use crate::dump::output::Output;
+#[cfg(feature = "users")]
+use crate::dump::packed::{ElementLayout, Packed};
 use crate::dump::position::{Position, Strict};
 use crate::error::MapError;
 use crate::ops::{OrderedWalk, Span};
+#[cfg(feature = "users")]
+use crate::shm::copy;
 use crate::shm::qp::LEAF;
 
 /// Elements that are read at a time, between two looks at the version.
-const MANY: usize = 256;
+const MANY: usize = 512;
 
 /// Leaves whose memory is asked for before they are read.
-const LEAVES_AHEAD: usize = 32;
+const LEAVES_AHEAD: usize = 64;
 
-/// A node on the way to a leaf, and the child that comes next.
+/// A node on the way to a leaf: its children that are left.
 #[derive(Clone, Copy)]
 struct Step {
-    node: Node,
-    children: u32,
-    /// Of the children that are left, the next one is this, counted from the side that the walk
-    /// begins on.
+    links: Links,
+    /// The next one, and behind the last one, counted from the side that the walk begins on.
     next: u32,
+    children: u32,
+    offset: usize,
+}
+
+impl Step {
+    #[inline(always)]
+    fn new(node: &Node, next: u32) -> Self {
+        let children = node.children();
+        let next = next.min(children);
+        Self { links: node.links(), next, children, offset: node.offset() }
+    }
 }
 
 /// A way through the leaves in order.
@@ -49,53 +62,66 @@ impl Path {
             self.first = reference;
             return Some(());
         }
-        let node = Node::at(trie.memory.block(reference)?);
-        // Offsets grow on the way; only damage makes it longer.
-        let grows = self.steps.last().is_none_or(|last| last.node.offset() < node.offset());
-        grows.then(|| self.steps.push(Step { node, children: node.children(), next: 0 }))
+        self.steps.push(Step::new(&Node::at(trie.memory.block(reference)?), 0));
+        Some(())
     }
 
-    /// Returns the next leaf.
-    #[inline]
-    fn next(&mut self, trie: &QpTrie) -> Option<u32> {
-        if self.first != 0 {
-            return Some(std::mem::take(&mut self.first));
+    /// Finds the next leaves, and asks for their memory; tells how many, fewer only at the end.
+    #[inline(always)]
+    fn find(&mut self, trie: &QpTrie, leaves: &mut [u32]) -> usize {
+        let mut found = 0;
+        if self.first != 0 && !leaves.is_empty() {
+            leaves[0] = std::mem::take(&mut self.first);
+            found = 1;
         }
-        loop {
-            let step = self.steps.last_mut()?;
-            if step.next >= step.children {
+        let backward = self.backward;
+        while let Some(step) = self.steps.last_mut() {
+            let Step { links, mut next, children, offset } = *step;
+            let mut below = 0;
+            while next < children {
+                let i = if backward { children - 1 - next } else { next };
+                let child = links.get(i).load(Acquire);
+                if child & LEAF != 0 {
+                    let Some(place) = leaves.get_mut(found) else {
+                        step.next = next;
+                        return found;
+                    };
+                    *place = child;
+                    found += 1;
+                } else if child != 0 {
+                    below = child;
+                    next += 1;
+                    break;
+                }
+                next += 1;
+            }
+            step.next = next;
+            if below == 0 {
                 self.steps.pop();
-                continue;
-            }
-            let i = if self.backward { step.children - 1 - step.next } else { step.next };
-            step.next += 1;
-            let child = step.node.child(i).load(Acquire);
-            if child == 0 {
-                continue;
-            }
-            if child & LEAF != 0 {
-                return Some(child);
-            }
-            let Some(at) = trie.memory.block(child) else {
+            } else if !self.go_down(trie, below, offset) {
                 self.steps.clear();
-                return None;
-            };
-            let (node, above) = (Node::at(at), step.node.offset());
-            if node.offset() <= above {
-                self.steps.clear();
-                return None;
+                break;
             }
-            let children = node.children();
-            if self.left == 0 {
-                self.steps.clear();
-                return None;
-            }
-            self.left -= 1;
-            for i in 0..children.min(32) {
-                trie.memory.prefetch_block(node.child(i).load(Acquire));
-            }
-            self.steps.push(Step { node, children, next: 0 });
         }
+        found
+    }
+
+    /// Steps into a node below another with an offset; `false` for damage.
+    #[inline(always)]
+    fn go_down(&mut self, trie: &QpTrie, reference: u32, above: usize) -> bool {
+        let Some(at) = trie.memory.block(reference) else { return false };
+        let step = Step::new(&Node::at(at), 0);
+        if self.left == 0 || step.offset <= above {
+            return false;
+        }
+        self.left -= 1;
+        let mut i = 0;
+        while i < step.children.min(32) {
+            trie.memory.prefetch_block(step.links.get(i).load(Acquire));
+            i += 1;
+        }
+        self.steps.push(step);
+        true
     }
 }
 
@@ -123,22 +149,22 @@ impl QpTrie {
     /// right: all leaves that a node ever had below it begin with the same bytes.
     fn seek_key(&self, path: &mut Path, root: u32, key: &Key, included: bool) -> Option<()> {
         let mut reference = root;
+        // Nodes, and the number of the child that comes after the one on the way.
+        let mut nodes: Vec<(Node, u32)> = Vec::new();
         while reference & LEAF == 0 {
             let node = Node::at(self.memory.block(reference)?);
-            if path.steps.last().is_some_and(|last| last.node.offset() >= node.offset()) {
-                path.steps.clear();
+            if nodes.last().is_some_and(|(last, _)| last.offset() >= node.offset()) {
                 return None;
             }
             let symbol: Symbol = key.byte(node.offset());
-            let children = node.children();
             let (before, found) = (node.before(symbol), node.find(symbol));
             // Children on the side from which the walk comes.
             let passed = match (path.backward, found) {
                 (false, None) => before,
                 (false, Some(_)) => before + 1,
-                (true, _) => children.saturating_sub(before),
+                (true, _) => node.children().saturating_sub(before),
             };
-            path.steps.push(Step { node, children, next: passed.min(children) });
+            nodes.push((node, passed));
             match found.map(|i| node.child(i).load(Acquire)) {
                 Some(child) if child != 0 => reference = child,
                 _ => break,
@@ -146,26 +172,93 @@ impl QpTrie {
         }
         let found = self.key_of(self.nearest_leaf(reference, key)?);
         let d = key.common(&found);
-        if d == key.len && d == found.len {
-            if included {
-                path.first = reference;
-            }
-            return Some(());
+        let is_there = d == key.len && d == found.len;
+        let mut parted = None;
+        if is_there && included {
+            path.first = reference;
         }
+        if !is_there {
+            while let Some((node, _)) = nodes.pop_if(|(node, _)| node.offset() > d) {
+                parted = Some(node);
+            }
+        }
+        path.steps = nodes.iter().map(|(node, passed)| Step::new(node, *passed)).collect();
         // Whether what parts from the key at `d` is behind it, seen from the walk.
         let is_behind = (found.compare(key) == std::cmp::Ordering::Greater) != path.backward;
-        let mut parted = None;
-        while let Some(step) = path.steps.pop_if(|step| step.node.offset() > d) {
-            parted = Some(step);
-        }
-        match parted {
-            _ if !is_behind => {}
-            // All below it parts from the key in the same way.
-            Some(step) => path.steps.push(Step { next: 0, ..step }),
-            None if reference & LEAF != 0 => path.first = reference,
-            None => {}
+        if !is_there && is_behind {
+            match parted {
+                // All below it parts from the key in the same way.
+                Some(node) => path.steps.push(Step::new(&node, 0)),
+                None if reference & LEAF != 0 => path.first = reference,
+                None => {}
+            }
         }
         Some(())
+    }
+
+    /// Calls `each` with up to `room` leaves of a span, several at a time, and how many there were
+    /// before; it tells how many it took. Returns how many there were, and whether there may be more.
+    #[inline(always)]
+    fn read_leaves(
+        &self,
+        from: Bound<&[u8]>,
+        span: &Span<'_>,
+        room: usize,
+        strict: &mut Strict,
+        mut each: impl FnMut(usize, &[u32]) -> usize,
+    ) -> Result<(usize, bool), MapError> {
+        let mut newer = 0;
+        let number = strict.number;
+        let end = if span.backward { span.from } else { span.to };
+        let is_checked = number != 0 || !matches!(end, Bound::Unbounded);
+        let read = self.read(|| {
+            newer = 0;
+            let mut path = self.seek(from, span.backward);
+            let mut leaves = [0; LEAVES_AHEAD];
+            let mut n = 0;
+            while n < room {
+                // Their memory comes while the way to the next ones is looked for.
+                let ahead = LEAVES_AHEAD.min(room - n);
+                let found = path.find(self, &mut leaves[..ahead]);
+                let mut i = 0;
+                while i < found {
+                    let mut run = &leaves[i..found];
+                    if is_checked || n == 0 {
+                        run = &run[..1];
+                        let Some(block) = self.memory.block(run[0]) else { return (n, false) };
+                        let key = self.key_of(block);
+                        if n == 0 && !is_within(&key, from, !span.backward) {
+                            // Only what others do at this moment, or damage, brings it here.
+                            i += 1;
+                            continue;
+                        }
+                        if !is_within(&key, end, span.backward) {
+                            return (n, false);
+                        }
+                        if number != 0 && self.epochs.is_newer(self.row(run[0]), number) {
+                            newer += 1;
+                            if newer > self.memory.geometry.max_entries {
+                                return (n, false);
+                            }
+                            i += 1;
+                            continue;
+                        }
+                    }
+                    let taken = each(n, run);
+                    n += taken;
+                    i += taken;
+                    if taken < run.len() {
+                        return (n, true);
+                    }
+                }
+                if found < ahead {
+                    return (n, false);
+                }
+            }
+            (n, true)
+        });
+        strict.newer += newer;
+        read.ok_or(super::BUSY)
     }
 
     /// Reads up to `room` elements of a span into `out`; tells how many, and whether there may be
@@ -178,54 +271,16 @@ impl QpTrie {
         strict: &mut Strict,
         out: &mut Output<'_>,
     ) -> Result<(usize, bool), MapError> {
-        let keys = self.keys;
-        let at = out.used();
-        let mut newer = 0;
-        let read = self.read(|| {
-            newer = 0;
-            let mut path = self.seek(from, span.backward);
-            let end = if span.backward { span.from } else { span.to };
-            let mut leaves = [0; LEAVES_AHEAD];
-            let mut n = 0;
-            while n < room {
-                // Their memory comes while the way to the next ones is looked for.
-                let mut found = 0;
-                for place in leaves.iter_mut().take(room - n) {
-                    let Some(leaf) = path.next(self) else { break };
-                    self.memory.prefetch_block(leaf);
-                    *place = leaf;
-                    found += 1;
-                }
-                if found == 0 {
-                    return (n, false);
-                }
-                for leaf in leaves.iter().take(found) {
-                    let Some(block) = self.memory.block(*leaf) else { return (n, false) };
-                    let key = self.key_of(block);
-                    if n == 0 && !is_within(&key, from, !span.backward) {
-                        // Only what others do at this moment, or damage, brings it here.
-                        continue;
-                    }
-                    if !is_within(&key, end, span.backward) {
-                        return (n, false);
-                    }
-                    if self.epochs.is_newer(self.row(*leaf), strict.number) {
-                        newer += 1;
-                        if newer > self.memory.geometry.max_entries {
-                            return (n, false);
-                        }
-                        continue;
-                    }
-                    let Some((cell, value)) = out.element(at + n) else { return (n, true) };
-                    key.write_cell(keys, cell);
-                    self.memory.read_value(block, value);
-                    n += 1;
-                }
+        let (keys, at) = (self.keys, out.used());
+        self.read_leaves(from, span, room, strict, |before, leaves| {
+            for (i, leaf) in leaves.iter().enumerate() {
+                let Some(block) = self.memory.block(*leaf) else { return i };
+                let Some((cell, value)) = out.element(at + before + i) else { return i };
+                self.key_of(block).write_cell(keys, cell);
+                self.memory.read_value(block, value);
             }
-            (n, true)
-        });
-        strict.newer += newer;
-        read.ok_or(super::BUSY)
+            leaves.len()
+        })
     }
 
     /// Finds the element behind a place, for a program.
@@ -405,6 +460,49 @@ impl OrderedWalk for QpTrie {
             }
         }
         Ok(true)
+    }
+
+    #[cfg(feature = "users")]
+    fn element_layout(&self) -> ElementLayout {
+        let g = &self.memory.geometry;
+        ElementLayout {
+            value_size: g.value_size,
+            length_at: g.length_at,
+            length_mask: g.length_mask,
+            key_at: g.key_at,
+            max_key: g.max_key as usize,
+        }
+    }
+
+    #[cfg(feature = "users")]
+    fn read(&self, span: &Span<'_>, out: &mut Packed) -> Result<bool, MapError> {
+        let from = if span.backward { span.to } else { span.from };
+        let (n, more) =
+            self.read_leaves(from, span, MANY, &mut Strict::default(), |before, leaves| {
+                if before == 0 {
+                    out.clear();
+                }
+                let find = |leaf: &u32| {
+                    let block = self.memory.block(*leaf)?;
+                    Some((block, self.key_of(block).len))
+                };
+                // SAFETY: a block is readable as far as the longest leaf goes, and so is the arena's
+                // slack of 64 bytes behind that.
+                out.push(leaves, find, |to, from| unsafe {
+                    copy::load_pieces(to.as_mut_ptr(), from, to.len());
+                })
+            })?;
+        if n == 0 {
+            out.clear();
+        }
+        // A walk gets on, whatever the memory holds.
+        match out.last_key() {
+            Some(last) if !is_within(&Self::user_key(last), from, !span.backward) => {
+                Err(MapError::Damaged { what: "its keys are not in order" })
+            }
+            None if n != 0 => Err(MapError::KeyCell),
+            _ => Ok(more),
+        }
     }
 
     fn longest_prefix(

@@ -201,6 +201,27 @@ pub(crate) unsafe fn store_bytes(mut dst: *mut u8, mut src: *const u8, mut len: 
     }
 }
 
+/// Copies `len` bytes, a multiple of sixteen, by vector registers: for users' calls, as programs in
+/// the middle of an event must keep these.
+///
+/// # Safety
+/// `src..src+len` is readable, `dst..dst+len` writable, and they do not overlap.
+#[cfg(feature = "users")]
+#[inline(always)]
+pub(crate) unsafe fn load_pieces(dst: *mut u8, src: *const u8, len: usize) {
+    let mut i = 0usize;
+    while i < len {
+        let piece: std::arch::x86_64::__m128i;
+        // SAFETY: the caller vouches for both; SSE2 is part of x86-64. The destination is nobody
+        // else's.
+        unsafe {
+            asm!("movdqu {w}, xmmword ptr [{src} + {i}]", src = in(reg) src, i = in(reg) i, w = out(xmm_reg) piece, options(nostack, readonly, preserves_flags));
+            dst.add(i).cast::<std::arch::x86_64::__m128i>().write_unaligned(piece);
+        };
+        i += 16;
+    }
+}
+
 /// Zeroes `len` bytes at any address.
 ///
 /// # Safety

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::{Bound, RangeBounds};
+use std::ops::{Bound, ControlFlow, RangeBounds};
 
 use skep_isa::map::update;
 use skep_isa::{KeyShape, MapType};
@@ -26,6 +26,9 @@ pub trait TrieKey: ToOwned {
 
     /// Makes a key from its bytes; `None` if they are none.
     fn from_key_bytes(bytes: &[u8]) -> Option<Self::Owned>;
+
+    /// Calls `f` with a key that is not made to be kept; `None` if the bytes are none.
+    fn with_key_bytes<T>(bytes: &[u8], f: impl FnOnce(&Self) -> T) -> Option<T>;
 }
 
 impl TrieKey for str {
@@ -37,6 +40,10 @@ impl TrieKey for str {
 
     fn from_key_bytes(bytes: &[u8]) -> Option<String> {
         str::from_utf8(bytes).ok().map(str::to_owned)
+    }
+
+    fn with_key_bytes<T>(bytes: &[u8], f: impl FnOnce(&Self) -> T) -> Option<T> {
+        str::from_utf8(bytes).ok().map(f)
     }
 }
 
@@ -50,6 +57,10 @@ impl TrieKey for [u8] {
     fn from_key_bytes(bytes: &[u8]) -> Option<Vec<u8>> {
         Some(bytes.to_vec())
     }
+
+    fn with_key_bytes<T>(bytes: &[u8], f: impl FnOnce(&Self) -> T) -> Option<T> {
+        Some(f(bytes))
+    }
 }
 
 impl<K: Plain> TrieKey for K {
@@ -61,6 +72,10 @@ impl<K: Plain> TrieKey for K {
 
     fn from_key_bytes(bytes: &[u8]) -> Option<K> {
         K::read_from_bytes(bytes).ok()
+    }
+
+    fn with_key_bytes<T>(bytes: &[u8], f: impl FnOnce(&Self) -> T) -> Option<T> {
+        K::read_from_bytes(bytes).ok().as_ref().map(f)
     }
 }
 
@@ -202,6 +217,58 @@ impl<K: TrieKey + ?Sized, V: Plain> QpTrie<K, V> {
         OrderedEntries::new(&self.map, Some(KeyRange::prefix(prefix.as_ref())))
     }
 
+    /// Calls `visit` with each element whose key is in a range, the least key first, until it breaks.
+    /// That is the fastest way through many: keys and values are lent, and nothing is allocated for
+    /// one. What [`QpTrie::range`] promises of a map that changes meanwhile holds here, and `visit`
+    /// may change it.
+    ///
+    /// ```
+    /// # use skep::isa::{MapFlags, MapType};
+    /// # use skep::maps::MapDef;
+    /// use std::ops::ControlFlow;
+    ///
+    /// # fn main() -> Result<(), skep::Error> {
+    /// # let session = skep::Session::scratch()?;
+    /// # let def = MapDef::new(MapType::QpTrie, 16, 8, 10).extra(64).flags(MapFlags::NO_PREALLOC);
+    /// # let map = session.create_map(&def.named("sizes"))?;
+    /// let sizes: skep::QpTrie<str, u64> = map.typed()?;
+    /// for (name, size) in [("a.c", 10), ("b.c", 20), ("c.c", 40)] {
+    ///     sizes.insert(name, &size)?;
+    /// }
+    /// let mut total = 0;
+    /// sizes.visit("b".., |_, size| {
+    ///     total += size;
+    ///     ControlFlow::Continue(())
+    /// })?;
+    /// assert_eq!(total, 60);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// When the map may not be read, or an element's key is no `K`.
+    pub fn visit<'k>(
+        &self,
+        range: impl RangeBounds<&'k K>,
+        mut visit: impl FnMut(&K, V) -> ControlFlow<()>,
+    ) -> Result<()>
+    where
+        K: 'k,
+    {
+        let mut wrong = Ok(());
+        let done = self.map.visit(&key_range(&range), false, |key, bytes| {
+            let done = match V::read_from_bytes(bytes) {
+                Ok(value) => K::with_key_bytes(key, |key| visit(key, value)),
+                Err(_) => None,
+            };
+            done.unwrap_or_else(|| {
+                wrong = Err(not_a_key::<K>(&self.map, key));
+                ControlFlow::Break(())
+            })
+        });
+        self.map.named(done).and(wrong)
+    }
+
     /// Returns the element with the greatest key that is not above `key`; `None` when there is none.
     /// The key may be longer than the map's longest.
     ///
@@ -269,11 +336,12 @@ fn key_range<'k, K: TrieKey + ?Sized + 'k>(range: &impl RangeBounds<&'k K>) -> K
 }
 
 fn owned<K: TrieKey + ?Sized>(map: &Map, bytes: &[u8]) -> Result<K::Owned> {
-    K::from_key_bytes(bytes).ok_or_else(|| Error::Key {
-        map: map.name().to_owned(),
-        key: bytes.to_vec(),
-        rust: std::any::type_name::<K>(),
-    })
+    K::from_key_bytes(bytes).ok_or_else(|| not_a_key::<K>(map, bytes))
+}
+
+fn not_a_key<K: ?Sized>(map: &Map, bytes: &[u8]) -> Error {
+    let (map, rust) = (map.name().to_owned(), std::any::type_name::<K>());
+    Error::Key { map, key: bytes.to_vec(), rust }
 }
 
 /// One key of a [`QpTrie`], of which it is not known whether it is there.
