@@ -76,7 +76,7 @@ const RIVALS: [(&str, &str); 3] =
     [("hashbrown", "hashbrown, fx hash"), ("btreemap", "BTreeMap"), ("blart", "blart, ART")];
 
 #[rustfmt::skip]
-const OTHERS: [Wanted; 16] = [
+const OTHERS: [Wanted; 17] = [
     wanted("lookup of 16 at once, random order", ("skep", "many-hit-random"), ("skep", "hit-random"), "one by one"),
     wanted("lookup of 16 at once, order of the file", ("skep", "many-hit-file"), ("skep", "hit-file"), "one by one"),
     wanted("no cache, lookup of 16 at once, random order", ("uncached", "many-hit-random"), ("uncached", "hit-random"), "one by one"),
@@ -89,6 +89,7 @@ const OTHERS: [Wanted; 16] = [
     wanted("insert by two writers", ("skep", "insert-two"), ("skep", "insert"), "by one"),
     wanted("delete by two writers", ("skep", "delete-two"), ("skep", "delete"), "by one"),
     wanted("iterator over all, a key and value at a time", ("skep", "iterate"), ("btreemap", "walk"), "BTreeMap"),
+    wanted("visit of all, key and value lent", ("skep", "visit"), ("btreemap", "walk"), "BTreeMap"),
     wanted("walk over all", ("skep", "walk"), ("kernel", "walk"), "kernel hash, batches"),
     wanted("walk over all", ("skep", "walk"), ("uncached", "walk"), "no cache"),
     wanted("memory, bytes", ("skep", "memory"), ("kernel", "memory"), "kernel hash, memlock"),

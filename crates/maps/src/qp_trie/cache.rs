@@ -224,12 +224,19 @@ impl QpTrie {
     /// puts it in or takes it out has the node above it.
     #[inline(never)]
     fn replace(&self, bucket: *mut u8, old: u32, new: u32, tag: u8) -> bool {
-        let mut i = 0u32;
+        // All of them: where it is cannot be foreseen, and a wrong guess takes longer.
+        let (mut found, mut i) = (0u32, 0u32);
         while i < CACHED {
             // SAFETY: one of the bucket's leaves.
+            let leaf = unsafe { self.memory.cached(bucket, i) }.load(Relaxed);
+            found |= u32::from(leaf == old) << i;
+            i = i.wrapping_add(1);
+        }
+        while found != 0 {
+            let i = found.trailing_zeros();
+            // SAFETY: one of the bucket's leaves.
             let slot = unsafe { self.memory.cached(bucket, i) };
-            if slot.load(Relaxed) == old && slot.compare_exchange(old, new, AcqRel, Relaxed).is_ok()
-            {
+            if slot.compare_exchange(old, new, AcqRel, Relaxed).is_ok() {
                 // The tag of a place that is given up is for who takes it next.
                 if new != 0 {
                     // SAFETY: the tag of that leaf.
@@ -237,7 +244,7 @@ impl QpTrie {
                 }
                 return true;
             }
-            i = i.wrapping_add(1);
+            found &= found.wrapping_sub(1);
         }
         false
     }

@@ -154,11 +154,10 @@ impl QpTrie {
                 return None;
             }
             least = offset.wrapping_add(1);
-            let i = match node.step(key) {
-                Some(i) if node.child(i).load(Acquire) != 0 => i,
-                _ => node.live_from(0)?.0,
+            link = match node.step(key).map(|i| self.child_link(link.to, &node, i)) {
+                Some(next) if next.to != 0 => next,
+                _ => self.child_link(link.to, &node, node.live_from(0)?.0),
             };
-            link = self.child_link(link.to, &node, i);
             if offset <= known {
                 path.push(&mut len, &link);
             }

@@ -18,6 +18,64 @@ const WIDE_HEAD: usize = 40;
 const ONES: u64 = 0x0101_0101_0101_0101;
 const TOPS: u64 = 0x8080_8080_8080_8080;
 
+/// Up to sixteen bytes in ascending order, the first one the lowest; behind them zeros.
+#[derive(Clone, Copy)]
+struct Symbols {
+    low: u64,
+    high: u64,
+    n: u32,
+}
+
+/// Marks the first `n` bytes of a word, all from eight on.
+#[inline(always)]
+fn first_bytes(n: u32) -> u64 {
+    if n >= 8 { u64::MAX } else { (1u64 << (n.wrapping_mul(8) & 63)).wrapping_sub(1) }
+}
+
+/// Counts the bytes below another.
+#[inline(always)]
+fn count_less(symbols: Symbols, byte: u8) -> u32 {
+    let y = u64::from(byte).wrapping_mul(ONES);
+    let less = |x: u64, n: u32| {
+        // Bit 7 of each byte: the lower seven bits are not less.
+        let not_less = (x | TOPS).wrapping_sub(y & !TOPS);
+        let less = ((!x & y) | (!(x ^ y) & !not_less)) & TOPS & first_bytes(n);
+        ((less >> 7).wrapping_mul(ONES) >> 56) as u32
+    };
+    less(symbols.low, symbols.n).wrapping_add(less(symbols.high, symbols.n.saturating_sub(8)))
+}
+
+impl Symbols {
+    /// Puts a byte in, as the one with a number.
+    #[inline(always)]
+    fn with(self, i: u32, byte: u8) -> Self {
+        let byte = u64::from(byte);
+        let n = self.n.wrapping_add(1);
+        if i >= 8 {
+            let before = self.high & first_bytes(i.wrapping_sub(8));
+            let at = i.wrapping_mul(8) & 63;
+            return Self { high: before | byte << at | (self.high ^ before) << 8, n, ..self };
+        }
+        let before = self.low & first_bytes(i);
+        let low = before | byte << (i.wrapping_mul(8) & 63) | (self.low ^ before) << 8;
+        Self { low, high: self.high << 8 | self.low >> 56, n }
+    }
+
+    /// Takes the byte with a number out.
+    #[inline(always)]
+    fn without(self, i: u32) -> Self {
+        let n = self.n.saturating_sub(1);
+        if i >= 8 {
+            let before = self.high & first_bytes(i.wrapping_sub(8));
+            let behind = (self.high >> 8) & !first_bytes(i.wrapping_sub(8));
+            return Self { high: before | behind, n, ..self };
+        }
+        let before = self.low & first_bytes(i);
+        let behind = (self.low >> 8 | self.high << 56) & !first_bytes(i);
+        Self { low: before | behind, high: self.high >> 8, n }
+    }
+}
+
 /// A node, or what garbage is taken for one. It has an address in the arena, behind which a whole
 /// node can be read.
 #[derive(Clone, Copy)]
@@ -196,12 +254,16 @@ impl Node {
             let below = (self.bits(quarter) & bit.wrapping_sub(1)).count_ones();
             return u32::from(rank).wrapping_add(below).wrapping_add(end);
         }
+        count_less(self.symbols(), byte).wrapping_add(end)
+    }
+
+    /// Returns the bytes of a narrow node in their order, and how many.
+    #[inline(always)]
+    fn symbols(&self) -> Symbols {
         let n = (self.head & N).min(NARROW);
-        let mut i = 0u32;
-        while i < n && self.byte(i) < byte {
-            i = i.wrapping_add(1);
-        }
-        i.wrapping_add(end)
+        // SAFETY: inside a whole node.
+        let (low, high) = unsafe { (copy::load8(self.at.add(4)), copy::load8(self.at.add(12))) };
+        Symbols { low: low & first_bytes(n), high: high & first_bytes(n.saturating_sub(8)), n }
     }
 
     /// Returns a byte of a narrow node.
@@ -314,33 +376,35 @@ impl Node {
                 }
                 return;
             }
-            // In order, with the new one in its place, and zeros up to a multiple of four.
-            let mut more = more;
-            let mut put = 0usize;
-            let mut next = |byte: u8| {
-                let byte = [byte];
-                copy::store_bytes(to.add(4usize.wrapping_add(put)), byte.as_ptr(), 1);
-                put = put.wrapping_add(1);
-            };
-            let mut at = 0u32;
-            while let Some(byte) = self.next_byte(&mut at) {
-                if let Some(new) = more.filter(|new| *new < byte) {
-                    next(new);
-                    more = None;
-                }
-                if Some(byte) != less {
-                    next(byte);
-                }
+            let mut symbols = if self.is_wide() { self.few_symbols(less) } else { self.symbols() };
+            if let Some(less) = less.filter(|_| !self.is_wide()) {
+                symbols = symbols.without(count_less(symbols, less));
             }
-            if let Some(new) = more {
-                next(new);
+            if let Some(more) = more {
+                symbols = symbols.with(count_less(symbols, more), more);
             }
-            while put & 3 != 0 {
-                let zero = [0u8];
-                copy::store_bytes(to.add(4usize.wrapping_add(put)), zero.as_ptr(), 1);
-                put = put.wrapping_add(1);
+            // Behind the bytes is room for at least two children, which come after this.
+            AtomicU32::from_ptr(to.add(4).cast()).store(symbols.low as u32, Relaxed);
+            AtomicU32::from_ptr(to.add(8).cast()).store((symbols.low >> 32) as u32, Relaxed);
+            if symbols.n > 8 {
+                AtomicU32::from_ptr(to.add(12).cast()).store(symbols.high as u32, Relaxed);
+                AtomicU32::from_ptr(to.add(16).cast()).store((symbols.high >> 32) as u32, Relaxed);
             }
         }
+    }
+
+    /// Returns the bytes of a wide node that has few, without one.
+    #[cold]
+    #[inline(never)]
+    fn few_symbols(&self, less: Symbol) -> Symbols {
+        let (mut symbols, mut at) = (Symbols { low: 0, high: 0, n: 0 }, 0u32);
+        while let Some(byte) = self.next_byte(&mut at) {
+            // Only damage has more.
+            if Some(byte) != less && symbols.n < NARROW {
+                symbols = symbols.with(symbols.n, byte);
+            }
+        }
+        symbols
     }
 
     /// Returns a quarter of the bitmap that the node has, or would have.
@@ -360,14 +424,8 @@ impl Node {
         bits
     }
 
-    /// Returns the next byte from a place on: of a narrow node its number, of a wide one the least
-    /// byte that may come.
+    /// Returns the next byte of a wide node from a least one on.
     fn next_byte(&self, at: &mut u32) -> Option<u8> {
-        if !self.is_wide() {
-            let i = *at;
-            *at = i.wrapping_add(1);
-            return (i < (self.head & N).min(NARROW)).then(|| self.byte(i));
-        }
         while *at < 256 {
             let byte = *at as u8;
             let bits = self.bits(usize::from(byte >> 6)) >> (byte & 63);

@@ -14,7 +14,7 @@ use super::QpTrie;
 use super::heap::{NotDone, Seat};
 use crate::error::ENOENT;
 use crate::shm::lock::{self, Held};
-use crate::shm::qp::{LEAF_CLASSES, MAGAZINE, QpMemory};
+use crate::shm::qp::{LEAF_CLASSES, LOG, Log, MAGAZINE, QpMemory};
 use crate::shm::{Access, PAGE};
 use crate::slots::SlotTable;
 
@@ -36,6 +36,9 @@ const LISTED: u32 = 1;
 const NO_MEMORY: u32 = 2;
 /// Counts how often the first block was taken, in the other bits.
 const USED_AGAIN: u32 = 4;
+
+/// Stores of a log with which there still is room for those of another span, and of the magazine.
+const SPAN_STORES: u64 = LOG - 10;
 
 /// How many pages get memory at a time.
 const PAGES_AT_ONCE: u64 = 16;
@@ -174,44 +177,81 @@ impl QpTrie {
         given != 0
     }
 
-    /// Gives up to `most` blocks of one span back; tells how many.
+    /// Gives up to `most` blocks back; tells how many. As random deletions leave them, nearly each is
+    /// of another span, so the stores of several are done at once.
     fn bring_back(&self, seat: &Seat, class: u32, most: u32) -> u32 {
         let count = self.memory.magazine_count(seat.heap, class);
         let Some(size) = self.memory.geometry.size(class) else { return 0 };
-        let mut span = None;
+        let log = self.memory.span_log();
+        let n = &mut 0;
         let mut given = 0u32;
-        while given < most.min(count) {
+        let most = most.min(count);
+        // The next block of the magazine.
+        let next = |given: u32| {
+            if given >= most {
+                return None;
+            }
             let left = count.wrapping_sub(given).wrapping_sub(1);
             let slot = self.memory.magazine_slot_at(seat.heap, class, left);
             let at = self.memory.arena_offset(self.memory.at32(slot).load(Relaxed));
-            let Some((page, index)) = self.find_block(at, class) else { break };
-            let free = match span {
-                None => self.entry(page, FREE),
-                Some((same, free)) if same == page => free,
-                Some(_) => break,
-            };
-            let Some(link) = self.link_at(page, index, class, size) else { break };
-            // What is in a free block matters only when it is in the list of its span.
-            self.memory.at32(link).store(free, Relaxed);
-            span = Some((page, index.wrapping_add(1)));
-            given = given.wrapping_add(1);
+            self.find_block(at, class)
+        };
+        let mut block = next(given);
+        while let Some((page, _)) = block
+            && *n < SPAN_STORES
+        {
+            let free_at = self.entry_at(page, FREE);
+            if Self::is_written(log, *n, free_at) {
+                break;
+            }
+            let mut free = self.entry(page, FREE);
+            let mut in_use = self.entry(page, IN_USE);
+            let before = given;
+            while let Some((same, index)) = block
+                && same == page
+                && let Some(link) = self.link_at(page, index, class, size)
+            {
+                // What is in a free block matters only when it is in the list of its span.
+                self.memory.at32(link).store(free, Relaxed);
+                free = index.wrapping_add(1);
+                in_use = in_use.saturating_sub(1);
+                given = given.wrapping_add(1);
+                block = next(given);
+            }
+            if given == before {
+                break;
+            }
+            log.write(n, free_at, free);
+            log.write(n, self.entry_at(page, IN_USE), in_use);
+            let is_listed = self.entry(page, MARKS) & LISTED != 0;
+            if in_use == 0 {
+                let empty = self.memory.empty_spans().load(Relaxed).wrapping_add(1);
+                log.write_wide(n, QpMemory::EMPTY_SPANS, empty);
+            }
+            if !is_listed {
+                self.enlist(n, page, self.memory.class_at(class));
+            }
+            if in_use == 0 || !is_listed {
+                // What is next depends on these.
+                break;
+            }
         }
-        let Some((page, free)) = span else { return 0 };
-        let log = self.memory.span_log();
-        let n = &mut 0;
-        let in_use = self.entry(page, IN_USE).saturating_sub(given);
-        log.write(n, self.entry_at(page, FREE), free);
-        log.write(n, self.entry_at(page, IN_USE), in_use);
-        if in_use == 0 {
-            let empty = self.memory.empty_spans().load(Relaxed).wrapping_add(1);
-            log.write_wide(n, QpMemory::EMPTY_SPANS, empty);
-        }
-        if self.entry(page, MARKS) & LISTED == 0 {
-            self.enlist(n, page, self.memory.class_at(class));
+        if given == 0 {
+            return 0;
         }
         log.write(n, self.memory.magazine_at(seat.heap, class), count.wrapping_sub(given));
         log.commit(*n);
         given
+    }
+
+    /// Tells whether one of the first `n` stores of a log goes to a place.
+    fn is_written(log: Log<'_>, n: u64, at: u64) -> bool {
+        let (mut i, mut found) = (0u64, false);
+        while i < n {
+            found |= log.at(i) == at;
+            i = i.wrapping_add(1);
+        }
+        found
     }
 
     /// Finds the span and the number of a block of a class.

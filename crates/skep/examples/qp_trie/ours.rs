@@ -1,6 +1,7 @@
 //! The trie.
 
 use std::hint::black_box;
+use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -80,7 +81,7 @@ pub fn run(orders: &Orders, cached: bool) -> Result<()> {
     program::run(&session, program::Maps::Trie { cached }, orders)
 }
 
-/// The library's iterator, which gives a key and a value at a time.
+/// The library's iterator, which gives a key and a value at a time, and its visits, which lend them.
 fn measure_iterator(map: &Map, orders: &Orders) -> Result<()> {
     let trie: QpTrie<[u8], u32> = map.typed()?;
     let took = best(orders, || {
@@ -92,6 +93,18 @@ fn measure_iterator(map: &Map, orders: &Orders) -> Result<()> {
         assert_eq!(n, orders.len());
     });
     tell("iterate", took, &orders.file);
+    let took = best(orders, || {
+        let (mut n, mut total) = (0, 0);
+        let done = trie.visit(.., |key, value| {
+            n += 1;
+            total += key.len() as u64 + u64::from(value);
+            ControlFlow::Continue(())
+        });
+        done.expect("nobody changes it");
+        black_box(total);
+        assert_eq!(n, orders.len());
+    });
+    tell("visit", took, &orders.file);
     Ok(())
 }
 

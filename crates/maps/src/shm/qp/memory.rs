@@ -508,7 +508,7 @@ impl Log<'_> {
         self.write_any(i, at | 1, value);
     }
 
-    #[inline(never)]
+    #[inline(always)]
     fn write_any(&self, i: &mut u64, at: u64, value: u64) {
         let entry = self.entry(*i);
         // SAFETY: words of a log.
