@@ -5,7 +5,7 @@ use crate::Error;
 use crate::dir::{Dir, Kind};
 use crate::record::{FileKind, RecordFile};
 
-const KIND: FileKind = FileKind { number: 4, name: "BTF" };
+const KIND: FileKind = FileKind { number: 4, name: "BTF", restarts: false };
 const TAG: u32 = 1;
 
 /// Writes type information, as it stands in `.BTF`, as a new object; returns its id.

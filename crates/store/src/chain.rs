@@ -2,8 +2,8 @@
 //!
 //! A change appends the whole graph, so a reader takes the last complete record, and a writer that
 //! dies in the middle changes nothing. Who changes a chain looks at the last record and appends the
-//! next one while no other writer can come between ([`ChainFile::change`]). A file that has grown
-//! large keeps its old records until the chain goes.
+//! next one while no other writer can come between ([`ChainFile::change`]). When the records have
+//! grown to many times the newest ones, the file begins anew with these ([`crate::restart`]).
 //!
 //! A chain keeps its programs, and they keep their maps: [`Dir::collect`] leaves alone what is named
 //! by the last record of a chain that stays.
@@ -17,10 +17,15 @@ use crate::prog::ProgramFile;
 use crate::record::{FileKind, RecordError, RecordFile, Records};
 use crate::wire::{Reader, WireError, Writer};
 
-const KIND: FileKind = FileKind { number: 5, name: "chain" };
+const KIND: FileKind = FileKind { number: 6, name: "chain", restarts: true };
 const TAG_NAME: u32 = 1;
 const TAG_GRAPH: u32 = 2;
 const TAG_OBJECTS: u32 = 3;
+
+/// The file begins anew when its records take this many times what a whole state takes, and at least
+/// so many bytes.
+const TIMES: u64 = 16;
+const LEAST: u64 = 16 << 10;
 
 /// Where an edge leads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -296,11 +301,18 @@ impl ChainFile {
             let objects = old.objects.clone();
             Ok(make(old).map(|(spec, result)| {
                 if let Some(spec) = spec {
-                    // First, so that a graph is never there without what belongs to it.
-                    if spec.objects != objects {
-                        batch.push(TAG_OBJECTS, |w| w.raw(&encode_objects(&spec.objects)));
+                    let (all, graph) = (encode_objects(&spec.objects), spec.encode());
+                    let whole = (self.name.len() + all.len() + graph.len()) as u64;
+                    let restart = records.size() > LEAST.max(TIMES * whole);
+                    if restart {
+                        batch.push(TAG_NAME, |w| w.str(&self.name));
+                        batch.restart();
                     }
-                    batch.push(TAG_GRAPH, |w| w.raw(&spec.encode()));
+                    // First, so that a graph is never there without what belongs to it.
+                    if restart || spec.objects != objects {
+                        batch.push(TAG_OBJECTS, |w| w.raw(&all));
+                    }
+                    batch.push(TAG_GRAPH, |w| w.raw(&graph));
                 }
                 result
             }))

@@ -17,6 +17,7 @@ pub mod link;
 pub mod live;
 pub mod prog;
 pub mod record;
+mod restart;
 pub mod wire;
 pub mod words;
 

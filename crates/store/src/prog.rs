@@ -17,7 +17,7 @@ use crate::dir::{Dir, Kind};
 use crate::record::{FileKind, RecordError, RecordFile};
 use crate::wire::{Reader, WireError, Writer};
 
-const KIND: FileKind = FileKind { number: 2, name: "program" };
+const KIND: FileKind = FileKind { number: 2, name: "program", restarts: false };
 const TAG: u32 = 1;
 const TAG_SOURCE: u32 = 2;
 const TAG_GENERATIONS: u32 = 3;

@@ -9,6 +9,9 @@
 //! A writer that dies in the middle leaves an incomplete last record: readers stop before it, the
 //! next writer cuts it off. Writers hold an exclusive `flock` on the directory of the file, not on
 //! the file, whose shared lock marks the object as used. It ends with the process.
+//!
+//! A kind whose files are written again and again ([`FileKind::restarts`]) has two places behind the
+//! header that say where the records begin ([`super::restart`]).
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -20,12 +23,15 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use skep_maps::Lease;
 
 use crate::dir::Locked;
+use crate::restart::{self, Restarts};
 use crate::wire::Writer;
 
 const MAGIC: &[u8; 8] = b"SKEPREC1";
 /// Version of the payload encodings of this release.
 pub const VERSION: u32 = 2;
 const HEAD: usize = 16;
+/// Of records that say nothing.
+const TAG_NOTHING: u32 = 0;
 /// Largest file a reader takes: far above 262,144 functions with long names.
 const MAX_FILE: u64 = 1 << 30;
 
@@ -88,6 +94,15 @@ pub struct FileKind {
     pub number: u32,
     /// Word for messages.
     pub name: &'static str,
+    /// The records may begin anew further on ([`Batch::restart`]).
+    pub restarts: bool,
+}
+
+impl FileKind {
+    /// Returns where the first record is in a new file.
+    fn first(self) -> u64 {
+        (HEAD + if self.restarts { restart::SIZE } else { 0 }) as u64
+    }
 }
 
 /// A record to be written: its tag and payload.
@@ -117,9 +132,17 @@ pub fn check(tag: u32, payload: &[u8]) -> u32 {
 #[derive(Debug, Default)]
 pub struct Batch {
     bytes: Vec<u8>,
+    restart: bool,
 }
 
 impl Batch {
+    /// Says that the file begins with these records from now on: what was before them is not read
+    /// any more, and its room is given back. The file's kind must be one that
+    /// [restarts](FileKind::restarts).
+    pub fn restart(&mut self) {
+        self.restart = true;
+    }
+
     /// Adds a record whose payload `fill` writes.
     ///
     /// # Panics
@@ -157,6 +180,12 @@ impl Records {
         Self { bytes }
     }
 
+    /// Returns how many bytes they take.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
     /// Goes through them: tag and payload.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &[u8])> {
         let mut at = 0;
@@ -181,6 +210,7 @@ fn record_at(bytes: &[u8], at: usize) -> Option<(u32, u32, &[u8])> {
 #[derive(Debug)]
 pub struct RecordFile {
     lease: Lease,
+    kind: FileKind,
     /// Complete records reach at least this far. They stay: nobody cuts off more than an
     /// incomplete one.
     known: AtomicU64,
@@ -197,7 +227,8 @@ impl RecordFile {
         bytes.extend(MAGIC);
         bytes.extend(kind.number.to_le_bytes());
         bytes.extend(VERSION.to_le_bytes());
-        let mut batch = Batch { bytes };
+        bytes.resize(kind.first() as usize, 0);
+        let mut batch = Batch { bytes, restart: false };
         for (tag, payload) in records {
             batch.push(*tag, |w| w.raw(payload));
         }
@@ -214,7 +245,7 @@ impl RecordFile {
             file.write_all(&bytes).map_err(err("write"))?;
             flock(&file, FlockOperation::LockShared).map_err(|e| err("lock")(e.into()))?;
             std::fs::hard_link(&temp, path).map_err(err("create"))?;
-            Self::new(&file, path)
+            Self::new(&file, path, kind)
         })();
         drop(std::fs::remove_file(&temp));
         done
@@ -257,16 +288,16 @@ impl RecordFile {
         if head[12..] != VERSION.to_le_bytes() {
             return Err(format("it was written by another version of skep"));
         }
-        Self::new(&file, path)
+        Self::new(&file, path, kind)
     }
 
-    fn new(file: &File, path: &Path) -> Result<Self, RecordError> {
+    fn new(file: &File, path: &Path, kind: FileKind) -> Result<Self, RecordError> {
         let lease = Lease::new(file, path).map_err(|e| RecordError::Io {
             call: "map",
             path: path.to_owned(),
             source: io::Error::other(e),
         })?;
-        Ok(Self { lease, known: AtomicU64::new(HEAD as u64) })
+        Ok(Self { lease, kind, known: AtomicU64::new(kind.first()) })
     }
 
     /// Opens the file for as long as something is done with it.
@@ -284,9 +315,9 @@ impl RecordFile {
 
     /// Reads the complete records from a place where one begins.
     fn read_from(&self, file: &File, start: u64) -> Result<Records, RecordError> {
-        let len = file.metadata().map_err(self.io("read"))?.len().min(MAX_FILE);
+        let len = file.metadata().map_err(self.io("read"))?.len();
         // Zeroed memory comes from the system as it is; only what is read is touched.
-        let mut bytes = vec![0; len.saturating_sub(start) as usize];
+        let mut bytes = vec![0; len.saturating_sub(start).min(MAX_FILE) as usize];
         let mut done = 0;
         while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
             // Not from the file's position, which a forked child shares.
@@ -316,7 +347,23 @@ impl RecordFile {
     /// # Errors
     /// When the file cannot be read.
     pub fn read(&self) -> Result<Records, RecordError> {
-        self.read_from(&self.file()?, HEAD as u64)
+        let file = self.file()?;
+        if !self.kind.restarts {
+            return self.read_from(&file, self.kind.first());
+        }
+        // Records are not read while they go: what was read counts if they were still there after.
+        loop {
+            let start = self.restarts(&file)?.newest().unwrap_or(self.kind.first());
+            let records = self.read_from(&file, start)?;
+            if self.restarts(&file)?.kept().unwrap_or(self.kind.first()) <= start {
+                return Ok(records);
+            }
+        }
+    }
+
+    /// Reads where the records begin. Of other kinds nothing is said there.
+    fn restarts(&self, file: &File) -> Result<Restarts, RecordError> {
+        Restarts::read(file, HEAD as u64).map_err(self.io("read"))
     }
 
     /// Keeps other writers out, until the result is dropped.
@@ -346,8 +393,8 @@ impl RecordFile {
         let file = self.file()?;
         let len = file.metadata().map_err(self.io("read"))?.len();
         // A file that became shorter was not cut by a writer of ours: nothing is known of it.
-        let start =
-            Some(self.known.load(Relaxed)).filter(|known| *known <= len).unwrap_or(HEAD as u64);
+        let start = Some(self.known.load(Relaxed)).filter(|known| *known <= len);
+        let start = start.unwrap_or(self.kind.first());
         let end = start + self.read_from(&file, start)?.bytes.len() as u64;
         self.write(&file, end, batch)
     }
@@ -362,11 +409,40 @@ impl RecordFile {
     ) -> Result<T, RecordError> {
         let _lock = self.lock()?;
         let file = self.file()?;
-        let records = self.read_from(&file, HEAD as u64)?;
+        let restarts = match self.kind.restarts {
+            true => self.restarts(&file)?,
+            false => Restarts::default(),
+        };
+        let start = restarts.newest().unwrap_or(self.kind.first());
+        let records = self.read_from(&file, start)?;
         let mut batch = Batch::default();
         let result = make(&records, &mut batch)?;
-        self.write(&file, (HEAD + records.bytes.len()) as u64, &batch)?;
+        let mut end = start + records.size();
+        if self.kind.restarts && !batch.bytes.is_empty() {
+            end = self.pad(&file, end)?;
+        }
+        self.write(&file, end, &batch)?;
+        if self.kind.restarts && batch.restart && !batch.bytes.is_empty() {
+            // All is written: without this the file is only longer, and the next one tries again.
+            drop(self.begin_at(restarts, end));
+        }
         Ok(result)
+    }
+
+    fn begin_at(&self, restarts: Restarts, offset: u64) -> io::Result<()> {
+        let file: File = self.lease.open(OFlags::RDWR)?.into();
+        restarts.begin_at(&file, HEAD as u64, offset)
+    }
+
+    /// Puts a record of nothing in the place of an incomplete one, which is longer than that: so the
+    /// file never has a length that it had before, by which readers notice changes.
+    fn pad(&self, mut file: &File, end: u64) -> Result<u64, RecordError> {
+        let len = file.metadata().map_err(self.io("read"))?.len();
+        let Some(left) = len.checked_sub(end).filter(|left| *left > 0) else { return Ok(end) };
+        let mut pad = Batch::default();
+        pad.push(TAG_NOTHING, |w| w.raw(&vec![0; left as usize]));
+        file.set_len(end).and_then(|()| file.write_all(&pad.bytes)).map_err(self.io("write"))?;
+        Ok(end + pad.bytes.len() as u64)
     }
 
     /// Wraps a decoding error with the file's name.
@@ -382,7 +458,7 @@ mod tests {
     use skep_testkit::skip;
     use skep_testkit::skip::is_root;
 
-    const KIND: FileKind = FileKind { number: 77, name: "test" };
+    const KIND: FileKind = FileKind { number: 77, name: "test", restarts: false };
 
     fn temp(name: &str) -> PathBuf {
         let path = std::env::temp_dir().join(format!("skep-record-{}-{name}", std::process::id()));

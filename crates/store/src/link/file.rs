@@ -15,7 +15,7 @@ use crate::dir::{Dir, Kind};
 use crate::record::{Batch, FileKind, Record, RecordError, RecordFile, Records};
 use crate::wire::{Reader, WireError, Writer};
 
-const KIND: FileKind = FileKind { number: 3, name: "link" };
+const KIND: FileKind = FileKind { number: 3, name: "link", restarts: false };
 
 const TAG_SPEC: u32 = 9;
 const TAG_MODULE: u32 = 2;
