@@ -186,14 +186,25 @@ fn a_chain_counts_on_an_interface_and_outlives_the_command() {
         let drawn = text(&world.must(&format!("chain show two --kernel {picture}")).stdout);
         assert!(drawn.contains("drop_short") && drawn.contains("3 runs"), "{drawn}");
     }
-    // A swap: another program, the same map, other counters.
+    // A swap: another program, the same map, counters that go on.
     world.must(&format!("chain attach two fw.toml --kernel --time --pin {maps}"));
     assert_ne!(attached("two"), Some(first));
     send("one", &[20, 20]);
     let shown = json(&world.must("chain show two --kernel --json").stdout);
-    assert_eq!(shown["nodes"][2]["runs"], 2);
+    assert_eq!((&shown["nodes"][2]["runs"], &shown["nodes"][2]["bytes"]), (&json!(5), &json!(100)));
     assert!(shown["nodes"][2]["ns"].as_u64() > Some(0));
     assert_eq!(dump("chain/packets"), "0: 5\n");
+    // Another chain, in which the program is another node; it does not count itself.
+    world.must("chain attach two by-priority.toml --kernel --no-count");
+    send("one", &[20, 20]);
+    let again = json(&world.must("chain show two --kernel --json").stdout);
+    let count = again["nodes"].as_array().unwrap().iter().find(|n| n["program"] == "count");
+    assert_eq!(count.map(|n| &n["runs"]), Some(&json!(5)));
+    // A third one is told of the second's too.
+    world.must("chain attach two fw.toml --kernel");
+    send("one", &[20]);
+    let last = json(&world.must("chain show two --kernel --json").stdout);
+    assert_eq!((&last["nodes"][2]["runs"], &last["nodes"][2]["bytes"]), (&json!(6), &json!(120)));
     assert_eq!(world.links(), 1);
     world.must("chain detach two --kernel");
     assert_eq!((attached("two"), world.links()), (None, 0));

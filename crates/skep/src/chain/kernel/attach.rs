@@ -1,7 +1,8 @@
 //! Chains on interfaces: attached, swapped, shown, detached.
 //!
 //! All that stays of an attached chain is a link, pinned in the bpf file system. It holds the
-//! program, which holds its maps: the counters, and the description that [`show`] reads. So there is
+//! program, which holds its maps: the counters, and the description that [`show`] reads, also those
+//! of the chain before ([`super::carried`]). So there is
 //! one file, whose one step makes or ends it, and a process that is killed at any instruction leaves
 //! the chain that was there before or the new one:
 //!
@@ -18,14 +19,15 @@
 use std::path::Path;
 
 use skep_isa::errno;
-use skep_kernel::{Link, LinkInfo, Map, Program, XdpMode};
+use skep_kernel::{Link, LinkInfo, Program, XdpMode};
 use skep_net::chain::{Graph, Stats};
 use skep_net::port::interface::index_of;
 
+use super::carried::Told;
 use super::error::KernelChainError as Error;
 use super::holder;
 use super::pins::{LinkPin, MapPins};
-use super::{COUNTS, DESCRIPTION, KernelChain, Result, described, stats};
+use super::{KernelChain, Result};
 
 /// What attaching did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,6 +100,9 @@ fn put(
             return Ok(Attached { program, replaced: None });
         };
         let old = Program::open(info.program).map_err(kernel("open the chain's program"))?;
+        if let Some(told) = Told::by(&old)? {
+            told.carry_to(new, chain.graph())?;
+        }
         match link.update(new, Some(&old)) {
             Ok(()) => return Ok(Attached { program, replaced: Some(info.program) }),
             // Another program came, or the interface went.
@@ -151,8 +156,9 @@ pub fn detach(interface: &str, bpf_fs: &Path) -> Result<()> {
     link.detach().map_err(kernel("detach the chain"))
 }
 
-/// Reads the graph of the chain that is attached to an interface, and what it has counted since it
-/// was attached.
+/// Reads the graph of the chain that is attached to an interface, and what was counted since the
+/// first chain was attached there: a program goes on with its counts in the chain that takes the place
+/// of another one.
 ///
 /// # Errors
 /// When there is no chain, or it cannot be read.
@@ -163,17 +169,8 @@ pub fn show(interface: &str, bpf_fs: &Path) -> Result<(Graph, Stats)> {
     let info = link.info().map_err(kernel("look at the chain's link"))?;
     let info = info.filter(|i| i.ifindex == ifindex).ok_or_else(none)?;
     let program = Program::open(info.program).map_err(kernel("open the chain's program"))?;
-    let (_, ids) = program.id_and_maps().map_err(kernel("look at the chain's program"))?;
-    let (mut graph, mut counters) = (None, None);
-    for id in ids {
-        let Ok(map) = Map::open(id) else { continue };
-        match map.info().map(|i| i.name).as_deref() {
-            Ok(DESCRIPTION) => graph = described(&map),
-            Ok(COUNTS) => counters = Some(map),
-            _ => {}
-        }
-    }
-    let graph = graph.ok_or_else(|| Error::Description { interface: interface.to_owned() })?;
-    let counted = counters.map(|map| stats(&graph, &map)).transpose()?;
-    Ok((graph, counted.unwrap_or_default()))
+    let none = || Error::Description { interface: interface.to_owned() };
+    let told = Told::by(&program)?.ok_or_else(none)?;
+    let stats = told.stats()?;
+    Ok((told.graph, stats))
 }

@@ -24,6 +24,7 @@
 
 mod assemble;
 mod attach;
+mod carried;
 mod compose;
 mod counters;
 mod error;
@@ -61,6 +62,7 @@ use KernelChainError as Error;
 /// Names of the maps that a chain's program has for skep.
 const COUNTS: &str = "skep_counts";
 const DESCRIPTION: &str = "skep_chain";
+const BEFORE: &str = "skep_before";
 
 /// The types of the running kernel.
 const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
@@ -241,6 +243,12 @@ impl KernelChain {
     #[must_use]
     pub fn tail_programs(&self) -> usize {
         self.others.len()
+    }
+
+    /// Returns the graph.
+    #[must_use]
+    pub fn graph(&self) -> &Graph {
+        &self.graph
     }
 
     /// Reads what was counted so far; nothing of a chain that does not count.
