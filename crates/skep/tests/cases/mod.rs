@@ -1,6 +1,7 @@
 //! Which programs run on what.
 
 mod helpers;
+mod network;
 
 /// One run.
 #[derive(Clone, Debug)]
@@ -22,6 +23,7 @@ type Programs = Vec<(&'static str, Vec<Case>)>;
 pub fn all() -> Vec<(&'static str, Programs)> {
     vec![
         ("xdp.bpf.o", xdp()),
+        ("network.bpf.o", network::xdp()),
         ("skb.bpf.o", skb()),
         ("plain.bpf.o", plain()),
         ("nested.bpf.o", nested()),

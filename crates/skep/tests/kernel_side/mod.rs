@@ -3,7 +3,7 @@
 
 use super::cases::Case;
 use super::{Report, element, run_line};
-use skep::isa::{Insn, MapFlags, ProgramType as P, kfunc, op};
+use skep::isa::{Insn, MapFlags, ProgramType as P, errno, kfunc, op};
 use skep::object::{Linked, Object};
 use skep_kernel::{Map, MapSpec, Program, ProgramSpec, TestRun, with_maps};
 use skep_testkit::vmlinux::with_functions;
@@ -68,6 +68,16 @@ fn load(linked: &Linked, maps: &[Map]) -> Program {
 
 /// Runs every case in turn on one loaded object.
 pub fn run(object: &Object, program: &str, cases: &[Case]) -> Report {
+    loop {
+        if let Some(report) = uninterrupted(object, program, cases) {
+            return report;
+        }
+    }
+}
+
+/// The same; `None` when a signal came (a stopped process that goes on), which ends a repeated run in
+/// the middle.
+fn uninterrupted(object: &Object, program: &str, cases: &[Case]) -> Option<Report> {
     let index = object.program(program).unwrap();
     let linked = object.link(index).unwrap();
     let maps = maps(object);
@@ -104,6 +114,7 @@ pub fn run(object: &Object, program: &str, cases: &[Case]) -> Report {
                     .then_some(&*ran.ctx_out);
                 run_line(&mut out, &case.name, ran.retval, packets.then_some(&*ran.data_out), ctx);
             }
+            Err(e) if e.errno() == errno::EINTR => return None,
             Err(e) => out += &format!("{}: errno {}\n", case.name, e.errno()),
         }
     }
@@ -125,5 +136,5 @@ pub fn run(object: &Object, program: &str, cases: &[Case]) -> Report {
         lines.sort();
         out += &format!("map {}: {}\n", spec.name, lines.join(" "));
     }
-    out
+    Some(out)
 }
