@@ -56,12 +56,16 @@ impl Objects {
     /// Returns where the types of a command's functions come from: what the user named, else the
     /// command's own debug information.
     pub fn catalog(&self, command: &std::ffi::OsStr, args: &ObjectArgs) -> Catalog {
-        let given = match (&args.btf, &args.btf_from, &self.target) {
+        Catalog::of_command(command, self.given(args))
+    }
+
+    /// Returns the types that the user named.
+    pub fn given(&self, args: &ObjectArgs) -> Option<Given> {
+        match (&args.btf, &args.btf_from, &self.target) {
             (Some(_), _, Some(target)) => Some(Given::Btf(target.btf().clone())),
             (None, Some(path), _) => Some(Given::Program(path.clone())),
             _ => None,
-        };
-        Catalog::of_command(command, given)
+        }
     }
 
     /// Returns how programs are to be linked.

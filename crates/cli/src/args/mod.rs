@@ -5,6 +5,7 @@ mod completions;
 mod map;
 mod object;
 mod output;
+mod process;
 mod prog;
 mod run;
 mod symbolize;
@@ -25,6 +26,7 @@ pub use map::{
 };
 pub use object::ObjectArgs;
 pub use output::JsonArgs;
+pub use process::ProcessArgs;
 pub use prog::{EngineName, PacketArgs, ProgCommand, ProgDumpArgs, ProgRunArgs};
 pub use run::RunArgs;
 pub use symbolize::{Addr2lineArgs, SymbolizeArgs};
@@ -62,10 +64,10 @@ pub struct Cli {
 /// One subcommand.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Run a command, count and time its calls of matching functions
+    /// Count and time calls of matching functions, in a command or in processes that run already
     #[command(after_help = trace::HELP)]
     Trace(TraceArgs),
-    /// Run a command with the programs of object files attached to its functions
+    /// Attach the programs of object files to functions of a command, or of processes that run already
     #[command(after_help = run::HELP)]
     Run(RunArgs),
     /// Verify, run, list and print programs

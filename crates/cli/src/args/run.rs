@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::object::ObjectArgs;
 use super::output::ReportArgs;
+use super::process::ProcessArgs;
 
 pub(super) const HELP: &str = "\
 Programs attach to what their section names:
@@ -21,7 +22,8 @@ BLUE, text, {1, 2}, { .min = 3, .comm = \"cat\" }. NAME can be config.limits[2].
 
 Examples:
   skep run count.bpf.o --attach 'count=libc:*' -- sort /etc/services
-  skep run slow.bpf.o --set min_ns=1000000 --set comm=sort -- ./app";
+  skep run slow.bpf.o --set min_ns=1000000 --set comm=sort -- ./app
+  skep run count.bpf.o --attach 'count=libc:*' -p 4711 --for 10s";
 
 /// Arguments of `skep run`.
 #[derive(Args, Debug)]
@@ -58,6 +60,9 @@ pub struct RunArgs {
     /// of the libraries it is linked with
     #[arg(long)]
     pub allow_unmatched: bool,
+    /// Processes that run already
+    #[command(flatten)]
+    pub process: ProcessArgs,
     /// How the objects are read
     #[command(flatten)]
     pub reading: ObjectArgs,
@@ -65,7 +70,7 @@ pub struct RunArgs {
     #[command(flatten)]
     pub report: ReportArgs,
     /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    #[arg(last = true, required_unless_present = "pids", value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }
 

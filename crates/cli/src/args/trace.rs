@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::output::ReportArgs;
+use super::process::{ProcessArgs, duration};
 
 pub(super) const HELP: &str = "\
 A PATTERN is FUNCTION or MODULE:FUNCTION. Both are shell globs (* ? [a-z]). A
@@ -114,7 +115,7 @@ pub struct TraceArgs {
     #[arg(long)]
     pub allow_unmatched: bool,
     /// Run no command; print the report of a trace whose `skep` was killed [default: the newest]
-    #[arg(long = "report", value_name = "ID", num_args = 0..=1, require_equals = false, conflicts_with_all = ["patterns", "command", "exclude", "exact", "allow_unmatched"])]
+    #[arg(long = "report", value_name = "ID", num_args = 0..=1, require_equals = false, conflicts_with_all = ["patterns", "command", "pids", "exclude", "exact", "allow_unmatched"])]
     #[expect(
         clippy::option_option,
         reason = "clap's form of an option whose value may be left out"
@@ -123,13 +124,9 @@ pub struct TraceArgs {
     /// Run no command; compare two reports of `--json`, and print what changed most
     #[arg(long, value_names = ["BEFORE", "AFTER"], num_args = 2, conflicts_with_all = ["patterns", "command", "exclude", "orphan", "pids", "tree", "graph", "flame", "folded", "pprof", "depth", "min", "exact", "args", "ret", "deref", "condition", "prototypes", "chrome", "faults"])]
     pub diff: Vec<PathBuf>,
-    /// Attach to this process, which runs already; can be repeated
-    #[arg(short = 'p', long = "pid", value_name = "PID", conflicts_with_all = ["command", "orphan", "allow_unmatched"])]
-    pub pids: Vec<u32>,
-    /// Leave the processes after this time, as in 500ms, 10s or 2m [default: when they end, or on
-    /// Ctrl-C]
-    #[arg(long = "for", value_name = "TIME", requires = "pids", conflicts_with = "command", value_parser = duration)]
-    pub time: Option<Duration>,
+    /// Processes that run already
+    #[command(flatten)]
+    pub process: ProcessArgs,
     /// Attach at most this many functions
     #[arg(long, value_name = "N", default_value_t = 1 << 18, value_parser = clap::value_parser!(u32).range(1..=1 << 22))]
     pub max_functions: u32,
@@ -258,39 +255,9 @@ pub enum SortBy {
     Name,
 }
 
-/// Reads a time with its unit.
-fn duration(text: &str) -> Result<Duration, String> {
-    let digits = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let seconds = match unit {
-        "ns" => 1e-9,
-        "us" => 1e-6,
-        "ms" => 1e-3,
-        "s" => 1.0,
-        "m" => 60.0,
-        "h" => 3600.0,
-        "" => return Err("it has no unit: ns, us, ms, s, m or h".into()),
-        other => return Err(format!("no unit `{other}`: ns, us, ms, s, m or h")),
-    };
-    let number: f64 = number.parse().map_err(|_| format!("`{number}` is no number"))?;
-    match Duration::try_from_secs_f64(number * seconds) {
-        Ok(time) if !time.is_zero() => Ok(time),
-        _ => Err("it must be more than nothing".into()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_have_units() {
-        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(duration("1.5m"), Ok(Duration::from_secs(90)));
-        for wrong in ["10", "s", "0s", "-1s", "1d", "1e400s", "nans", ""] {
-            assert!(duration(wrong).is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn faults_are_a_pattern_and_a_value() {

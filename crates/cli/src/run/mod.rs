@@ -1,4 +1,5 @@
-//! `skep run`: the programs of object files on a command's functions, and their maps at the end.
+//! `skep run`: the programs of object files on the functions of a command, or of processes that run
+//! already, and their maps at the end.
 
 mod load;
 mod report;
@@ -11,6 +12,7 @@ use skep::link::create_log;
 use skep::load::LoadedMap;
 use skep::maps::Map;
 use skep::object::{LinkOptions, Object};
+use skep::prototypes::Catalog;
 use skep_text::record::RecordTypes;
 
 use crate::agent::Library;
@@ -18,10 +20,14 @@ use crate::args::RunArgs;
 use crate::events::{self, Collector, Form};
 use crate::failure::{Failure, Result};
 use crate::launch::{self, Launch};
+use crate::live::{Agent, Visit};
 use crate::objects::Objects;
 use crate::printer::{Output, Printer};
+use crate::sites::Sites;
+use crate::trace::nanos;
 use crate::{directory, rejection, sites, unmatched};
 use load::{Loaded, Loading};
+use report::Ended;
 use stacks::Stacks;
 
 /// Entries of a map that are printed by default.
@@ -31,7 +37,7 @@ const LOG: u32 = 1 << 20;
 /// Numbers of `bpf_trace_printk` and `bpf_trace_vprintk`.
 const PRINTING: [i32; 2] = [6, 177];
 
-/// Runs the command and prints the maps; the exit status is the command's.
+/// Runs the command, or attaches to processes, and prints the maps; the exit status is the command's.
 pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
     let attach = attach_patterns(args)?;
     let exclude = unmatched::patterns(&args.exclude)?;
@@ -39,17 +45,23 @@ pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
     let objects: Vec<(&PathBuf, Object)> =
         args.objects.iter().zip(std::mem::take(&mut reading.all)).collect();
     check_programs(args, &objects)?;
-    let program = launch::resolve(&args.command)?;
+    let live = !args.process.pids.is_empty();
+    let program = if live { None } else { Some(launch::resolve(&args.command)?) };
     let output = Output::open(args.report.output.as_deref())?;
     let dir = directory::create()?;
     let library = Library::find(&dir)?;
+    let agent = if live { Some(Agent::read(library.path())?) } else { None };
+    let visit = agent.as_ref().map(|agent| Visit::new(agent, &dir, &args.process));
     let log = if objects.iter().any(|(_, o)| prints(o, &reading.link_options())) {
         Some(create_log(&dir, LOG).map_err(|e| rejection::load_failure(e, ""))?)
     } else {
         None
     };
-    let catalog = reading
-        .catalog(args.command.first().map(OsString::as_os_str).unwrap_or_default(), &args.reading);
+    let name = args.command.first().map(OsString::as_os_str).unwrap_or_default();
+    let catalog = match &visit {
+        Some(visit) => Catalog::of_files(visit.files(), reading.given(&args.reading)),
+        None => reading.catalog(name, &args.reading),
+    };
     let loading = Loading {
         dir: &dir,
         reading: &reading,
@@ -64,7 +76,7 @@ pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
         .map(|(path, object)| loading.load(path, object))
         .collect::<Result<Vec<_>>>()?;
     let links = || loaded.iter().flat_map(|l| &l.links).map(|(.., link)| link);
-    if !args.allow_unmatched {
+    if !args.allow_unmatched && !live {
         for link in links() {
             unmatched::check(&args.command, &load::included(&link.read()?.spec))?;
         }
@@ -76,18 +88,36 @@ pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
         }
     }
     let collectors = collectors(&loaded, log.as_ref(), args)?;
-    let launch = Launch {
-        command: &args.command,
-        library: library.path(),
-        dir: &dir,
-        links: links().map(|link| link.id()).collect(),
-    };
+    let ids: Vec<u32> = links().map(|link| link.id()).collect();
     let detach = || links().for_each(|link| link.detach());
+    let Some(program) = program else {
+        let Some(visit) = visit else { return Ok(0) };
+        let unattached = || {
+            for link in links() {
+                if let Some(failure) = Sites::new(&link.read()?).unattached() {
+                    return Ok(Some(failure));
+                }
+            }
+            Ok(None)
+        };
+        let visited = visit.make(&ids, unattached, detach, printer)?;
+        stacks.map_or(Ok(()), |stacks| stacks.write(&loaded, args, printer))?;
+        let ended = Ended { pids: visit.pids(), status: None, wall_ns: visited.wall_ns };
+        report::print(&loaded, collectors, &ended, &|_| None, output, args, printer)?;
+        return Ok(visited.code());
+    };
+    let launch = Launch { command: &args.command, library: library.path(), dir: &dir, links: ids };
     let outcome = launch.run(detach)?;
     // Processes that the command started and that still run go on without the programs.
     detach();
+    if outcome.status.is_none() {
+        printer
+            .note(&format!("`{}` still runs as process {}, untraced", program.name, outcome.pid));
+    }
     let written = stacks.map_or(Ok(()), |stacks| stacks.write(&loaded, args, printer));
-    let done = report::print(&loaded, collectors, &program, &outcome, output, args, printer);
+    let ended = Ended { pids: &[], status: outcome.status_number(), wall_ns: nanos(&outcome) };
+    let failure = |sites: &Sites| sites.failure(&program, &outcome);
+    let done = report::print(&loaded, collectors, &ended, &failure, output, args, printer);
     let done = written.and(done);
     sites::end(done, &outcome, printer)
 }

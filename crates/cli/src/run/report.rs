@@ -8,43 +8,53 @@ use super::load::Loaded;
 use crate::args::RunArgs;
 use crate::events::{Collector, Records};
 use crate::failure::{Context, Failure, Result};
-use crate::launch::{Outcome, Program};
 use crate::missed;
 use crate::printer::{Output, Printer};
 use crate::sites::Sites;
-use crate::trace::nanos;
+
+/// How the command ended, or the visit to processes.
+pub struct Ended<'a> {
+    /// The processes that the programs were attached to while they ran.
+    pub pids: &'a [u32],
+    /// The command's status.
+    pub status: Option<i32>,
+    pub wall_ns: u64,
+}
+
+/// Says why nothing was attached, if so.
+type Judge<'a> = &'a dyn Fn(&Sites) -> Option<Failure>;
 
 /// Prints the report. Returns why nothing was attached, if so.
 pub fn print(
     loaded: &[Loaded],
     collectors: Vec<Collector>,
-    program: &Program,
-    outcome: &Outcome,
+    ended: &Ended<'_>,
+    judge: Judge<'_>,
     output: Output,
     args: &RunArgs,
     printer: Printer,
 ) -> Result<Option<Failure>> {
     let records =
         collectors.into_iter().map(Collector::finish).collect::<Result<Vec<Records>>>()?;
-    if outcome.status.is_none() {
-        printer
-            .note(&format!("`{}` still runs as process {}, untraced", program.name, outcome.pid));
-    }
-    let (programs, failure) = programs(loaded, program, outcome, args, printer)?;
+    let (programs, failure) = programs(loaded, judge, args, printer)?;
     for r in &records {
         if let Some(damage) = r.damage() {
             printer.warning(&format!("records of `{}` were lost: {damage}", r.name));
         }
     }
     if args.report.json {
-        let document = json!({
-            "command": args.command.iter().map(|a| a.to_string_lossy()).collect::<Vec<_>>(),
-            "status": outcome.status_number(),
-            "wall_ns": nanos(outcome),
+        let command = args.command.iter().map(|a| a.to_string_lossy()).collect::<Vec<_>>();
+        let mut document = json!({
+            "command": Some(command).filter(|_| ended.pids.is_empty()),
+            "status": ended.status,
+            "wall_ns": ended.wall_ns,
             "programs": programs,
             "maps": maps_json(loaded, args)?,
             "events": records.iter().map(Records::json).collect::<Json>(),
         });
+        if let Some(document) = document.as_object_mut().filter(|_| !ended.pids.is_empty()) {
+            document.insert("pids".to_owned(), ended.pids.into());
+        }
         printer.json(output, &document)?;
     } else {
         let text = text(loaded, &records, args)?;
@@ -57,8 +67,7 @@ pub fn print(
 /// attached.
 fn programs(
     loaded: &[Loaded],
-    program: &Program,
-    outcome: &Outcome,
+    judge: Judge<'_>,
     args: &RunArgs,
     printer: Printer,
 ) -> Result<(Vec<Json>, Option<Failure>)> {
@@ -68,7 +77,7 @@ fn programs(
         let missed = link.missed();
         sites.note(printer, &format!("{name}: "), args.report.verbose);
         missed::note(printer, &format!("{name}: "), missed);
-        failure = failure.or(sites.failure(program, outcome));
+        failure = failure.or(judge(&sites));
         programs.push(json!({
             "name": name,
             "section": section,

@@ -36,7 +36,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     if !args.diff.is_empty() {
         return diff::run(args, printer);
     }
-    if !args.pids.is_empty() {
+    if !args.process.pids.is_empty() {
         return attach::run(args, printer);
     }
     let patterns = unmatched::patterns(&args.patterns)?;

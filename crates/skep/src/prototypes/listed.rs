@@ -7,8 +7,8 @@ use skep_object::{Btf, Prototype};
 use skep_store::link::types::{Layout, NUMBERS, Types};
 use skep_store::link::{PatternError, Selection};
 
-use super::Catalog;
 use super::resolve::{Table, layout};
+use super::{Catalog, Given};
 
 /// A function that patterns mean.
 #[derive(Clone, Debug)]
@@ -29,11 +29,15 @@ pub struct Listed {
 impl Catalog {
     /// Describes files that a process has mapped, its program first.
     #[must_use]
-    pub fn of_files<P: AsRef<Path>>(files: impl IntoIterator<Item = P>) -> Self {
+    pub fn of_files<P: AsRef<Path>>(
+        files: impl IntoIterator<Item = P>,
+        given: Option<Given>,
+    ) -> Self {
         let modules = std::cell::OnceCell::new();
-        let file = |(at, path): (usize, P)| super::ModuleFile::new(path.as_ref(), at == 0, None);
+        let file =
+            |(at, path): (usize, P)| super::ModuleFile::new(path.as_ref(), at == 0, given.as_ref());
         drop(modules.set(files.into_iter().enumerate().map(file).collect()));
-        Self { program: None, given: None, modules }
+        Self { program: None, given, modules }
     }
 
     /// Lists the functions that patterns mean, as links do; none whose code only says which function

@@ -21,7 +21,10 @@ use skep_inject::{Error, Image, Loaded, Target};
 use skep_proc::maps::Perms;
 
 use crate::failure::{Context, Failure, Result};
-use crate::signals::Signals;
+
+mod visit;
+
+pub use visit::Visit;
 
 /// The page that tells where the library is, as `/proc/PID/maps` has it.
 const MARK: &str = "skep-agent";
@@ -426,30 +429,5 @@ fn is_readable(fd: &OwnedFd, time: Duration) -> std::result::Result<bool, String
         Ok(n) => Ok(n > 0),
         Err(rustix::io::Errno::INTR) => Ok(false),
         Err(e) => Err(e.to_string()),
-    }
-}
-
-/// Waits until a signal asks for an end, the time is up, or all processes have ended or execute
-/// other programs; the signal.
-pub fn wait(all: &[Live], signals: &mut Signals, time: Option<Duration>) -> Result<Option<i32>> {
-    let end = time.map(|time| Instant::now() + time);
-    loop {
-        signals.clear();
-        if let Some(signal) = signals.take() {
-            return Ok(Some(signal.number));
-        }
-        let running: Vec<&Live> = all.iter().filter(|live| !live.has_gone()).collect();
-        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-        if running.is_empty() || left.is_some_and(|left| left.is_zero()) {
-            return Ok(None);
-        }
-        let mut fds = vec![PollFd::from_borrowed_fd(signals.fd(), PollFlags::IN)];
-        let both = running.iter().flat_map(|live| [&live.process, &live.socket]);
-        fds.extend(both.map(|fd| PollFd::new(fd, PollFlags::IN)));
-        let left = left.and_then(|left| Timespec::try_from(left).ok());
-        match poll(&mut fds, left.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(e) => return Err(std::io::Error::from(e)).context("cannot wait for the processes"),
-        }
     }
 }

@@ -1,0 +1,156 @@
+//! A visit to processes that run already: links are attached in all of them until the end, and then
+//! each is left as it was.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use skep::Dir;
+use skep::live::Order;
+
+use super::{Agent, Live};
+use crate::args::ProcessArgs;
+use crate::failure::{Context, Failure, Result};
+use crate::printer::Printer;
+use crate::signals::Signals;
+
+/// What is attached where, and for how long.
+pub struct Visit<'a> {
+    agent: &'a Agent,
+    dir: &'a Dir,
+    pids: Vec<u32>,
+    time: Option<Duration>,
+}
+
+/// How a visit ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Visited {
+    /// The signal that ended it.
+    interrupted: Option<i32>,
+    /// How long the links were attached.
+    pub wall_ns: u64,
+}
+
+impl Visited {
+    /// The status that `skep` ends with: Ctrl-C is how one ends a visit.
+    pub fn code(self) -> u8 {
+        match self.interrupted {
+            None | Some(libc::SIGINT) => 0,
+            Some(signal) => u8::try_from(128 + signal).unwrap_or(255),
+        }
+    }
+}
+
+impl<'a> Visit<'a> {
+    /// Plans to visit the processes that the user names.
+    pub fn new(agent: &'a Agent, dir: &'a Dir, args: &ProcessArgs) -> Self {
+        Self { agent, dir, pids: args.processes(), time: args.time }
+    }
+
+    /// Their ids, in order.
+    pub fn pids(&self) -> &[u32] {
+        &self.pids
+    }
+
+    /// Attaches the links, waits for the end and leaves the processes. `check` says what is wrong with
+    /// what was attached; `detach` turns the links off, before the hooks are taken out.
+    pub fn make(
+        &self,
+        links: &[u32],
+        check: impl FnOnce() -> Result<Option<Failure>>,
+        detach: impl FnOnce(),
+        printer: Printer,
+    ) -> Result<Visited> {
+        let mut signals = Signals::install().context("cannot handle signals")?;
+        let began = Instant::now();
+        let mut all: Vec<Live> = Vec::new();
+        let attached = self.pids.iter().try_for_each(|&pid| {
+            let live = self.agent.enter(pid, self.dir)?;
+            let done = links.iter().try_for_each(|link| live.order(Order::Attach(*link)).map(drop));
+            all.push(live);
+            done.map_err(|why| {
+                Failure::environment(format!("cannot attach to process {pid}: {why}"))
+            })
+        });
+        let ended = attached.and_then(|()| match check()? {
+            Some(failure) => Err(failure),
+            None => {
+                let until = if self.time.is_some() { "" } else { "; Ctrl-C ends it" };
+                printer.note(&format!("attached to {}{until}", self.named()));
+                wait(&all, &mut signals, self.time)
+            }
+        });
+        let wall_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        detach();
+        for live in all {
+            let pid = live.pid;
+            if let Some(why) = live.leave(self.agent) {
+                printer.warning(&format!("process {pid} was not left as it was: {why}"));
+            }
+        }
+        ended.map(|interrupted| Visited { interrupted, wall_ns })
+    }
+
+    fn named(&self) -> String {
+        match &*self.pids {
+            [pid] => format!("process {pid}"),
+            pids => format!("{} processes", pids.len()),
+        }
+    }
+
+    /// The files with code that the processes have mapped; of each process its program first.
+    pub fn files(&self) -> Vec<PathBuf> {
+        self.pids.iter().flat_map(|pid| files_of(*pid)).collect()
+    }
+}
+
+/// Waits until a signal asks for an end, the time is up, or all processes have ended or execute
+/// other programs; the signal.
+fn wait(all: &[Live], signals: &mut Signals, time: Option<Duration>) -> Result<Option<i32>> {
+    let end = time.map(|time| Instant::now() + time);
+    loop {
+        signals.clear();
+        if let Some(signal) = signals.take() {
+            return Ok(Some(signal.number));
+        }
+        let running: Vec<&Live> = all.iter().filter(|live| !live.has_gone()).collect();
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        if running.is_empty() || left.is_some_and(|left| left.is_zero()) {
+            return Ok(None);
+        }
+        let mut fds = vec![PollFd::from_borrowed_fd(signals.fd(), PollFlags::IN)];
+        let both = running.iter().flat_map(|live| [&live.process, &live.socket]);
+        fds.extend(both.map(|fd| PollFd::new(fd, PollFlags::IN)));
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        match poll(&mut fds, left.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(std::io::Error::from(e)).context("cannot wait for the processes"),
+        }
+    }
+}
+
+/// The files with code that a process has mapped, its program first: as they are named here, or else by
+/// its own root.
+fn files_of(pid: u32) -> Vec<PathBuf> {
+    let program = std::fs::read_link(format!("/proc/{pid}/exe"));
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let mapped = maps.lines().filter_map(|line| {
+        let mut fields = line.split_ascii_whitespace();
+        fields.nth(1).filter(|perms| perms.contains('x'))?;
+        let path = line.get(line.find('/')?..)?;
+        fields.nth(2).filter(|inode| *inode != "0").map(|_| PathBuf::from(path))
+    });
+    let mut files: Vec<PathBuf> = Vec::new();
+    for path in program.into_iter().chain(mapped) {
+        let path = if path.exists() {
+            path
+        } else {
+            let inside = path.strip_prefix("/").unwrap_or(&path).to_owned();
+            Path::new(&format!("/proc/{pid}/root")).join(inside)
+        };
+        if !files.contains(&path) {
+            files.push(path);
+        }
+    }
+    files
+}

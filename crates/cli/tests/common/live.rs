@@ -1,0 +1,272 @@
+//! Programs that run already, for the tests of `-p`: one that does what it is told, what others can
+//! see of it, and a `skep` that has attached to it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::{ChildStderr, ChildStdout, Command};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value as Json;
+use skep_testkit::TempDir;
+use skep_testkit::cc::Cc;
+use skep_testkit::run::{Running, signal, start};
+
+use super::Skep;
+
+pub const LIMIT: Duration = Duration::from_secs(120);
+
+/// Does what it is told on its input: calls `work` so often on each of eight new threads, or in a
+/// child; opens a library and calls its `late`. Two more threads call `idle` all the time.
+const PROGRAM: &str = r#"
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#ifdef DYNAMIC
+#include <dlfcn.h>
+#endif
+#define N __attribute__((noinline, noclone))
+static volatile long sink;
+N long work(long n) { for (long i = 0; i < 20; i++) sink += i * n; return sink; }
+N long idle(long n) { sink += n; for (long i = 0; i < 5; i++) sink ^= i; return sink; }
+static void *worker(void *p) { for (long i = 0; i < (long)p; i++) work(i); return p; }
+static void *idler(void *p) { for (;;) { idle(3); usleep(200); } return p; }
+static void *nest(void *p) {
+    pthread_t t;
+    work(1);
+    if ((long)p > 0) { pthread_create(&t, 0, nest, (void *)((long)p - 1)); pthread_join(t, 0); }
+    work(2);
+    return p;
+}
+int main(void) {
+    pthread_t t[8];
+    char word[64], path[512];
+    long n;
+    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0); // Where Yama wants it.
+    for (int i = 0; i < 2; i++) pthread_create(&t[0], 0, idler, 0);
+    setvbuf(stdout, 0, _IONBF, 0);
+    puts("ready");
+    while (scanf("%63s", word) == 1) {
+        if (!strcmp(word, "threads") && scanf("%ld", &n) == 1) {
+            for (int i = 0; i < 8; i++) pthread_create(&t[i], 0, worker, (void *)n);
+            for (int i = 0; i < 8; i++) pthread_join(t[i], 0);
+        } else if (!strcmp(word, "nest") && scanf("%ld", &n) == 1) {
+            pthread_create(&t[0], 0, nest, (void *)n);
+            pthread_join(t[0], 0);
+        } else if (!strcmp(word, "main") && scanf("%ld", &n) == 1) {
+            worker((void *)n);
+        } else if (!strcmp(word, "fork") && scanf("%ld", &n) == 1) {
+            int status = 1;
+            pid_t child = fork();
+            if (!child) { worker((void *)n); _exit(0); }
+            waitpid(child, &status, 0);
+            if (status) puts("child failed");
+        } else if (!strcmp(word, "vfork")) {
+            int status = 1;
+            pid_t child = vfork();
+            if (!child) { execl("/bin/true", "true", (char *)0); _exit(9); }
+            waitpid(child, &status, 0);
+            if (status) puts("child failed");
+#ifdef DYNAMIC
+        } else if (!strcmp(word, "open") && scanf("%511s", path) == 1) {
+            void *library = dlopen(path, RTLD_NOW);
+            long (*late)(long) = library ? dlsym(library, "late") : 0;
+            if (!late) puts("no library");
+            // The agent looks at the library while we go on.
+            for (int i = 0; late && i < 3000; i++) { late(i); usleep(1000); }
+#endif
+        }
+        puts("done");
+    }
+    (void)path;
+    return 7;
+}
+"#;
+
+/// A program that runs.
+pub struct Target {
+    pub running: Running,
+    out: BufReader<ChildStdout>,
+    pub path: PathBuf,
+    _dir: TempDir,
+}
+
+pub fn compile(dir: &TempDir, cc: Cc, flags: &[&str]) -> PathBuf {
+    let source = dir.join("target.c");
+    fs::write(&source, PROGRAM).expect("it is written");
+    cc.args(&["-O1", "-g", "-pthread"]).args(flags).compile(&[&source], &dir.join("target"))
+}
+
+impl Target {
+    pub fn new(cc: Cc, flags: &[&str]) -> Self {
+        let dir = TempDir::new();
+        let path = compile(&dir, cc, flags);
+        Self::start(dir, path.clone(), &Command::new(path))
+    }
+
+    pub fn dynamic() -> Self {
+        Self::new(Cc::c(), &["-DDYNAMIC", "-ldl"])
+    }
+
+    pub fn start(dir: TempDir, path: PathBuf, command: &Command) -> Self {
+        let mut running = start(command, LIMIT);
+        let out = BufReader::new(running.stdout.take().expect("a pipe"));
+        let mut target = Self { running, out, path, _dir: dir };
+        assert_eq!(target.line(), "ready");
+        target
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.running.id()
+    }
+
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.out.read_line(&mut line).expect("a pipe");
+        line.trim_end().to_owned()
+    }
+
+    /// Has it do something.
+    pub fn tell(&mut self, order: &str) {
+        let input = self.running.stdin.as_mut().expect("a pipe");
+        writeln!(input, "{order}").expect("it reads");
+        assert_eq!(self.line(), "done", "{order}");
+    }
+
+    /// Ends it by the end of its input.
+    pub fn end(&mut self) {
+        drop(self.running.stdin.take());
+        assert_eq!(self.running.wait().expect("it ends").code(), Some(7));
+    }
+
+    /// What of it others can see: descriptors, number of threads, the bytes of all code, the
+    /// dispositions of signals.
+    pub fn state(&self) -> State {
+        let proc = PathBuf::from(format!("/proc/{}", self.pid()));
+        let count = |name: &str| fs::read_dir(proc.join(name)).expect("it runs").count();
+        let status = fs::read_to_string(proc.join("status")).expect("it runs");
+        let line = |name: &str| status.lines().find(|l| l.starts_with(name)).map(str::to_owned);
+        State {
+            descriptors: count("fd"),
+            threads: count("task"),
+            code: code(self.pid()),
+            signals: [line("SigIgn:"), line("SigBlk:")],
+        }
+    }
+}
+
+#[derive(PartialEq)]
+pub struct State {
+    descriptors: usize,
+    threads: usize,
+    /// By address, of mappings of files.
+    pub code: BTreeMap<String, Vec<u8>>,
+    signals: [Option<String>; 2],
+}
+
+impl State {
+    pub fn rest(&self) -> (usize, usize, &[Option<String>; 2]) {
+        (self.descriptors, self.threads, &self.signals)
+    }
+}
+
+/// The places where code differs.
+pub fn changed(before: &State, after: &State) -> String {
+    let mut out = String::new();
+    for (place, bytes) in &before.code {
+        let Some(now) = after.code.get(place) else {
+            out += &format!("{place} is gone\n");
+            continue;
+        };
+        let differ = (0..bytes.len()).filter(|n| now.get(*n) != bytes.get(*n));
+        differ
+            .take(20)
+            .for_each(|n| out += &format!("{place}+{n:x} {:x?} {:x?}\n", bytes[n], now.get(n)));
+    }
+    out
+}
+
+/// The code that a process has from files. Changes of protection may leave a mapping in several
+/// parts.
+pub fn code(pid: u32) -> BTreeMap<String, Vec<u8>> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("it runs");
+    let memory = fs::File::open(format!("/proc/{pid}/mem")).expect("it runs");
+    let lines = maps.lines().filter(|l| l.contains(" r-xp ") && l.contains(" /"));
+    let mut all: Vec<(u64, String, Vec<u8>)> = Vec::new();
+    for line in lines {
+        let (start, rest) = line.split_once('-').expect("a range");
+        let (end, rest) = rest.split_once(' ').expect("a range");
+        let [start, end] =
+            [start, end].map(|hex| u64::from_str_radix(hex, 16).expect("an address"));
+        let path = &rest[rest.find('/').expect("a path")..];
+        let mut bytes = vec![0; (end - start) as usize];
+        memory.read_exact_at(&mut bytes, start).expect("it is mapped");
+        match all.last_mut() {
+            Some((first, name, before))
+                if *name == path && *first + before.len() as u64 == start =>
+            {
+                before.append(&mut bytes);
+            }
+            _ => all.push((start, path.to_owned(), bytes)),
+        }
+    }
+    all.into_iter().map(|(start, path, bytes)| (format!("{start:x} {path}"), bytes)).collect()
+}
+
+/// `skep trace -p` that has attached.
+pub struct Tracer {
+    pub running: Running,
+    errors: BufReader<ChildStderr>,
+    notes: String,
+}
+
+impl Tracer {
+    /// Starts `skep trace` with patterns.
+    pub fn attach(skep: &Skep, target: &Target, patterns: &[&str]) -> Self {
+        Self::start(skep, target, "trace", patterns)
+    }
+
+    /// Starts a command of `skep` that takes `-p`, and waits until it has attached.
+    pub fn start(skep: &Skep, target: &Target, command: &str, args: &[&str]) -> Self {
+        let pid = target.pid().to_string();
+        let args = [command, "-p", &pid, "--json"].into_iter().chain(args.iter().copied());
+        let mut running = start(&skep.command(args), LIMIT);
+        let mut errors = BufReader::new(running.stderr.take().expect("a pipe"));
+        let mut notes = String::new();
+        while !notes.contains("attached to ") {
+            let read = errors.read_line(&mut notes).expect("a pipe");
+            assert!(read > 0, "skep ended: {notes}");
+        }
+        Self { running, errors, notes }
+    }
+
+    /// Waits for its end; its report.
+    pub fn wait(mut self) -> Json {
+        self.report()
+    }
+
+    /// Ends it by Ctrl-C; its report.
+    pub fn end(mut self) -> Json {
+        signal(self.running.id(), Signal::INT);
+        self.report()
+    }
+
+    pub fn report(&mut self) -> Json {
+        let mut out = String::new();
+        let mut stdout = self.running.stdout.take().expect("a pipe");
+        stdout.read_to_string(&mut out).expect("a pipe");
+        self.errors.read_to_string(&mut self.notes).expect("a pipe");
+        let status = self.running.wait().expect("it ends");
+        assert_eq!(status.code(), Some(0), "{}", self.notes);
+        assert!(!self.notes.contains("warning"), "{}", self.notes);
+        serde_json::from_str(&out).unwrap_or_else(|e| panic!("{e}: {out}\n{}", self.notes))
+    }
+}
