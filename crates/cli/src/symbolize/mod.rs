@@ -117,8 +117,8 @@ impl Source {
         let (space, maps) = match self {
             Self::File(file) => {
                 let answers = file.find(addrs, want);
-                for addr in addrs {
-                    let answer = answers.get(*addr).map(Ok);
+                for (number, addr) in addrs.iter().enumerate() {
+                    let answer = answers.at(number).map(Ok);
                     let place = Place { path: None, vaddr: *addr, answer, outside: None };
                     put(*addr, &place, None)?;
                 }

@@ -3,10 +3,14 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
+use super::order;
+
 /// What is known of a sorted set of addresses of one file.
 #[derive(Debug)]
 pub struct Answers {
     pub(super) addrs: Vec<u64>,
+    /// For each address as it was given its place among the sorted ones.
+    places: Vec<u32>,
     /// For each address the number of its symbol.
     pub(super) nearest: Vec<u32>,
     /// The first stands for none.
@@ -26,6 +30,9 @@ pub(super) struct SymbolRecord {
     /// The first name of several.
     pub first: u32,
     pub file: u32,
+    pub section: u16,
+    /// How good it is; 0: no address has it.
+    pub rank: u8,
 }
 
 /// A frame of an answer; name and file 0: not known.
@@ -86,10 +93,10 @@ pub struct SourceFrame<'a> {
 }
 
 impl Answers {
-    pub(super) fn new(mut addrs: Vec<u64>) -> Self {
-        addrs.sort_unstable();
-        addrs.dedup();
+    pub(super) fn new(addrs: &[u64]) -> Self {
+        let (addrs, places) = order::unique(addrs);
         Self {
+            places,
             nearest: vec![0; addrs.len()],
             symbols: vec![SymbolRecord::default()],
             spans: Vec::new(),
@@ -103,6 +110,18 @@ impl Answers {
     pub fn get(&self, addr: u64) -> Option<Answer<'_>> {
         let at = self.addrs.binary_search(&addr).ok()?;
         Some(Answer { all: self, at })
+    }
+
+    /// What is known of the address with a number, in the order in which they were given. Searches
+    /// for nothing.
+    pub fn at(&self, number: usize) -> Option<Answer<'_>> {
+        let at = *self.places.get(number)? as usize;
+        Some(Answer { all: self, at })
+    }
+
+    /// How many symbols were found; their [numbers](NearSymbol::id) are below.
+    pub fn symbols(&self) -> usize {
+        self.symbols.len()
     }
 }
 
@@ -174,15 +193,22 @@ impl Strings {
         {
             return id;
         }
-        if self.bytes.len() + string.len() > MAX_STRINGS {
+        let id = self.push(string);
+        if id != 0 {
+            self.known.insert(hash, id);
+        }
+        id
+    }
+
+    /// The number of a string that is known to be a new one, and will not be asked for again.
+    pub fn push(&mut self, string: &[u8]) -> u32 {
+        if string.is_empty() || self.bytes.len() + string.len() > MAX_STRINGS {
             return 0;
         }
         let Ok(end) = u32::try_from(self.bytes.len() + string.len()) else { return 0 };
         self.bytes.extend_from_slice(string);
         self.ends.push(end);
-        let id = u32::try_from(self.ends.len()).unwrap_or(0);
-        self.known.insert(hash, id);
-        id
+        u32::try_from(self.ends.len()).unwrap_or(0)
     }
 
     /// The string with a number; `None` for 0.

@@ -94,9 +94,9 @@ impl SymbolFile {
     ///
     /// Debug information that is damaged answers what it can.
     pub fn find(&mut self, addrs: &[u64], want: Want) -> Answers {
-        let mut answers = Answers::new(addrs.to_vec());
+        let mut answers = Answers::new(addrs);
         let symbols = self.symbols();
-        names::find(symbols, &mut answers);
+        names::find(symbols, &mut answers, want.lines);
         let stripped = !has_table(symbols);
         let mut lines = want.lines;
         if want.lines

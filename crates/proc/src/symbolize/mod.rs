@@ -21,6 +21,8 @@ mod lines;
 #[cfg(feature = "symbolize")]
 mod names;
 #[cfg(feature = "symbolize")]
+mod order;
+#[cfg(feature = "symbolize")]
 mod outside;
 #[cfg(feature = "symbolize")]
 mod pclntab;

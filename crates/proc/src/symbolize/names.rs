@@ -4,9 +4,10 @@
 //! addresses are sorted instead, and each symbol looks for the first of them that it is before. So
 //! memory follows from the number of questions, and nothing is sorted but these.
 
-use super::answers::{Answers, Strings, SymbolRecord};
+use super::answers::{Answers, SymbolRecord};
 use super::image::Image;
-use crate::elf::{Section, string_at, u16_at, u32_at, u64_at};
+use super::order;
+use crate::elf::{Section, u16_at, u32_at, u64_at};
 
 const SHT_SYMTAB: u32 = 2;
 const SHT_DYNSYM: u32 = 11;
@@ -18,36 +19,21 @@ const STB_LOCAL: u8 = 0;
 const STV_HIDDEN: u8 = 2;
 const ENTRY: usize = 24;
 /// Bytes of a table or of its strings after which their pages are given back.
-const WINDOW: usize = 1 << 20;
+const WINDOW: usize = 256 << 10;
 
 /// Longer names are cut.
 const LONGEST: usize = 64 << 10;
 
-/// The best symbol so far for an address.
-#[derive(Clone, Copy, Default)]
-struct Best {
-    start: u64,
-    size: u64,
-    name: u32,
-    /// Name of the first of those equal to it that is visible to other files.
-    visible: u32,
-    /// Name of the source file that it stands below in the table.
-    file: u32,
-    section: u16,
-    /// 0: there is none; higher is better.
-    rank: u8,
-}
-
-/// Fills in the symbols of `answers` from the symbol table of `image`.
-pub(super) fn find(image: &Image, answers: &mut Answers) {
+/// Fills in the symbols of `answers` from the symbol table of `image`. With `shared`, other strings
+/// that are equal to names will be the same ones.
+pub(super) fn find(image: &Image, answers: &mut Answers, shared: bool) {
     let table =
         |kind| image.elf.sections().iter().find(|s| s.kind == kind && s.size >= ENTRY as u64);
     let Some(table) = table(SHT_SYMTAB).or_else(|| table(SHT_DYNSYM)) else { return };
     let Some(strings) = image.elf.sections().get(table.link as usize) else { return };
-    let mut best = vec![Best::default(); answers.addrs.len()];
-    register(image, table, &answers.addrs, &mut best);
-    carry(image.elf.sections(), &answers.addrs, &mut best);
-    name(image, strings, &best, answers);
+    register(image, table, answers);
+    carry(image.elf.sections(), answers);
+    name(image, strings, answers, shared);
 }
 
 /// Where the addresses begin that are not below a value; a table of 65,536 steps leads near it.
@@ -86,19 +72,21 @@ impl<'a> Buckets<'a> {
     }
 }
 
-/// Gives each symbol to the first address that it does not lie behind.
-fn register(image: &Image, table: &Section, addrs: &[u64], best: &mut [Best]) {
+/// Gives each symbol to the first address that it does not lie behind. Until [`name`] the symbols
+/// have places in the string table for names, and a rank: higher is better, 0 is none.
+fn register(image: &Image, table: &Section, answers: &mut Answers) {
     let ends: Vec<u64> = image.elf.sections().iter().map(|s| s.range().end).collect();
+    let Answers { addrs, nearest, symbols, .. } = answers;
     let buckets = Buckets::new(addrs);
     let data = image.raw(table);
     let mut files = SourceFiles::default();
     for window in data.chunks(WINDOW / ENTRY * ENTRY) {
-        for symbol in window.chunks_exact(ENTRY) {
+        for symbol in window.as_chunks::<ENTRY>().0 {
             let start = u64_at(symbol, 8);
-            let (info, other) =
-                (symbol.get(4).copied().unwrap_or(0), symbol.get(5).copied().unwrap_or(0));
+            let (info, other) = (symbol[4], symbol[5]);
             let (kind, section) = (info & 15, u16_at(symbol, 6));
-            files.see(kind, u32_at(symbol, 0), section);
+            let (local, name) = (info >> 4 == STB_LOCAL, u32_at(symbol, 0));
+            files.see(kind, name, section);
             if !matches!(kind, STT_NOTYPE | STT_FUNC | STT_GNU_IFUNC)
                 || section == 0
                 || ends.get(usize::from(section)).is_none_or(|end| start >= *end)
@@ -106,22 +94,27 @@ fn register(image: &Image, table: &Section, addrs: &[u64], best: &mut [Best]) {
                 continue;
             }
             let size = u64_at(symbol, 16);
-            if size == 0 && kind == STT_NOTYPE && info >> 4 == STB_LOCAL && other & 3 == STV_HIDDEN
-            {
+            if size == 0 && kind == STT_NOTYPE && local && other & 3 == STV_HIDDEN {
                 continue;
             }
             let Some(at) = buckets.first_from(start) else { continue };
-            let (Some(slot), Some(addr)) = (best.get_mut(at), addrs.get(at)) else { continue };
+            let (Some(slot), Some(addr)) = (nearest.get_mut(at), addrs.get(at)) else { continue };
             let rank = 1 + u8::from(kind == STT_FUNC) + u8::from(kind != STT_NOTYPE);
-            let file = files.of(info >> 4 == STB_LOCAL);
-            let name = u32_at(symbol, 0);
-            let visible = if info >> 4 == STB_LOCAL { 0 } else { name };
-            let new = Best { start, size, name, visible, file, section, rank };
-            if better(&new, slot, *addr) {
-                *slot = new;
-            } else if slot.visible == 0 && (slot.start, slot.size, slot.rank) == (start, size, rank)
-            {
-                slot.visible = visible;
+            let file = files.of(local);
+            // The first of those equal to it that is visible to other files.
+            let visible = if local { 0 } else { name };
+            let new = SymbolRecord { start, size, name: visible, first: name, file, section, rank };
+            match symbols.get_mut(*slot as usize).filter(|_| *slot != 0) {
+                None => {
+                    *slot = u32::try_from(symbols.len()).unwrap_or(0);
+                    symbols.push(new);
+                }
+                Some(old) if better(&new, old, *addr) => *old = new,
+                Some(old) => {
+                    if old.name == 0 && (old.start, old.size, old.rank) == (start, size, rank) {
+                        old.name = visible;
+                    }
+                }
             }
         }
         if data.len() > WINDOW {
@@ -157,11 +150,11 @@ impl SourceFiles {
 
 /// Tells whether a symbol is the better one for an address, by the rules of binutils: nearer; if as
 /// near, one that reaches to the address; then functions, and the smaller one.
-fn better(new: &Best, old: &Best, addr: u64) -> bool {
-    if old.rank == 0 || new.start != old.start {
-        return old.rank == 0 || new.start > old.start;
+fn better(new: &SymbolRecord, old: &SymbolRecord, addr: u64) -> bool {
+    if new.start != old.start {
+        return new.start > old.start;
     }
-    let reaches = |b: &Best| addr - b.start < b.size.max(1);
+    let reaches = |s: &SymbolRecord| addr - s.start < s.size.max(1);
     match (reaches(new), reaches(old)) {
         (_, false) => new.size > old.size,
         (false, true) => false,
@@ -171,60 +164,67 @@ fn better(new: &Best, old: &Best, addr: u64) -> bool {
 }
 
 /// Gives each address without a symbol of its own that of the address before it, and takes away
-/// those that belong to another section.
-fn carry(sections: &[Section], addrs: &[u64], best: &mut [Best]) {
-    let mut last = Best::default();
-    for (slot, addr) in best.iter_mut().zip(addrs) {
-        if slot.rank == 0 {
-            *slot = last;
+/// those that belong to another section. Symbols that are left to no address get rank 0.
+fn carry(sections: &[Section], answers: &mut Answers) {
+    let Answers { addrs, nearest, symbols, .. } = answers;
+    let mut last = 0;
+    let (mut inside, mut used) = (0..0, false);
+    for (slot, addr) in nearest.iter_mut().zip(addrs) {
+        if *slot != 0 {
+            if !used && let Some(symbol) = symbols.get_mut(last as usize) {
+                symbol.rank = 0;
+            }
+            (last, used) = (*slot, false);
+            let section = symbols.get(last as usize).map_or(0, |s| usize::from(s.section));
+            inside = sections.get(section).map_or(0..0, Section::range);
         }
-        last = *slot;
-        let inside = sections
-            .get(usize::from(slot.section))
-            .is_some_and(|section| section.range().contains(addr));
-        if !inside {
-            slot.rank = 0;
-        }
+        let is_inside = inside.contains(addr);
+        used |= is_inside;
+        *slot = if is_inside { last } else { 0 };
+    }
+    if !used && let Some(symbol) = symbols.get_mut(last as usize) {
+        symbol.rank = 0;
     }
 }
 
 /// Reads the names, in the order in which they lie in the file.
-fn name(image: &Image, strings: &Section, best: &[Best], answers: &mut Answers) {
+fn name(image: &Image, strings: &Section, answers: &mut Answers, shared: bool) {
     let text = image.raw(strings);
-    let mut order: Vec<u32> = (0..u32::try_from(best.len()).unwrap_or(u32::MAX))
-        .filter(|i| best.get(*i as usize).is_some_and(|b| b.rank != 0))
-        .collect();
-    let key = |i: &u32| best.get(*i as usize).map_or((0, 0), |b| (b.name, b.start));
-    order.sort_unstable_by_key(key);
-    let (mut window, mut last) = (0, None);
-    for i in order {
-        let (Some(b), Some(slot)) = (best.get(i as usize), answers.nearest.get_mut(i as usize))
-        else {
-            continue;
-        };
-        if last != Some((b.name, b.start)) {
-            last = Some((b.name, b.start));
-            let strings = &mut answers.strings;
-            let first = add(strings, text, b.name);
-            let name = if b.visible == 0 || b.visible == b.name {
-                first
-            } else {
-                add(strings, text, b.visible)
-            };
-            let file = if b.file == 0 { 0 } else { add(strings, text, b.file) };
-            answers.symbols.push(SymbolRecord { start: b.start, size: b.size, name, first, file });
+    for symbol in &mut answers.symbols {
+        // What lies behind the end is no name.
+        if symbol.rank == 0 || symbol.first as usize >= text.len() {
+            *symbol = SymbolRecord::default();
         }
-        *slot = u32::try_from(answers.symbols.len() - 1).unwrap_or(0);
-        if b.name as usize / WINDOW != window {
-            window = b.name as usize / WINDOW;
+    }
+    let all = answers.symbols.iter().zip(0_u32..);
+    let pairs = all.filter(|(symbol, _)| symbol.rank != 0).map(|(symbol, id)| (symbol.first, id));
+    let order = order::sort(pairs, u32::try_from(text.len()).unwrap_or(u32::MAX));
+    let mut window = 0;
+    for key in order {
+        let Some(symbol) = answers.symbols.get_mut(key as u32 as usize) else { continue };
+        let strings = &mut answers.strings;
+        let first = string(text, symbol.first);
+        let first = if shared { strings.add(first) } else { strings.push(first) };
+        symbol.name = match symbol.name {
+            0 => first,
+            visible if visible == symbol.first => first,
+            visible => strings.add(string(text, visible)),
+        };
+        if symbol.file != 0 {
+            symbol.file = strings.add(string(text, symbol.file));
+        }
+        if symbol.first as usize / WINDOW != window {
+            window = symbol.first as usize / WINDOW;
             image.forget();
         }
+        symbol.first = first;
     }
     image.forget();
 }
 
-fn add(strings: &mut Strings, text: &[u8], at: u32) -> u32 {
-    // A table without a zero is not read to its end for each of its names.
+/// A string of the table. One without a zero is not read to its end for each of its names.
+fn string(text: &[u8], at: u32) -> &[u8] {
     let rest = text.get(at as usize..).unwrap_or_default();
-    strings.add(string_at(rest.get(..LONGEST).unwrap_or(rest), 0))
+    let rest = rest.get(..LONGEST).unwrap_or(rest);
+    std::ffi::CStr::from_bytes_until_nul(rest).map_or(rest, |string| string.to_bytes())
 }

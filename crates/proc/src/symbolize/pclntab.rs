@@ -175,7 +175,13 @@ impl<'a> Table<'a> {
             let name = answers.strings.add(name);
             if names && name != 0 {
                 let (start, size) = (function.start, function.end - function.start);
-                answers.symbols.push(SymbolRecord { start, size, name, first: name, file: 0 });
+                answers.symbols.push(SymbolRecord {
+                    start,
+                    size,
+                    name,
+                    first: name,
+                    ..SymbolRecord::default()
+                });
                 let symbol = u32::try_from(answers.symbols.len() - 1).unwrap_or(0);
                 answers.nearest.get_mut(at..until).unwrap_or_default().fill(symbol);
             }
@@ -325,7 +331,7 @@ mod tests {
         let bytes = table(GO_1_20);
         let table = Table { values: &values, ..Table::parse(&bytes).unwrap() };
         let function = Function { start: 0, end: u64::MAX, fields: &fields };
-        let mut answers = Answers::new(vec![TEXT]);
+        let mut answers = Answers::new(&[TEXT]);
         answers.spans = vec![(0, 0)];
         assert_eq!(table.lines(&function, 0, 0..1, 1000, &mut answers), 0);
         assert_eq!(table.lines(&function, 0, 0..1, 0, &mut answers), 0);
@@ -337,7 +343,7 @@ mod tests {
         for magic in [GO_1_16, GO_1_18, GO_1_20] {
             let bytes = table(magic);
             let addrs = vec![TEXT - 1, TEXT, TEXT + 7, TEXT + 8, TEXT + 31, TEXT + 32, TEXT + 48];
-            let mut answers = Answers::new(addrs.clone());
+            let mut answers = Answers::new(&addrs);
             Table::parse(&bytes).unwrap().answer(&mut answers, true, true);
             let found = addrs.iter().map(|addr| {
                 let answer = answers.get(*addr).unwrap();
