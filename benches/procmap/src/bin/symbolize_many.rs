@@ -61,21 +61,19 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Symbolizes with skep; returns how many addresses have a name.
+/// Symbolizes with skep, and keeps no demangled name. Returns how many addresses have a name.
 fn ours(path: &Path, addrs: &[u64], lines: bool, plain: bool) -> Result<usize, Box<dyn Error>> {
     let mut file = SymbolFile::open(path)?;
     let answers = file.find(addrs, Want { lines, inlined: lines });
     let mut named = 0;
-    // Many addresses are of one function.
-    let mut known: Vec<Option<Box<str>>> = vec![None; answers.symbols()];
     for answer in (0..addrs.len()).filter_map(|number| answers.at(number)) {
         let symbol = answer.symbol();
         if let Some(symbol) = symbol {
-            if plain && let Some(slot) = known.get_mut(symbol.id as usize) {
-                let name = || demangle(&String::from_utf8_lossy(symbol.name)).into();
-                black_box(slot.get_or_insert_with(name));
+            let name = String::from_utf8_lossy(symbol.name);
+            if plain {
+                black_box(demangle(&name));
             }
-            black_box(symbol.name);
+            black_box(name);
         }
         named += usize::from(symbol.is_some() || answer.frames().len() > 0);
         for frame in answer.frames() {
