@@ -10,12 +10,13 @@
 mod fixture;
 
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use blazesym::Pid;
 use blazesym::normalize::{NormalizeOpts, Normalizer as Blazesym};
 use fixture::{Fixture, Shape};
-use skep_proc::maps::{self, Filter, Live, MapSource, Normalizer, Place, Strategy, Vma, Want};
+use skep_proc::maps::{self, BuildIds, Filter, Live, MapSource, Normalizer, Place, Strategy, Vma, Want};
 
 const NONE: Shape = Shape { files: 0, of_one: 0, anonymous: 0, churn: false };
 
@@ -25,7 +26,12 @@ fn main() {
         return fixture::run(&args[1..]);
     }
     let quick = args.first().is_some_and(|a| a == "quick");
-    one_file(quick);
+    // For a look at one case: `quick few`.
+    let few = args.get(1).is_some_and(|a| a == "few");
+    one_file(quick, if few { &[54] } else { &[54, 1005, 20_005] });
+    if few {
+        return;
+    }
     grid(quick);
     million();
 }
@@ -56,8 +62,10 @@ impl<'a> Case<'a> {
     }
 
     fn opened(&'a self) -> Side<'a> {
+        let known = Arc::new(BuildIds::default());
         let normalize = move || {
             let live = Live::of(self.pid).expect("the process waits");
+            let live = live.with_build_ids(Arc::clone(&known));
             let mut n = Normalizer::new(&live).build_ids(self.build_ids);
             black_box(n.normalize(self.addresses).expect("the process waits"));
         };
@@ -127,8 +135,8 @@ impl<'a> Case<'a> {
 }
 
 /// Mappings of one file: few and many of them, beside all rivals.
-fn one_file(quick: bool) {
-    for total in [54, 1005, 20_005] {
+fn one_file(quick: bool, totals: &[usize]) {
+    for &total in totals {
         let empty = Fixture::start(NONE);
         let own = code(empty.pid()).0;
         let fixture = Fixture::start(Shape { of_one: total - own, ..NONE });

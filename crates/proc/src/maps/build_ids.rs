@@ -1,7 +1,7 @@
 //! Build ids of files, each read once.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::FileType;
@@ -38,15 +38,19 @@ impl BuildIds {
         self.len() == 0
     }
 
-    /// The build id of a mapped file, by `read` if it is not known; `paths` may lead to the file.
+    /// The build id of a mapped file, by `read` if it is not known; `path`, or else one of
+    /// the others, may lead to the file.
     pub(crate) fn get(
         &self,
         vma: &Vma,
-        paths: &[PathBuf],
+        path: Option<PathBuf>,
+        others: impl FnOnce() -> Vec<PathBuf>,
         read: impl FnOnce() -> Option<Vec<u8>>,
     ) -> Option<Vec<u8>> {
-        // `map_files`, the first path, is for a few only; a name costs less.
-        let Some(key) = paths.iter().rev().find_map(|path| key(vma, path)) else { return read() };
+        // `map_files`, the first of the others, is for a few only; a name costs less.
+        let key = path.and_then(|path| key(vma, &path));
+        let key = key.or_else(|| others().iter().rev().find_map(|path| self::key(vma, path)));
+        let Some(key) = key else { return read() };
         if let Some(known) = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
             return known.clone();
         }
@@ -57,7 +61,7 @@ impl BuildIds {
 }
 
 /// What a file is known by, if the path leads to the one that is mapped.
-fn key(vma: &Vma, path: &PathBuf) -> Option<Key> {
+fn key(vma: &Vma, path: &Path) -> Option<Key> {
     let stat = rustix::fs::stat(path).ok()?;
     let same = stat.st_ino == vma.inode
         && (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev))

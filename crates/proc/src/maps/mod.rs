@@ -106,7 +106,8 @@ pub trait MapSource {
         0
     }
 
-    /// Tells whether a single question costs as much as reading everything.
+    /// Tells whether a single question costs as much as reading everything. A source may learn that
+    /// from the first question.
     fn reads_all(&self) -> bool {
         false
     }

@@ -268,7 +268,11 @@ impl<'a> Normalizer<'a> {
             });
             rest = rest.get(done..).unwrap_or_default();
             let Some(&address) = rest.first() else { return Ok(()) };
-            if let Err(error) = self.discover(address) {
+            let found = self.discover(address).and_then(|()| {
+                let learned = self.strategy == Strategy::Adaptive && self.source.reads_all();
+                if learned && !self.complete { self.read_all() } else { Ok(()) }
+            });
+            if let Err(error) = found {
                 places.clear();
                 return Err(error);
             }
