@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 
 use serde_json::{Value as Json, json};
-use skep_proc::maps::{Filter, Normalizer, Perms, Place, Snapshot, Vma, Want};
+use skep_proc::maps::{Filter, NoBuildId, Normalizer, Perms, Place, Snapshot, Vma, Want};
 use skep_proc::symbolize::Want as Details;
 use skep_text::value::hex;
 
@@ -86,12 +86,13 @@ fn normalize(
 ) -> Result<u8> {
     let mut normalizer = Normalizer::new(target.source()).data(data);
     let places = normalizer.normalize(addresses).map_err(failure)?;
-    let files: Vec<(String, Option<String>)> = normalizer
+    let files: Vec<(String, Option<String>, Option<&str>)> = normalizer
         .files()
         .iter()
         .map(|f| {
             let id = f.build_id.as_ref().map(ToString::to_string);
-            (String::from_utf8_lossy(&f.name).into_owned(), id)
+            let name = String::from_utf8_lossy(&f.name).into_owned();
+            (name, id, f.no_build_id.map(NoBuildId::name))
         })
         .collect();
     let file = |number: u32| files.get(number as usize);
@@ -112,6 +113,7 @@ fn normalize(
                     "file": name,
                     "offset": offset,
                     "build_id": build_id,
+                    "no_build_id": file.and_then(|f| f.2),
                     "reason": reason,
                 });
                 serde_json::to_writer(&mut *out, &value)?;

@@ -1,6 +1,8 @@
 //! Whose mappings `skep vma` asks about.
 
-use skep_proc::maps::{self, MapSource, MapsError, PerfData, Process, Saved, Snapshot};
+use std::sync::Arc;
+
+use skep_proc::maps::{self, BuildIds, MapSource, MapsError, PerfData, Process, Saved, Snapshot};
 use skep_proc::module;
 use skep_proc::symbolize::{AddressSpace, OutsideNames};
 
@@ -18,7 +20,10 @@ impl Target {
     pub fn open(args: &TargetArgs) -> Result<Self> {
         if let Ok(pid) = args.target.parse() {
             return match Process::open(pid) {
-                Ok(process) => Ok(Self::Process(process)),
+                Ok(process) => {
+                    let known = Arc::new(BuildIds::default().on_disk());
+                    Ok(Self::Process(process.with_build_ids(known)))
+                }
                 Err(MapsError::Ended { .. }) => {
                     Err(Failure::failed(format!("there is no process `{pid}`")))
                 }

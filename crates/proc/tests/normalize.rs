@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use common::Fixture;
 use skep_proc::elf::BuildId;
 use skep_proc::maps::{
-    BuildIds, Dev, Filter, Freshness, Live, MapSource, Mappings, MapsError, Normalizer, Perms,
-    Place, Reason, Snapshot, Strategy, Vma, Want,
+    BuildIds, Dev, Filter, Freshness, Live, MapSource, Mappings, MapsError, NoBuildId, Normalizer,
+    Perms, Place, Reason, Snapshot, Strategy, Vma, Want,
 };
 use skep_testkit::random::Random;
 use skep_testkit::{TempDir, skip};
@@ -251,6 +251,48 @@ fn a_build_id_is_read_once_for_a_file_and_again_when_that_is_written() {
     assert_eq!(id(&live), Some(vec![1, 2]));
     let longer = bytes.windows(2).position(|w| w == [1, 2]).map(|_| ());
     assert!(longer.is_some());
+}
+
+#[test]
+fn a_build_id_that_is_missing_has_a_reason() {
+    let f = Fixture::new("missing");
+    let live = f.live();
+    let vmas = live.all(&Filter::default(), Want::NAME).unwrap();
+    let mut normalizer = Normalizer::new(&live).data(true);
+    let starts: Vec<u64> = vmas.iter().map(|v| v.start).collect();
+    normalizer.normalize(&starts).unwrap();
+    let why = |end: &str| {
+        let file = normalizer.files().iter().find(|f| f.name.ends_with(end.as_bytes()));
+        let file = file.unwrap_or_else(|| panic!("{end}"));
+        assert_eq!(file.build_id.is_none(), file.no_build_id.is_some(), "{end}");
+        file.no_build_id
+    };
+    assert_eq!(why("/program"), None);
+    assert_eq!(why("/a b"), Some(NoBuildId::NotElf));
+    assert_eq!(why("[vdso]"), None);
+    // Who may use `map_files` finds it.
+    let gone = [Some(NoBuildId::NotFound), Some(NoBuildId::NotElf)];
+    assert!(gone.contains(&why("/gone (deleted)")), "{:?}", why("/gone (deleted)"));
+    // A program without the note.
+    let dir = TempDir::new();
+    let (source, plain) = (dir.join("p.c"), dir.join("plain"));
+    fs::write(&source, "#include <unistd.h>\nint main(void) { return pause(); }\n").unwrap();
+    let mut cc = std::process::Command::new("cc");
+    cc.args(["-Wl,--build-id=none", "-o"]).arg(&plain).arg(&source);
+    assert!(cc.status().unwrap().success());
+    let mut child = std::process::Command::new(&plain).spawn().unwrap();
+    // The process is there a moment before its program is mapped.
+    let ask = || -> Result<Option<_>, MapsError> {
+        let live = Live::of(child.id())?;
+        let mut all = live.all(&Filter::default(), Want::NAME)?.into_iter();
+        let program = all.find(|v| v.name.as_ref().is_some_and(|n| n.ends_with(b"/plain")));
+        program.map(|v| Ok((live.no_build_id(&v), live.build_id(&v)?))).transpose()
+    };
+    let mut tries = (0..10_000).map(|_| ask());
+    let found = tries.find(|answer| !matches!(answer, Ok(None))).unwrap_or(Ok(None));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(found, Ok(Some((Some(NoBuildId::NoNote), None))));
 }
 
 /// Answers while another thread maps and unmaps: what stays mapped is always found, and what never

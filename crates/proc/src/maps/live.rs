@@ -13,8 +13,8 @@ use rustix::io::Errno;
 use super::filter::{Filter, Want};
 use super::text::lines;
 use super::vma::{Dev, Perms, Vma};
-use super::{MapSource, MapsError};
-use crate::elf::Elf;
+use super::{MapSource, MapsError, NoBuildId};
+use crate::elf::{Elf, ElfError};
 use crate::file::{self, Memory};
 use crate::ioctl::{COVERING_OR_NEXT, FILE_BACKED, Query};
 
@@ -96,6 +96,12 @@ impl Live {
     #[cfg(feature = "users")]
     pub fn with_build_ids(self, known: std::sync::Arc<super::build_ids::BuildIds>) -> Self {
         Self { build_ids: known, ..self }
+    }
+
+    /// What is known of build ids.
+    #[cfg(feature = "users")]
+    pub(super) fn build_ids(&self) -> std::sync::Arc<super::build_ids::BuildIds> {
+        std::sync::Arc::clone(&self.build_ids)
     }
 
     /// Uses the text even where the kernel has the ioctl.
@@ -247,30 +253,38 @@ impl Live {
 
     /// Reads a build id that the kernel did not give: a long one, the vDSO's, or any one when there
     /// is no ioctl.
-    fn read_build_id(&self, vma: &Vma) -> Option<Vec<u8>> {
+    fn read_build_id(&self, vma: &Vma) -> Result<Vec<u8>, NoBuildId> {
+        let of = |elf: Elf| elf.build_id().map(|id| id.0).ok_or(NoBuildId::NoNote);
         if vma.name.as_deref() == Some(b"[vdso]") {
-            let memory = self.pid.map_or_else(Memory::own, Memory::of).ok()?;
-            let image = memory.read(vma.start, usize::try_from(vma.end - vma.start).ok()?)?;
-            return Some(Elf::from_bytes(image).ok()?.build_id()?.0);
+            let memory = self.pid.map_or_else(Memory::own, Memory::of).ok();
+            let len = usize::try_from(vma.end - vma.start).unwrap_or(0);
+            let image = memory.and_then(|memory| memory.read(vma.start, len));
+            let image = image.ok_or(NoBuildId::Unreadable)?;
+            return of(Elf::from_bytes(image).map_err(|_| NoBuildId::NotElf)?);
         }
         if vma.inode == 0 {
-            return None;
+            return Err(NoBuildId::NoFile);
         }
-        self.paths(vma)
-            .iter()
-            .find_map(|path| open_regular(path, vma.inode))
-            .and_then(|elf| Some(elf.build_id()?.0))
+        let mut why = NoBuildId::NotFound;
+        for path in self.paths(vma) {
+            match open_regular(&path, vma.inode) {
+                Ok(elf) => return of(elf),
+                Err(NoBuildId::NotFound) => {}
+                Err(other) => why = other,
+            }
+        }
+        Err(why)
     }
 
     /// The build id by the kernel, else by reading.
     #[cfg(feature = "users")]
-    fn ask_build_id(&self, vma: &Vma) -> Option<Vec<u8>> {
+    fn ask_build_id(&self, vma: &Vma) -> Result<Vec<u8>, NoBuildId> {
         if !self.text.load(Ordering::Relaxed) {
             let want = Want { build_id: true, ..Want::default() };
             let filter = Filter::default();
             let answer = self.with_buffers(|query| self.ask(query, vma.start, &filter, want));
             if let Ok(Some(Vma { build_id: Some(id), .. })) = answer {
-                return Some(id);
+                return Ok(id);
             }
         }
         self.read_build_id(vma)
@@ -291,7 +305,7 @@ impl Live {
             {
                 (vma.name, vma.escaped) = (named.name, named.escaped);
             }
-            vma.build_id = self.known_build_id(&vma);
+            vma.build_id = self.known_build_id(&vma).ok();
         }
         if vma.escaped && want.name {
             self.settle_name(&mut vma);
@@ -301,7 +315,7 @@ impl Live {
     }
 
     #[cfg(feature = "users")]
-    fn known_build_id(&self, vma: &Vma) -> Option<Vec<u8>> {
+    fn known_build_id(&self, vma: &Vma) -> Result<Vec<u8>, NoBuildId> {
         // The name itself leads to the file more quickly than through the process, if it does: by
         // device and inode it is seen whether it does.
         let named = vma.name.as_deref().filter(|name| name.starts_with(b"/"));
@@ -311,7 +325,7 @@ impl Live {
     }
 
     #[cfg(not(feature = "users"))]
-    fn known_build_id(&self, vma: &Vma) -> Option<Vec<u8>> {
+    fn known_build_id(&self, vma: &Vma) -> Result<Vec<u8>, NoBuildId> {
         self.read_build_id(vma)
     }
 
@@ -370,6 +384,10 @@ impl MapSource for Live {
         Ok(vmas.map(|vma| self.finish(vma, want, true)).collect())
     }
 
+    fn no_build_id(&self, vma: &Vma) -> Option<NoBuildId> {
+        self.known_build_id(vma).err()
+    }
+
     fn build_id(&self, vma: &Vma) -> Result<Option<Vec<u8>>, MapsError> {
         let found =
             self.finish(Vma { build_id: None, ..vma.clone() }, Want::ALL, vma.name.is_some());
@@ -394,11 +412,16 @@ impl MapSource for Live {
 }
 
 /// Opens a regular file as ELF if it is the inode that is mapped.
-fn open_regular(path: &Path, inode: u64) -> Option<Elf> {
-    let stat = rustix::fs::stat(path).ok()?;
-    let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-    if !regular || stat.st_ino != inode {
-        return None;
+fn open_regular(path: &Path, inode: u64) -> Result<Elf, NoBuildId> {
+    let stat = rustix::fs::stat(path).map_err(|_| NoBuildId::NotFound)?;
+    if stat.st_ino != inode {
+        return Err(NoBuildId::NotFound);
     }
-    Elf::open(path).ok()
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(NoBuildId::NotElf);
+    }
+    Elf::open(path).map_err(|error| match error {
+        ElfError::Os { .. } => NoBuildId::Unreadable,
+        _ => NoBuildId::NotElf,
+    })
 }

@@ -3,6 +3,8 @@
 use rustix::io::Errno;
 
 #[cfg(feature = "users")]
+mod build_id_file;
+#[cfg(feature = "users")]
 mod build_ids;
 #[cfg(feature = "users")]
 mod core;
@@ -100,6 +102,12 @@ pub trait MapSource {
         Ok(again.filter(|again| again.range() == vma.range()).and_then(|again| again.build_id))
     }
 
+    /// Why a mapping of this source has no build id; `None` if that is not known, or it has one. The
+    /// name is part of the question.
+    fn no_build_id(&self, vma: &Vma) -> Option<NoBuildId> {
+        (vma.build_id.is_none() && !vma.file_backed()).then_some(NoBuildId::NoFile)
+    }
+
     /// A number that changes when what was answered before may be wrong because the process loaded or
     /// unloaded something, as far as the source hears of that without asking.
     fn generation(&self) -> u64 {
@@ -110,6 +118,36 @@ pub trait MapSource {
     /// from the first question.
     fn reads_all(&self) -> bool {
         false
+    }
+}
+
+/// Why there is no build id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum NoBuildId {
+    /// The mapping is of no file.
+    NoFile,
+    /// The file is not found under its name: it was deleted or replaced, or it is of another mount
+    /// namespace; and `map_files` of the process may not be used.
+    NotFound,
+    /// The file may not be read.
+    Unreadable,
+    /// The file is not an ELF file of a kind that is read.
+    NotElf,
+    /// The file has no note with one.
+    NoNote,
+}
+
+impl NoBuildId {
+    /// Says it in a few words.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NoFile => "no file",
+            Self::NotFound => "file not found",
+            Self::Unreadable => "file not readable",
+            Self::NotElf => "no ELF file",
+            Self::NoNote => "no build id in the file",
+        }
     }
 }
 

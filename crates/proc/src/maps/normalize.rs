@@ -13,7 +13,7 @@ use std::ops::Range;
 use super::filter::{Filter, Want};
 use super::ranges::Ranges;
 use super::vma::{Dev, Perms, Vma};
-use super::{MapSource, MapsError};
+use super::{MapSource, MapsError, NoBuildId};
 use crate::elf::BuildId;
 
 /// Where an address lies.
@@ -77,6 +77,8 @@ pub struct MappedFile {
     pub inode: u64,
     /// Build id; `None` if it was not wanted, or the file has none or cannot be read.
     pub build_id: Option<BuildId>,
+    /// Why it is not there, if it was wanted and the source knows.
+    pub no_build_id: Option<NoBuildId>,
     /// Addresses of one of its mappings: `map_files` of `/proc/PID` has a file of that name.
     pub mapping: Range<u64>,
 }
@@ -389,7 +391,9 @@ impl<'a> Normalizer<'a> {
             // New, or the file was written since.
             self.numbers.insert((vma.dev, vma.inode, name.clone()), number);
             let (dev, inode, mapping) = (vma.dev, vma.inode, vma.range());
-            self.files.push(MappedFile { name, dev, inode, build_id, mapping });
+            let missing = self.build_ids && build_id.is_none();
+            let no_build_id = missing.then(|| self.source.no_build_id(vma)).flatten();
+            self.files.push(MappedFile { name, dev, inode, build_id, no_build_id, mapping });
         }
         if vma.inode != 0 {
             self.fresh.insert((vma.dev, vma.inode), number);

@@ -9,7 +9,7 @@ use super::filter::{Filter, Want};
 use super::identity::{Identity, Stat};
 use super::live::Live;
 use super::vma::Vma;
-use super::{MapSource, MapsError};
+use super::{MapSource, MapsError, NoBuildId};
 
 /// The mappings of a process, with answers that are never those of another one.
 ///
@@ -61,6 +61,13 @@ impl Process {
             Err(error) => Err(error),
             Ok(()) => Ok(process),
         }
+    }
+
+    /// Remembers build ids in `known`, as [`Live::with_build_ids`]; [`reopen`](Self::reopen) keeps to
+    /// that.
+    #[must_use]
+    pub fn with_build_ids(self, known: std::sync::Arc<super::BuildIds>) -> Self {
+        Self { live: self.live.with_build_ids(known), ..self }
     }
 
     /// Process id.
@@ -122,7 +129,8 @@ impl Process {
             return Err(MapsError::Ended { pid: self.pid });
         }
         let generation = self.generation + 1;
-        *self = Self { generation, ..new };
+        let live = new.live.with_build_ids(self.live.build_ids());
+        *self = Self { generation, live, ..new };
         Ok(true)
     }
 
@@ -150,6 +158,10 @@ impl MapSource for Process {
 
     fn build_id(&self, vma: &Vma) -> Result<Option<Vec<u8>>, MapsError> {
         self.live.build_id(vma).map_err(|e| self.explain(e))
+    }
+
+    fn no_build_id(&self, vma: &Vma) -> Option<NoBuildId> {
+        self.live.no_build_id(vma)
     }
 
     fn generation(&self) -> u64 {
