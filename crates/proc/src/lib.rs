@@ -31,3 +31,8 @@ pub mod module;
 #[cfg(feature = "users")]
 pub mod procmap_query;
 pub mod symbolize;
+
+/// The examples of the README.
+#[cfg(all(doctest, feature = "symbolize"))]
+#[doc = include_str!("../README.md")]
+struct Readme;
