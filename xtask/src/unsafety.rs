@@ -18,6 +18,7 @@ const CRATES: &[(&str, Policy)] = &[
     ("crates/isa", Policy::Forbid("lib.rs")),
     ("crates/object", Policy::Forbid("lib.rs")),
     ("crates/verifier", Policy::Forbid("lib.rs")),
+    ("crates/test", Policy::Forbid("lib.rs")),
     ("crates/text", Policy::Forbid("lib.rs")),
     ("crates/testkit", Policy::Forbid("lib.rs")),
     // bpf(2) and what it shares with user space have no safe interface.

@@ -1,23 +1,18 @@
 //! Why an object cannot be loaded or attached, in words: for a rejected program, with the shortest
 //! path to the error.
 
-use skep::isa::text;
 use skep::link::AttachError;
 use skep::load::LoadError;
-use skep::verifier::{Rejection, Step};
 
 use crate::failure::{ENVIRONMENT, FAILED, Failure};
 use crate::objects;
-
-/// Most steps shown, the last ones.
-const SHOWN: usize = 24;
 
 /// Says why an object cannot be loaded; `object` is the file's name.
 pub fn load_failure(error: LoadError, object: &str) -> Failure {
     match error {
         LoadError::Rejected(rejection) => {
             let mut failure = Failure::failed(rejection.to_string());
-            failure.details = path(&rejection);
+            failure.details = rejection.shown_path();
             let show = format!("`skep prog verify --to-run --log {object}` prints the whole log");
             match &rejection.hint {
                 Some(hint) => failure.hint(format!("{hint}; {show}")),
@@ -56,48 +51,4 @@ pub fn attach_failure(error: AttachError, object: &str) -> Failure {
         }
         e => Failure { status: ENVIRONMENT, ..Failure::failed(format!("`{object}`: {e}")) },
     }
-}
-
-/// Renders the steps that matter, with source lines, the registers, and where jumps went.
-pub fn path(rejection: &Rejection) -> Vec<String> {
-    let steps = rejection.path();
-    let kept: Vec<usize> = (0..steps.len()).filter(|n| steps[*n].matters).collect();
-    let shown = &kept[kept.len().saturating_sub(SHOWN)..];
-    let mut out = Vec::new();
-    if shown.len() < kept.len() {
-        out.push(format!("({} steps before)", kept.len() - shown.len()));
-    }
-    let mut told = None;
-    for &n in shown {
-        let step = &steps[n];
-        // The line stands at the first step that has it.
-        let line = (0..=n).rev().find(|m| steps[*m].line.is_some());
-        if let Some(l) = line.filter(|_| line != told).and_then(|m| steps[m].line.as_ref()) {
-            out.push(format!(
-                "; {}:{}: {}",
-                crate::report::file_name(&l.file),
-                l.line,
-                l.text.trim()
-            ));
-        }
-        told = line;
-        out.push(shown_step(step, steps.get(n + 1)));
-    }
-    out
-}
-
-fn shown_step(step: &Step, after: Option<&Step>) -> String {
-    let regs: Vec<String> = step.regs.iter().map(|(n, what)| format!("R{n}={what}")).collect();
-    let line = text::Line { insn: step.code, next: step.next }.to_string();
-    let way = match after {
-        Some(after) if line.starts_with("if ") => {
-            if after.insn == step.insn + 1 {
-                "  (not taken)"
-            } else {
-                "  (taken)"
-            }
-        }
-        _ => "",
-    };
-    format!("{:>4}: {line:40} {}{way}", step.insn, regs.join(" ")).trim_end().to_owned()
 }

@@ -84,6 +84,12 @@ impl Object {
         FunctionLink::create(&self.place, &self.loaded, &programs, functions)
     }
 
+    /// Returns its programs and maps as loading made them: for what has no shorter way.
+    #[must_use]
+    pub fn loaded(&self) -> &Loaded {
+        &self.loaded
+    }
+
     /// Returns the types of the object.
     #[must_use]
     pub fn btf(&self) -> Option<&Arc<Btf>> {

@@ -1,6 +1,5 @@
 //! `skep prog`: programs verified, run, listed and printed.
 
-pub mod contents;
 mod dump;
 pub mod packets;
 mod run;

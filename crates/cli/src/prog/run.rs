@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map as Object, Value as Json, json};
 use skep::load::Loader;
 use skep::test_run::{Engine, Errno, Input, Outcome, Printed, Runner};
+use skep_test::contents::{Contents, Samples, contents, samples};
 use skep_text::value::hex;
 
 use crate::args::{EngineName, ProgRunArgs};
@@ -14,7 +15,6 @@ use crate::directory;
 use crate::failure::{Context, FAILED, Failure, Result};
 use crate::objects::Objects;
 use crate::printer::{Output, Printer};
-use crate::prog::contents::{Contents, Samples, contents, samples};
 use crate::prog::packets::{self, Report};
 use crate::rejection;
 use crate::units;

@@ -51,7 +51,7 @@ impl Refusal {
         Self {
             error: rejection.to_string(),
             hint: rejection.hint.clone(),
-            path: crate::rejection::path(rejection),
+            path: rejection.shown_path(),
         }
     }
 

@@ -3,21 +3,19 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use serde_json::Value as Json;
 use skep::isa::ProgramType;
 use skep::load::{Loaded, Loader};
 use skep::test_run::{Coverage, Engine, Errno, Input, Outcome, Printed, Runner};
-use skep_text::entries::Shape;
-use skep_text::read::Encoder;
+use skep_test::contents::{Samples, contents, samples};
+use skep_test::elements::ElementError;
+use skep_test::{compare, elements, verdict};
 
-use super::compare;
 use super::file::{Expect, Run, Subject, Test, TestFile};
 use crate::args::ObjectArgs;
 use crate::directory;
-use crate::failure::{Failure, Result};
+use crate::failure::{FAILED, Failure, Result};
 use crate::objects::Objects;
 use crate::prog;
-use crate::prog::contents::{Samples, contents, samples};
 use crate::rejection;
 
 /// What came of a test.
@@ -143,15 +141,10 @@ fn fill(
     elements: &[super::file::Element],
 ) -> Result {
     let map = loaded.map(name).ok_or_else(|| unknown(loaded, name))?;
-    let shape = Shape { name: name.to_owned(), ..Shape::from(map.as_ref()) };
-    let cpus = map.user_value_size() / shape.value_size.next_multiple_of(8).max(1);
-    let encoder = Encoder::new(&shape, btf, false, cpus);
     for element in elements {
-        let value = encoder.value_of(&element.value).and_then(|v| encoder.one_value(v));
-        let made = encoder.key_of(&element.key).and_then(|key| Ok((key, value?)));
-        let (key, value) = made.map_err(Failure::environment)?;
-        map.update(&key, &value, 0).map_err(|e| {
-            Failure::failed(format!("cannot put {} into map `{name}`", element.key)).because(&e)
+        elements::put(map, name, btf, &element.key, &element.value).map_err(|e| match e {
+            e @ ElementError::Update { .. } => Failure { status: FAILED, ..Failure::from(e) },
+            e => Failure::environment(e.to_string()),
         })?;
     }
     Ok(())
@@ -188,15 +181,12 @@ fn results(
         }
     };
     if let Some(wanted) = &expect.retval {
-        match verdict(wanted, kind) {
+        match verdict::parse(wanted, kind) {
             Err(why) => problems.push(why),
             Ok(number) if number == done.retval => {}
             Ok(number) => {
-                let name = |n: u32| match kind {
-                    ProgramType::Xdp => format!("{n} ({})", skep::chain::verdicts::name(n)),
-                    _ => (n as i32).to_string(),
-                };
-                problems.push(format!("returned {}, expected {}", name(done.retval), name(number)));
+                let [got, wanted] = [done.retval, number].map(|n| verdict::show(n, kind));
+                problems.push(format!("returned {got}, expected {wanted}"));
             }
         }
     }
@@ -206,39 +196,6 @@ fn results(
         problems.extend(compare::bytes(what, wanted, got.as_deref()));
     }
     problems
-}
-
-/// Values of tc programs (include/uapi/linux/pkt_cls.h).
-const TC: [(&str, i32); 8] = [
-    ("unspec", -1),
-    ("ok", 0),
-    ("reclassify", 1),
-    ("shot", 2),
-    ("pipe", 3),
-    ("stolen", 4),
-    ("redirect", 7),
-    ("trap", 8),
-];
-
-/// Reads what a program should return: a number, or a name of its type.
-fn verdict(wanted: &Json, kind: ProgramType) -> Result<u32, String> {
-    let unknown = || format!("`retval`: {wanted} is no value that a program of this type returns");
-    if let Some(n) = wanted.as_i64() {
-        return u32::try_from(n).or(i32::try_from(n).map(|n| n as u32)).map_err(|_| unknown());
-    }
-    let text = wanted.as_str().ok_or_else(unknown)?.to_lowercase();
-    match kind {
-        ProgramType::Xdp => {
-            let name = text.strip_prefix("xdp_").unwrap_or(&text);
-            skep::chain::verdicts::parse(name).map_err(|_| unknown())
-        }
-        ProgramType::SchedCls | ProgramType::SchedAct => {
-            let name = text.strip_prefix("tc_act_").unwrap_or(&text);
-            let found = TC.iter().find(|(known, _)| *known == name);
-            found.map(|(_, n)| *n as u32).ok_or_else(unknown)
-        }
-        _ => Err(unknown()),
-    }
 }
 
 /// Compares what is in maps.

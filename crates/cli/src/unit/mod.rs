@@ -1,7 +1,6 @@
 //! `skep test`: unit tests of programs, described by files.
 
 mod case;
-mod compare;
 mod file;
 mod junit;
 mod table;

@@ -7,6 +7,7 @@ use skep_object::Linked;
 use skep_store::prog::Source;
 
 use super::Runner;
+use crate::load::LoadedProgram;
 
 /// How often each source line of programs ran, from their instructions and what the object says of
 /// lines (`-g`). A line counts as often as that instruction of it that ran most, among the first
@@ -51,6 +52,11 @@ impl Coverage {
     /// Adds the lines of a program that may never run: they count 0 so far.
     pub fn expect(&mut self, linked: &Linked) {
         self.add_source(&crate::convert::source(linked), |_| Some(0));
+    }
+
+    /// Adds the lines of a loaded program that may never run: they count 0 so far.
+    pub fn expect_loaded(&mut self, program: &LoadedProgram) {
+        self.add_source(program.program().source(), |_| Some(0));
     }
 
     fn add_source(&mut self, source: &Source, hits: impl Fn(u32) -> Option<u64>) {

@@ -3,6 +3,7 @@
 
 mod hint;
 mod reason;
+mod shown;
 
 pub(crate) use hint::{hint, missing};
 pub use reason::Reason;

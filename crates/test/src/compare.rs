@@ -4,6 +4,7 @@ use serde_json::Value as Json;
 use skep_text::value::hex;
 
 /// Describes how bytes differ: where first, and both there. `None`: they do not.
+#[must_use]
 pub fn bytes(what: &str, expected: &[u8], got: Option<&[u8]>) -> Option<String> {
     let Some(got) = got else { return Some(format!("there is no {what}")) };
     if expected == got {
@@ -28,6 +29,7 @@ pub fn bytes(what: &str, expected: &[u8], got: Option<&[u8]>) -> Option<String> 
 }
 
 /// Tells whether a value is as expected. Of a table, only the named members count.
+#[must_use]
 pub fn fits(expected: &Json, got: &Json) -> bool {
     match (expected, got) {
         (Json::Object(expected), Json::Object(got)) => {
@@ -63,6 +65,7 @@ fn number(text: &str) -> Option<i128> {
 
 /// Describes how a map differs: elements that must be there by their keys, or `absent`; records and
 /// elements without keys in order; variables by their names.
+#[must_use]
 pub fn map(name: &str, expected: &Json, got: &Json) -> Vec<String> {
     let keyed = |e: &Json| e.get("key").is_some();
     match (expected, got) {

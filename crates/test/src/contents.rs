@@ -11,12 +11,13 @@ use skep::object::btf::Value;
 use skep_text::entries::{Entries, Entry};
 use skep_text::value::{hex, to_json};
 
-use crate::failure::{Failure, Result};
+use crate::elements::ElementError;
 
 /// The number of its ring, where there are several, and its bytes.
 type Record = (Option<u32>, Vec<u8>);
 
 /// One map with what is in it.
+#[derive(Debug)]
 pub struct Contents<'a> {
     /// How its elements look.
     pub entries: Entries<'a>,
@@ -26,7 +27,8 @@ pub struct Contents<'a> {
 }
 
 impl Contents<'_> {
-    /// Returns what `--json` prints of it.
+    /// Returns what `skep prog run --maps --json` prints of it.
+    #[must_use]
     pub fn json(&self) -> Json {
         if self.entries.shape().map_type == MapType::BloomFilter {
             return Json::Null;
@@ -52,6 +54,9 @@ impl Contents<'_> {
     }
 
     /// Writes it for people.
+    ///
+    /// # Errors
+    /// As `out`.
     pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let shape = self.entries.shape();
         if self.entries.is_global_data() {
@@ -92,40 +97,56 @@ impl Contents<'_> {
 pub type Samples = Vec<(u32, PerfReader)>;
 
 /// Begins to read perf event arrays: programs have no event to write to without, as in the kernel.
-pub fn samples(loaded: &Loaded) -> Result<Samples> {
+///
+/// # Errors
+/// When somebody else reads one.
+pub fn samples(loaded: &Loaded) -> Result<Samples, ElementError> {
     let arrays = loaded.maps().iter().filter(|m| m.map.def().map_type == MapType::PerfEventArray);
     let open = |m: &LoadedMap| {
-        m.map.perf_reader().map(|reader| (m.map.id(), reader)).map_err(|e| unreadable(&m.name, &e))
+        m.map.perf_reader().map(|reader| (m.map.id(), reader)).map_err(|e| unreadable(&m.name, e))
     };
     arrays.map(open).collect()
 }
 
-fn unreadable(name: &str, error: &MapError) -> Failure {
-    Failure::failed(format!("map `{name}` cannot be read")).because(error)
+fn unreadable(name: &str, source: MapError) -> ElementError {
+    ElementError::Map { map: name.to_owned(), source }
 }
 
 /// Reads all maps but constants, by the types of the object; `raw` wants bytes.
+///
+/// # Errors
+/// When a map cannot be read.
 pub fn contents<'a>(
     loaded: &'a Loaded,
     btf: Option<&'a Btf>,
     raw: bool,
     samples: &mut Samples,
-) -> Result<Vec<Contents<'a>>> {
-    let mut out = Vec::new();
-    for map in loaded.maps().iter().filter(|m| !(m.spec.is_global_data() && m.spec.frozen)) {
-        let entries = Entries::new(&map.map, &map.name, btf, raw);
-        let failed = |e: MapError| unreadable(&map.name, &e);
-        let mut elements = Vec::new();
-        for element in entries.iter() {
-            match element {
-                // Streams, and types that only programs read.
-                Err(MapError::Unsupported { .. }) => break,
-                other => elements.push(other.map_err(failed)?),
-            }
+) -> Result<Vec<Contents<'a>>, ElementError> {
+    let maps = loaded.maps().iter().filter(|m| !(m.spec.is_global_data() && m.spec.frozen));
+    maps.map(|map| read(map, btf, raw, samples)).collect()
+}
+
+/// Reads one map; the records of rings are taken out.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn read<'a>(
+    map: &'a LoadedMap,
+    btf: Option<&'a Btf>,
+    raw: bool,
+    samples: &mut Samples,
+) -> Result<Contents<'a>, ElementError> {
+    let entries = Entries::new(&map.map, &map.name, btf, raw);
+    let failed = |e: MapError| unreadable(&map.name, e);
+    let mut elements = Vec::new();
+    for element in entries.iter() {
+        match element {
+            // Streams, and types that only programs read.
+            Err(MapError::Unsupported { .. }) => break,
+            other => elements.push(other.map_err(failed)?),
         }
-        out.push(Contents { entries, elements, records: records(map, samples).map_err(failed)? });
     }
-    Ok(out)
+    Ok(Contents { entries, elements, records: records(map, samples).map_err(failed)? })
 }
 
 /// Takes the records out of a ring; other types have none.
