@@ -59,8 +59,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("skep-text", &["skep-isa", "skep-maps", "skep-object"]),
     ("skep-test", &["skep", "skep-text"]),
-    ("skep-cli", &["skep", "skep-inject", "skep-kernel", "skep-proc", "skep-test", "skep-text"]),
-    ("skep-capi", &["skep", "skep-proc"]),
+    (
+        "skep-cli",
+        &["skep", "skep-inject", "skep-kernel", "skep-proc", "skep-sys", "skep-test", "skep-text"],
+    ),
+    ("skep-capi", &["skep", "skep-proc", "skep-sys"]),
     ("skep-preload", &["skep-sys", "skep-attach", "skep-runtime"]),
     ("skep-testkit", &["skep-kernel"]),
     ("xtask", &["skep-kernel", "skep-testkit"]),

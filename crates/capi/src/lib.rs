@@ -17,6 +17,8 @@
 // Every function takes addresses from C.
 #![allow(unsafe_code)]
 
+skep_sys::define_for_old_glibc!();
+
 pub mod attach;
 pub mod call;
 pub mod dump;

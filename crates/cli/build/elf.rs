@@ -1,6 +1,6 @@
 //! ELF files for 64-bit little-endian machines: their headers, and words in them.
 
-use crate::Result;
+use super::Result;
 
 /// Bytes of the file header.
 pub const HEADER: usize = 64;

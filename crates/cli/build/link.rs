@@ -1,11 +1,11 @@
 //! What links the agent: this program once more, which takes the texts of panics out of the object
-//! file (`panics`), and then runs the linker.
+//! file (`panics`), runs the linker, and has the library do with an older glibc (`versions`).
 
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
-use crate::{Result, panics};
+use crate::{Result, panics, versions};
 
 /// The variable that asks for this, and names the linker.
 pub const VARIABLE: &str = "SKEP_AGENT_LINKER";
@@ -25,8 +25,15 @@ pub fn link(linker: OsString) -> Result<i32> {
         }
     }
     let status = Command::new(&linker)
-        .args(args)
+        .args(&args)
         .status()
         .map_err(|e| format!("cannot run `{}`: {e}", linker.display()))?;
+    if status.success()
+        && let Some(library) = args.iter().find(|arg| is(arg, LIBRARY))
+    {
+        let mut bytes = std::fs::read(library)?;
+        versions::lower(&mut bytes)?;
+        std::fs::write(library, bytes)?;
+    }
     Ok(status.code().unwrap_or(1))
 }

@@ -20,6 +20,7 @@ mod link;
 mod nested;
 mod panics;
 mod strip;
+mod versions;
 
 use std::error::Error;
 use std::io::Write;

@@ -5,6 +5,8 @@
 //! tells what was attached, and a report follows. All text goes through [`printer`]; every error
 //! becomes a [`failure::Failure`] with its exit status.
 
+skep_sys::define_for_old_glibc!();
+
 mod agent;
 mod args;
 mod calibrate;

@@ -256,3 +256,23 @@ fn the_agent_does_not_need_its_file() {
             .is_some()
     );
 }
+
+/// The agent is loaded into programs with whatever glibc they have: it needs no symbol that came after
+/// 2.28, and no library besides.
+#[test]
+fn the_agent_does_with_an_old_glibc() {
+    if !has_command("objdump") {
+        return skip("objdump");
+    }
+    let mut objdump = Command::new("objdump");
+    let ended = run(objdump.args(["-T", "-p"]).arg(agent_symbols()), b"", LIMIT);
+    let listed = text(&ended.stdout);
+    let versions = listed.split(|c: char| !c.is_ascii_alphanumeric() && !"._".contains(c));
+    let minor = |version: &str| version.strip_prefix("GLIBC_2.")?.split('.').next()?.parse().ok();
+    let newest: u32 = versions.filter_map(minor).max().expect("it needs some");
+    assert!((14..=28).contains(&newest), "{newest}: {listed}");
+    let needed = listed.lines().filter_map(|l| l.trim().strip_prefix("NEEDED"));
+    let mut needed: Vec<&str> = needed.map(str::trim).collect();
+    needed.sort_unstable();
+    assert_eq!(needed, ["ld-linux-x86-64.so.2", "libc.so.6", "libgcc_s.so.1"]);
+}

@@ -6,6 +6,8 @@
 //! never prints. It has a heap of its own: the program's may be locked by the very
 //! thread the agent runs on, when a hooked function is part of it.
 
+skep_sys::define_for_old_glibc!();
+
 mod alone;
 mod resident;
 mod signals;

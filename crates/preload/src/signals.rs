@@ -4,7 +4,7 @@
 //! while a handler runs, and the program is told that they are ([`Mask`]); but for a handler that
 //! asks, and for threads, which do not inherit what they are told.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use skep_runtime::signals::{KernelAction, Mask, keeps, overtaken, program_action};
@@ -41,10 +41,8 @@ const SIG_UNBLOCK: c_int = 1;
 const SIG_IGN: usize = 1;
 const SIG_HOLD: usize = 2;
 const EINVAL: c_int = 22;
-const RTLD_NEXT: *mut c_void = usize::MAX as *mut c_void;
 
 unsafe extern "C" {
-    fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
     fn __errno_location() -> *mut c_int;
 }
 
@@ -54,8 +52,7 @@ fn next(cache: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     if !known.is_null() {
         return known;
     }
-    // SAFETY: the name is terminated; the lookup starts behind this library.
-    let found = unsafe { dlsym(RTLD_NEXT, name.as_ptr()) };
+    let found = skep_sys::dl::next(name);
     cache.store(found, Relaxed);
     found
 }

@@ -5,11 +5,15 @@
 //! which use `rustix`.
 //!
 //! * [`syscall`]: system calls by number;
+//! * [`dl`]: what the dynamic linker finds, where there is one; not for events;
+//! * [`old_glibc`]: functions that old versions of glibc lack;
 //! * [`sandbox`]: the flag that ends them all, in a program that has entered a sandbox;
 //! * [`thread_words`]: words for each thread in a process whose loader does not know us.
 //!
 //! Internal to skep.
 
+pub mod dl;
+pub mod old_glibc;
 pub mod sandbox;
 pub mod syscall;
 pub mod thread_words;

@@ -156,22 +156,6 @@ extern "C" fn getenv(_: *const c_char) -> *mut c_char {
     ptr::null_mut()
 }
 
-/// Nobody asks the dynamic linker, which may not be there.
-#[unsafe(export_name = "skep_alone_libc_dlopen")]
-extern "C" fn dlopen(_: *const c_char, _: c_int) -> *mut c_void {
-    ptr::null_mut()
-}
-
-#[unsafe(export_name = "skep_alone_libc_dlsym")]
-extern "C" fn dlsym(_: *mut c_void, _: *const c_char) -> *mut c_void {
-    ptr::null_mut()
-}
-
-#[unsafe(export_name = "skep_alone_libc_dladdr1")]
-extern "C" fn dladdr1(_: u64, _: u64, _: u64, _: c_int) -> c_int {
-    0
-}
-
 /// The process's C library does not know our handlers.
 #[unsafe(export_name = "skep_alone_libc___register_atfork")]
 extern "C" fn register_atfork(_: u64, _: u64, _: u64, _: u64) -> c_int {

@@ -185,13 +185,20 @@ impl Pattern {
 
     /// Tells whether the module part matches a module with this path.
     ///
-    /// `libc` and `libc.so.6` both mean `/usr/lib/x86_64-linux-gnu/libc.so.6`.
+    /// `libc` and `libc.so.6` both mean `/usr/lib/x86_64-linux-gnu/libc.so.6`, and
+    /// `/usr/lib/x86_64-linux-gnu/libc-2.31.so`, as older versions of glibc name their files.
+    /// `libx.so.1` also means `libx.so.1.2.3`, the file behind that name.
     #[must_use]
     pub fn matches_module(&self, path: &str) -> bool {
         let Some(want) = &self.module else { return true };
         let file = path.rsplit('/').next().unwrap_or(path);
         let stem = file.split_once(".so").map_or(file, |(stem, _)| stem);
-        glob(want, path) || glob(want, file) || want == stem
+        let longer = file.strip_prefix(want.as_str()).is_some_and(|rest| rest.starts_with('.'));
+        glob(want, path)
+            || glob(want, file)
+            || want == stem
+            || longer && want.contains(".so")
+            || old_glibc(stem).is_some_and(|(stem, name)| want == stem || glob(want, name))
     }
 
     /// Tells whether the function part matches one of a function's names.
@@ -199,6 +206,24 @@ impl Pattern {
     pub fn matches_function(&self, name: &str) -> bool {
         glob(&self.function, name)
     }
+}
+
+/// The part before `.so`, and the name that programs ask for, of a library of glibc before 2.34:
+/// `libc-2.31` is `libc` and `libc.so.6`.
+fn old_glibc(stem: &str) -> Option<(&str, &'static str)> {
+    const NAMES: [(&str, &str); 8] = [
+        ("ld", "ld-linux-x86-64.so.2"),
+        ("libc", "libc.so.6"),
+        ("libdl", "libdl.so.2"),
+        ("libm", "libm.so.6"),
+        ("libpthread", "libpthread.so.0"),
+        ("libresolv", "libresolv.so.2"),
+        ("librt", "librt.so.1"),
+        ("libutil", "libutil.so.1"),
+    ];
+    let (stem, version) = stem.rsplit_once("-2.")?;
+    let is_version = version.bytes().all(|b| b.is_ascii_digit());
+    NAMES.into_iter().find(|(known, _)| is_version && *known == stem)
 }
 
 #[cfg(test)]
@@ -275,5 +300,17 @@ mod tests {
                 && p(path).matches_module(path)
         );
         assert!(p("libc*").matches_module(path) && !p("lib").matches_module(path));
+        let old = "/lib/x86_64-linux-gnu/libc-2.31.so";
+        for name in ["libc", "libc.so.6", "libc.so*", "libc-2.31", "libc-2.31.so", old] {
+            assert!(p(name).matches_module(old), "{name}");
+        }
+        for name in ["lib", "libc.so.5", "libm", "libc-2", "libc-2.3"] {
+            assert!(!p(name).matches_module(old), "{name}");
+        }
+        assert!(!p("libc").matches_module("/lib/libc-2.31a.so"));
+        let long = "/usr/lib/libsqlite3.so.0.8.6";
+        assert!(p("libsqlite3.so.0").matches_module(long) && p("libsqlite3").matches_module(long));
+        assert!(!p("libsqlite3.so.0.8.60").matches_module(long));
+        assert!(!p("libsqlite3.so.1").matches_module(long) && !p("libsql").matches_module(long));
     }
 }

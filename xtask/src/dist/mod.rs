@@ -1,0 +1,248 @@
+//! `cargo xtask man [DIR]` and `cargo xtask dist [DIR]`: the manual's pages, and what people install.
+//!
+//! `dist` writes a tarball and a Debian package with the command, its pages, completions for three
+//! shells, the library for C with its header, and the licenses. Both have the commit's time
+//! everywhere, and files in order, so that the same commit gives the same bytes. They run with glibc
+//! 2.28 and newer, whichever the machine has that builds ([`glibc`]).
+
+mod glibc;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{cargo, check, output, root};
+
+/// Debian's name for the processors that the command runs on.
+const ARCHITECTURE: &str = "amd64";
+
+/// Writes the pages; `target/man` unless a directory is named.
+pub fn man(args: &[&str]) -> Result<()> {
+    let dir = directory(args, "man")?;
+    pages(&dir)?;
+    println!("{} pages in {}", fs::read_dir(&dir)?.count(), dir.display());
+    Ok(())
+}
+
+/// Writes the tarball and the package; into `target/dist` unless a directory is named.
+pub fn dist(args: &[&str]) -> Result<()> {
+    let out = directory(args, "dist")?;
+    let (release, library) = build(&out)?;
+    let version = word(Command::new(&release).arg("--version"))?;
+    let version = version.rsplit(' ').next().unwrap_or_default().to_owned();
+    let epoch = match std::env::var("SOURCE_DATE_EPOCH") {
+        Ok(epoch) => epoch,
+        Err(_) => word(git().args(["log", "-1", "--format=%ct"]))?,
+    };
+    let name = format!("skep-{version}-x86_64-linux-gnu");
+    let staged = out.join(&name);
+    clear(&staged)?;
+    let libc = stage(&staged, "lib", &release, &library)?;
+    let tarball = out.join(format!("{name}.tar.gz"));
+    let mut tar = Command::new("tar");
+    tar.current_dir(&out)
+        .args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--format=gnu"])
+        .arg(format!("--mtime=@{epoch}"))
+        .args(["--use-compress-program=gzip -9n", "-cf"])
+        .arg(&tarball)
+        .arg(&name);
+    check(&mut tar)?;
+    println!("{}: needs a C library of at least glibc {libc}", tarball.display());
+
+    let package = out.join(format!("skep_{version}_{ARCHITECTURE}.deb"));
+    let files = out.join("deb");
+    clear(&files)?;
+    stage(&files.join("usr"), "lib/x86_64-linux-gnu", &release, &library)?;
+    fs::write(files.join("usr/share/doc/skep/copyright"), copyright()?)?;
+    let control = files.join("DEBIAN");
+    fs::create_dir_all(&control)?;
+    fs::write(control.join("control"), control_file(&version, &libc))?;
+    let mut build = Command::new("dpkg-deb");
+    build
+        .env("SOURCE_DATE_EPOCH", &epoch)
+        .args(["--root-owner-group", "-Zxz", "--build"])
+        .arg(&files)
+        .arg(&package)
+        .stdout(Stdio::null());
+    check(&mut build)?;
+    println!("{}", package.display());
+    for dir in [&files, &staged, &out.join("build")] {
+        fs::remove_dir_all(dir)?;
+    }
+    Ok(())
+}
+
+/// Builds the command and `libskep.so.0`, and returns where they are. Paths of this machine that are
+/// in them, of crates from outside, become the same for all.
+fn build(out: &Path) -> Result<(PathBuf, PathBuf)> {
+    let link_arg = format!("-Clink-arg={}", glibc::LIBRARIES);
+    let mut command = cargo();
+    command.args(["rustc", "--release", "-p", "skep-cli", "--bin", "skep", "--", &link_arg]);
+    check(&mut command)?;
+    check(cargo().args([
+        "rustc",
+        "--profile",
+        "capi",
+        "-p",
+        "skep-capi",
+        "--crate-type",
+        "staticlib",
+    ]))?;
+    let built = out.join("build");
+    clear(&built)?;
+    let (capi, library) = (root().join("crates/capi"), built.join("libskep.so.0"));
+    let mut link = Command::new("gcc");
+    link.args(["-shared", "-s", "-Wl,-soname,libskep.so.0", "-Wl,--gc-sections", "-Wl,-z,defs"])
+        .arg("-Wl,--build-id=none")
+        .arg(format!("-Wl,--version-script={}", capi.join("skep.map").display()))
+        .arg("-Wl,--whole-archive")
+        .arg(root().join("target/capi/libskep_c.a"))
+        .args(["-Wl,--no-whole-archive", "-lgcc_s", glibc::LIBRARIES, "-lm", "-o"])
+        .arg(&library);
+    check(&mut link)?;
+    Ok((root().join("target/release/skep"), library))
+}
+
+/// Debian's file about whose work it is, for the command and all that is linked into it.
+fn copyright() -> Result<String> {
+    let mut text = String::from(
+        "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n\
+         Upstream-Name: skep\n\nFiles: *\nCopyright: the skep developers\n\
+         License: Expat or Apache-2.0\nComment:\n \
+         These crates are linked into the programs, each under its own license:\n",
+    );
+    let tree = ["tree", "-p", "skep-cli", "-p", "skep-capi", "--edges", "normal,no-proc-macro"];
+    let form = ["--prefix", "none", "--no-dedupe", "--locked", "--format", "{p}\t{l}"];
+    let listed = output(cargo().args(tree).args(form))?;
+    let mut crates: Vec<&str> =
+        listed.lines().filter(|line| !line.is_empty() && !line.contains("(/")).collect();
+    crates.sort_unstable();
+    crates.dedup();
+    for line in crates {
+        let (name, license) = line.split_once('\t').unwrap_or((line, ""));
+        text.push_str(&format!(" {} ({})\n", name.trim_end_matches(" (*)"), license));
+    }
+    for (name, file) in [("Expat", "LICENSE-MIT"), ("Apache-2.0", "LICENSE-APACHE")] {
+        text.push_str(&format!("\nLicense: {name}\n"));
+        for line in fs::read_to_string(root().join(file))?.lines() {
+            text.push_str(if line.trim().is_empty() { " ." } else { " " });
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+    }
+    Ok(text)
+}
+
+/// Puts everything that is installed below a prefix; returns which glibc it needs.
+fn stage(prefix: &Path, libraries: &str, release: &Path, library: &Path) -> Result<String> {
+    let put = |from: &Path, to: PathBuf| -> Result<()> {
+        let dir = to.parent().context("a path without a directory")?;
+        fs::create_dir_all(dir)?;
+        fs::copy(from, &to).with_context(|| format!("`{}`", from.display()))?;
+        Ok(())
+    };
+    put(release, prefix.join("bin/skep"))?;
+    let command = prefix.join("bin/skep");
+    check(Command::new("strip").args(["--remove-section=.note.gnu.build-id"]).arg(&command))?;
+    let installed = prefix.join(libraries).join("libskep.so.0");
+    put(library, installed.clone())?;
+    let needed = [glibc::lower(&command)?, glibc::lower(&installed)?];
+    std::os::unix::fs::symlink("libskep.so.0", installed.with_extension(""))?;
+    put(&root().join("crates/capi/include/skep.h"), prefix.join("include/skep.h"))?;
+    // Wherever the prefix is moved.
+    let up = "/..".repeat(1 + libraries.split('/').count());
+    let pc = fs::read_to_string(root().join("crates/capi/libskep.pc.in"))?
+        .replace("@prefix@", &format!("${{pcfiledir}}{up}"))
+        .replace("${prefix}/lib", &format!("${{prefix}}/{libraries}"))
+        .replace("@version@", env!("CARGO_PKG_VERSION"));
+    let pkgconfig = prefix.join(libraries).join("pkgconfig");
+    fs::create_dir_all(&pkgconfig)?;
+    fs::write(pkgconfig.join("libskep.pc"), pc)?;
+    for file in ["README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"] {
+        put(&root().join(file), prefix.join("share/doc/skep").join(file))?;
+    }
+    for (shell, file) in [
+        ("bash", "share/bash-completion/completions/skep"),
+        ("zsh", "share/zsh/vendor-completions/_skep"),
+        ("fish", "share/fish/vendor_completions.d/skep.fish"),
+    ] {
+        let text = output(Command::new(release).args(["completions", shell]))?;
+        let to = prefix.join(file);
+        fs::create_dir_all(to.parent().context("a path without a directory")?)?;
+        fs::write(to, text)?;
+    }
+    let man = prefix.join("share/man/man1");
+    pages(&man)?;
+    for page in fs::read_dir(&man)? {
+        check(Command::new("gzip").arg("-9n").arg(page?.path()))?;
+    }
+    // The newer one of the two: versions are `2.` and a number here.
+    let minor = |version: &str| version.split('.').nth(1).and_then(|n| n.parse::<u32>().ok());
+    Ok(needed.into_iter().max_by_key(|v| minor(v)).unwrap_or_default())
+}
+
+fn control_file(version: &str, libc: &str) -> String {
+    format!(
+        "Package: skep\nVersion: {version}\nArchitecture: {ARCHITECTURE}\nMaintainer: the skep developers <skep@localhost>\n\
+         Depends: libc6 (>= {libc}), libgcc-s1 | libgcc1\nSection: devel\nPriority: optional\n\
+         Description: the eBPF subsystem outside the kernel\n \
+         Loads ordinary eBPF objects, proves them safe, compiles them and runs them inside\n \
+         ordinary processes: traces every function of a program at a few nanoseconds a call,\n \
+         runs packet programs in chains, keeps and reads large maps, without root.\n"
+    )
+}
+
+fn pages(dir: &Path) -> Result<()> {
+    clear(dir)?;
+    check(cargo().args(["run", "-q", "-p", "skep-cli", "--example", "man", "--"]).arg(dir))
+}
+
+fn directory(args: &[&str], name: &str) -> Result<PathBuf> {
+    let dir = match args {
+        [] => root().join("target").join(name),
+        [dir] if !dir.starts_with('-') => std::path::absolute(dir)?,
+        _ => bail!("usage: cargo xtask {name} [DIR]"),
+    };
+    fs::create_dir_all(&dir).with_context(|| format!("cannot make `{}`", dir.display()))?;
+    Ok(dir)
+}
+
+/// Makes a directory that is empty.
+fn clear(dir: &Path) -> Result<()> {
+    if dir.exists() {
+        fs::remove_dir_all(dir)?;
+    }
+    fs::create_dir_all(dir).with_context(|| format!("cannot make `{}`", dir.display()))
+}
+
+fn git() -> Command {
+    let mut git = Command::new("git");
+    git.current_dir(root());
+    git
+}
+
+fn word(command: &mut Command) -> Result<String> {
+    Ok(output(command)?.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_control_file_is_one() {
+        let control = control_file("0.1.0", "2.28");
+        assert!(control.ends_with('\n') && !control.contains("\n\n"));
+        assert!(control.contains("Depends: libc6 (>= 2.28), libgcc-s1 | libgcc1\n"), "{control}");
+    }
+
+    #[test]
+    fn the_copyright_names_what_is_linked() {
+        let text = copyright().unwrap();
+        for part in ["\n clap v4", "\n rustix v1", "License: Expat\n", "License: Apache-2.0\n"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+}
