@@ -13,6 +13,7 @@ mod dist;
 mod imports;
 mod mutate;
 mod objects;
+mod picture;
 mod readme;
 mod room;
 mod transcript;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         ["clean-room", rest @ ..] => room::run(rest),
         ["clean-room-inside", rest @ ..] => room::run_inside(rest),
         ["world", rest @ ..] => world::run(rest),
+        ["picture", rest @ ..] => picture::run(rest),
         ["man", rest @ ..] => dist::man(rest),
         ["dist", rest @ ..] => dist::dist(rest),
         ["mutate", words @ ..] => mutate::run(words),
@@ -65,6 +67,7 @@ fn usage() -> String {
     }
     text.push_str("  clean-room [--keep] [--limit MINUTES] [SUITE...] [-- COMMAND...]\n                          the README's commands on a Debian with nothing on it (debootstrap)\n");
     text.push_str("  world [--runs N] [--json] [NAME...]\n                          real programs, alone and under `skep trace '*'`: docs/works-with.md\n");
+    text.push_str("  picture                 draw the README's terminal (docs/terminal.svg)\n");
     text.push_str("  man [DIR]               write the manual's pages (target/man)\n");
     text.push_str("  dist [DIR]              a tarball and a Debian package (target/dist)\n");
     text.push_str("  mutate [--again] [WORD...]\n                          take each check out of the verifier (with WORD in file or line): does a test notice?\n");

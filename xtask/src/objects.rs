@@ -93,18 +93,17 @@ fn rebuild(only_compare: bool, words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// `*.bpf.c` below `crates/*/bpf`, `crates/*/tests/data` and `benches/*/bpf`.
+/// `*.bpf.c` below `crates/*/bpf`, `crates/*/tests/data`, `benches/*/bpf` and `gallery`.
 fn sources() -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
+    let is_source = |path: &Path| path.to_string_lossy().ends_with(".bpf.c");
+    let mut found = files_below(&root().join("gallery"), &is_source)?;
     for (above, places) in [("crates", &["bpf", "tests/data"][..]), ("benches", &["bpf"])] {
         for entry in std::fs::read_dir(root().join(above))
             .with_context(|| format!("cannot read `{above}`"))?
         {
             let dir = entry?.path();
             for below in places {
-                found.extend(files_below(&dir.join(below), &|path| {
-                    path.to_string_lossy().ends_with(".bpf.c")
-                })?);
+                found.extend(files_below(&dir.join(below), &is_source)?);
             }
         }
     }

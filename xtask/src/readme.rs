@@ -35,7 +35,114 @@ fn block_after(readme: &str, mark: &str) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{block_after, test_command, try_command};
+    use std::path::Path;
+
+    use serde_json::Value;
+
+    use super::{block_after, test_command, text, try_command};
+    use crate::{files_below, root};
+
+    /// Numbers of the README: the record, the case, whose time it is, and how that is written.
+    const NUMBERS: &[(&str, &str, &str, &str)] = &[
+        ("2026-11-23-trace", "hot call, entry, counter", "", "5.69 ns"),
+        ("2026-11-23-trace", "hot call, entry, counter", "kernel uprobe, perf stat", "10.9 µs"),
+        ("2026-11-22-trace", "hot call, entry+exit, skep trace", "", "16.3 ns"),
+        ("2026-11-22-trace", "hot call, entry+exit, skep trace", "uftrace record, -pg", "76.6 ns"),
+        ("2026-11-22-trace", "sqlite, added to each call", "", "13.9 ns"),
+        ("2026-11-22-trace", "sqlite, added to each call", "uftrace record, -pg", "89.5 ns"),
+        ("2026-11-23-jit", "geometric mean of 11 programs", "", "128 ns"),
+        ("2026-11-23-jit", "geometric mean of 11 programs", "kernel JIT, test run", "150 ns"),
+        ("2026-11-23-jit", "geometric mean of 11 programs", "gcc -O2", "163 ns"),
+        ("2026-11-23-maps", "hash lookup hit, 8-byte keys, 16K", "", "10.0 ns"),
+        ("2026-11-23-maps", "hash lookup hit, 8-byte keys, 16K", "kernel, test run", "86.4 ns"),
+        ("2026-11-23-maps", "ringbuf output to a consumer at work, 8 bytes", "", "11.7 ns"),
+        (
+            "2026-11-23-maps",
+            "ringbuf output to a consumer at work, 8 bytes",
+            "kernel, test run",
+            "5.09 µs",
+        ),
+        ("2026-11-23-dump", "hash, 100,000 entries, 5000 a call", "", "1.04 ms"),
+        ("2026-11-23-dump", "hash, 100,000 entries, 5000 a call", "kernel, best batch", "25.2 ms"),
+        ("2026-11-22-trace", "trace 50000 functions once, 5 NOPs, added wall", "", "261 ms"),
+        (
+            "2026-11-22-trace",
+            "trace 50000 functions once, 5 NOPs, added wall",
+            "uftrace record -P., wall",
+            "80.3 ms",
+        ),
+    ];
+
+    /// Writes a time with three digits.
+    fn time(ns: f64) -> String {
+        let units = [(1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns")];
+        let (unit, name) = units.into_iter().find(|(unit, _)| ns >= *unit).unwrap_or((1.0, "ns"));
+        let value = ns / unit;
+        let digits = if value < 9.995 {
+            2
+        } else if value < 99.95 {
+            1
+        } else {
+            0
+        };
+        format!("{value:.digits$} {name}")
+    }
+
+    /// Each number is what its record has, and stands in a row that points at the record.
+    #[test]
+    fn the_numbers_are_those_of_the_records() {
+        let readme = text().unwrap();
+        let rows: Vec<&str> = readme.lines().filter(|l| l.contains("](benches/record/")).collect();
+        let mut claimed = 0;
+        for (record, case, rival, shown) in NUMBERS {
+            let path = format!("benches/record/{record}.json");
+            let file = std::fs::read_to_string(root().join(&path)).unwrap();
+            let file: Value = serde_json::from_str(&file).unwrap();
+            let all = file["rows"].as_array().unwrap();
+            let is_it =
+                |r: &&Value| r["case"] == *case && (rival.is_empty() || r["rival"] == *rival);
+            let row = all.iter().find(is_it).unwrap_or_else(|| panic!("{record}: {case}, {rival}"));
+            let ns = &row[if rival.is_empty() { "ours_ns" } else { "rival_ns" }];
+            assert_eq!(time(ns.as_f64().unwrap()), *shown, "{record}: {case}, {rival}");
+            let there = |r: &&&str| r.contains(&format!("]({path})")) && r.contains(shown);
+            assert!(rows.iter().any(|r| there(&r)), "{shown} of {record}: {case}");
+            claimed += 1;
+        }
+        let written =
+            |row: &&str| ["ns", "µs", "ms"].map(|u| row.matches(&format!(" {u}")).count());
+        let written: usize = rows.iter().flat_map(written).sum();
+        assert_eq!(written, claimed, "a number of the README's table is not in this test");
+    }
+
+    /// Every page is in the book, and what pages link to is there.
+    #[test]
+    fn pages_are_in_the_book_and_links_lead_somewhere() {
+        let is_page = |path: &Path| path.extension().is_some_and(|e| e == "md");
+        let mut pages = files_below(&root().join("docs"), &is_page).unwrap();
+        let book = std::fs::read_to_string(root().join("docs/SUMMARY.md")).unwrap();
+        for page in &pages {
+            let name = page.strip_prefix(root().join("docs")).unwrap().display().to_string();
+            assert!(name == "SUMMARY.md" || book.contains(&format!("]({name})")), "{name}");
+        }
+        let others = ["README.md", "ARCHITECTURE.md", "DEVELOPING.md", "crates/test/README.md"];
+        pages.extend(others.map(|name| root().join(name)));
+        let (mut links, mut broken) = (0, Vec::new());
+        for page in pages {
+            let text = std::fs::read_to_string(&page).unwrap();
+            for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+                let file = link.split('#').next().unwrap_or_default();
+                // Code has brackets and parentheses too.
+                if file.is_empty() || file.contains([' ', ':', '&', '"']) || !file.contains('.') {
+                    continue;
+                }
+                links += 1;
+                if !page.parent().unwrap().join(file).exists() {
+                    broken.push(format!("{}: {link}", page.display()));
+                }
+            }
+        }
+        assert!(broken.is_empty() && links > 100, "{links} links, {broken:#?}");
+    }
 
     #[test]
     fn a_command_is_the_block_after_its_mark() {
