@@ -24,6 +24,8 @@ mod map;
 mod objects;
 #[path = "../../crates/cli/src/orphans.rs"]
 mod orphans;
+#[path = "../../crates/cli/src/replace.rs"]
+mod replace;
 #[path = "../../crates/cli/src/report.rs"]
 mod report;
 #[path = "../../crates/cli/src/printer.rs"]
