@@ -36,7 +36,7 @@ pub enum Error {
     #[error(transparent)]
     Element(#[from] elements::ElementError),
     /// No map of global variables has a variable of this name.
-    #[error("the object has no variable `{name}`; it has {}", known.join(", "))]
+    #[error("the object has no variable `{name}`; {}", variables(known))]
     Variable {
         /// What was asked for.
         name: String,
@@ -54,6 +54,13 @@ impl From<skep::Error> for Error {
 impl From<skep::test_run::RunnerError> for Error {
     fn from(error: skep::test_run::RunnerError) -> Self {
         skep::Error::from(error).into()
+    }
+}
+
+fn variables(known: &[String]) -> String {
+    match known {
+        [] => "it has none, or was compiled without `-g`".to_owned(),
+        known => format!("it has {}", known.join(", ")),
     }
 }
 

@@ -35,34 +35,38 @@ pub struct Broken {
     pub bytes: Vec<u8>,
 }
 
+// Boxed: unboxed ones nest values so large that tests without optimization run out of stack.
+
 /// IPv4 addresses, private ones more often.
-pub fn ipv4() -> impl Strategy<Value = IpAddr> {
+pub fn ipv4() -> BoxedStrategy<IpAddr> {
     let host = |n: u32| IpAddr::from(Ipv4Addr::from(n));
     prop_oneof![
         3 => any::<u16>().prop_map(move |n| host(0x0a00_0000 | u32::from(n))),
         1 => any::<u32>().prop_map(host),
     ]
+    .boxed()
 }
 
 /// IPv6 addresses, those of documentation more often.
-pub fn ipv6() -> impl Strategy<Value = IpAddr> {
+pub fn ipv6() -> BoxedStrategy<IpAddr> {
     let host = |n: u128| IpAddr::from(Ipv6Addr::from(n));
     prop_oneof![
         3 => any::<u16>().prop_map(move |n| host(0x2001_0db8 << 96 | u128::from(n))),
         1 => any::<u128>().prop_map(host),
     ]
+    .boxed()
 }
 
-fn hosts() -> impl Strategy<Value = (IpAddr, IpAddr)> {
-    prop_oneof![(ipv4(), ipv4()), (ipv6(), ipv6())]
+fn hosts() -> BoxedStrategy<(IpAddr, IpAddr)> {
+    prop_oneof![(ipv4(), ipv4()), (ipv6(), ipv6())].boxed()
 }
 
-fn payload() -> impl Strategy<Value = Vec<u8>> {
-    prop_oneof![4 => vec(any::<u8>(), 0..64), 1 => vec(any::<u8>(), 0..1400)]
+fn payload() -> BoxedStrategy<Vec<u8>> {
+    prop_oneof![4 => vec(any::<u8>(), 0..64), 1 => vec(any::<u8>(), 0..1400)].boxed()
 }
 
 /// Adds what any IP packet may have: tags, options, extension headers.
-fn framed(packet: impl Strategy<Value = Packet>) -> impl Strategy<Value = Packet> {
+fn framed(packet: impl Strategy<Value = Packet> + 'static) -> BoxedStrategy<Packet> {
     let tags = prop_oneof![3 => Just(Vec::new()), 1 => vec(0_u16..4096, 1..3)];
     let options = prop_oneof![3 => Just(0_usize), 1 => 0..=10_usize];
     // Hop-by-hop, destination options, routing: in the order of RFC 8200, each once.
@@ -71,8 +75,8 @@ fn framed(packet: impl Strategy<Value = Packet>) -> impl Strategy<Value = Packet
         1 => (subsequence(vec![0_u8, 60, 43], 1..=3), 0..20_usize)
             .prop_map(|(numbers, length)| numbers.into_iter().map(|n| (n, length)).collect()),
     ];
-    (packet, tags, options, extensions, any::<(u8, u8, u16)>()).prop_map(
-        |(mut packet, tags, words, extensions, (ttl, tos, id))| {
+    (packet, tags, options, extensions, any::<(u8, u8, u16)>())
+        .prop_map(|(mut packet, tags, words, extensions, (ttl, tos, id))| {
             for tag in tags {
                 packet = packet.vlan(tag);
             }
@@ -87,19 +91,20 @@ fn framed(packet: impl Strategy<Value = Packet>) -> impl Strategy<Value = Packet
                 }
             }
             packet
-        },
-    )
+        })
+        .boxed()
 }
 
 /// UDP over IPv4 and IPv6.
-pub fn udp() -> impl Strategy<Value = Packet> {
+pub fn udp() -> BoxedStrategy<Packet> {
     framed((hosts(), any::<(u16, u16)>(), payload()).prop_map(|((from, to), ports, payload)| {
         Packet::udp((from, ports.0), (to, ports.1)).payload(payload)
     }))
+    .boxed()
 }
 
 /// TCP over IPv4 and IPv6, with any flags.
-pub fn tcp() -> impl Strategy<Value = Packet> {
+pub fn tcp() -> BoxedStrategy<Packet> {
     let numbers = any::<(u16, u16, u32, u32, u8)>();
     let options = prop_oneof![1 => Just(0_usize), 1 => 0..=10_usize];
     framed((hosts(), numbers, options, payload()).prop_map(
@@ -111,53 +116,57 @@ pub fn tcp() -> impl Strategy<Value = Packet> {
                 .payload(payload)
         },
     ))
+    .boxed()
 }
 
 /// Echo requests and answers, and messages of errors, of ICMP and ICMPv6.
-pub fn icmp() -> impl Strategy<Value = Packet> {
+pub fn icmp() -> BoxedStrategy<Packet> {
     framed((hosts(), 0..4_usize, payload()).prop_map(|((from, to), which, payload)| {
         let packet = Packet::icmp(from, to);
         let types = if packet.is_ipv6() { [128, 129, 1, 3] } else { [8, 0, 3, 11] };
         packet.icmp_type(types[which]).payload(payload)
     }))
+    .boxed()
 }
 
 /// Requests and answers of ARP, for Ethernet and IPv4.
-pub fn arp() -> impl Strategy<Value = Packet> {
-    (any::<[u8; 20]>(), 1..=2_u8).prop_map(|(addresses, operation)| {
-        let head = [0, 1, 8, 0, 6, 4, 0, operation];
-        Packet::ethernet(0x0806).payload([&head[..], &addresses].concat())
-    })
+pub fn arp() -> BoxedStrategy<Packet> {
+    (any::<[u8; 20]>(), 1..=2_u8)
+        .prop_map(|(addresses, operation)| {
+            let head = [0, 1, 8, 0, 6, 4, 0, operation];
+            Packet::ethernet(0x0806).payload([&head[..], &addresses].concat())
+        })
+        .boxed()
 }
 
 /// Fragments of IPv4.
-pub fn fragment() -> impl Strategy<Value = Packet> {
+pub fn fragment() -> BoxedStrategy<Packet> {
     (prop_oneof![udp(), tcp()], 0..0x1fff_u16, any::<bool>())
         .prop_filter("of IPv4", |(packet, ..)| packet.is_ipv4())
         .prop_map(|(packet, offset, more)| packet.fragment(offset, more))
+        .boxed()
 }
 
 /// Any whole packet: UDP, TCP, ICMP, other protocols, fragments, ARP, other types of Ethernet.
-pub fn packet() -> impl Strategy<Value = Packet> {
+pub fn packet() -> BoxedStrategy<Packet> {
     let other = framed((hosts(), select(vec![47, 89, 132, 255]), payload()).prop_map(
         |((from, to), protocol, payload)| Packet::ip(from, to, protocol).payload(payload),
     ));
     let ethernet = (select(vec![0x88cc, 0x8847, 0x0842]), payload())
         .prop_map(|(ether_type, payload)| Packet::ethernet(ether_type).payload(payload));
-    prop_oneof![6 => udp(), 6 => tcp(), 3 => icmp(), 2 => fragment(), 2 => other, 1 => arp(), 1 => ethernet]
+    prop_oneof![6 => udp(), 6 => tcp(), 3 => icmp(), 2 => fragment(), 2 => other, 1 => arp(), 1 => ethernet].boxed()
 }
 
 /// A packet that is wrong in one place: cut, with lengths that lie, with a wrong checksum.
-pub fn broken() -> impl Strategy<Value = Broken> {
+pub fn broken() -> BoxedStrategy<Broken> {
     let whole = prop_oneof![6 => udp(), 6 => tcp(), 2 => icmp()];
-    (whole, 0..8_u8, any::<(u16, Index)>()).prop_filter_map(
-        "the packet has no such header",
-        |(packet, which, (number, place))| {
+    (whole, 0..8_u8, any::<(u16, Index)>())
+        .prop_filter_map("the packet has no such header", |(packet, which, (number, place))| {
             let damage = damage(&packet, which, number, place);
             let bytes = packet.broken(damage)?;
             Some(Broken { packet, damage, bytes })
-        },
-    )
+        })
+        .boxed()
 }
 
 fn damage(packet: &Packet, which: u8, number: u16, place: Index) -> Damage {

@@ -124,6 +124,8 @@ fn what_is_not_there_is_an_error_that_names_what_is() -> skep_test::Result {
     assert!(text.contains("no program `firewal`") && text.contains("`firewall`"), "{text}");
     let text = error(bpf.variable("max").err());
     assert!(text.contains("no variable `max`") && text.contains("`malformed`"), "{text}");
+    let text = Error::Variable { name: "x".to_owned(), known: Vec::new() }.to_string();
+    assert_eq!(text, "the object has no variable `x`; it has none, or was compiled without `-g`");
     let text = error(bpf.map("blocked")?.put(json!({"a": 1}), 1).err());
     assert!(text.starts_with("map `blocked`: "), "{text}");
     let text = error(Bpf::load("/no/such.bpf.o").err());
