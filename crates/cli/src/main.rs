@@ -15,6 +15,7 @@ mod directory;
 mod doctor;
 mod estimate;
 mod events;
+mod export;
 mod failure;
 mod inherited;
 mod kernel;
@@ -65,6 +66,7 @@ fn main() -> ExitCode {
         Command::Addr2line(args) => symbolize::addr2line::run(args, printer),
         Command::Test(args) => unit::run(args, printer),
         Command::Doctor(args) => doctor::run(args.json, printer),
+        Command::Export(args) => export::run(args, printer),
         Command::Completions { shell } => {
             printer.data(Output::Stdout, |out| out.write_all(&shell.script())).map(|()| 0)
         }

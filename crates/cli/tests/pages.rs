@@ -1,5 +1,5 @@
-//! Every command of `docs/gallery.md` and `docs/first-program.md`, run as it stands there, prints what
-//! the page says.
+//! Every command of some pages, `docs/gallery.md` first, run as it stands there, prints what the page
+//! says.
 //!
 //! `SKEP_RECORD=1` writes what the commands print into the page.
 
@@ -169,6 +169,11 @@ fn the_gallerys_commands_print_what_the_page_says() {
 #[test]
 fn the_first_programs_commands_print_what_the_page_says() {
     check("first-program.md", 7, &Skep::new, true);
+}
+
+#[test]
+fn the_commands_of_export_print_what_the_page_says() {
+    check("export.md", 1, &Skep::new, true);
 }
 
 /// Every program of the gallery is on the page.

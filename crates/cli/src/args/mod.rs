@@ -2,6 +2,7 @@
 
 mod chain;
 mod completions;
+mod export;
 mod map;
 mod object;
 mod output;
@@ -20,6 +21,7 @@ pub use chain::{
     AttachArgs, BenchArgs, ChainCommand, ChainRunArgs, ExplainArgs, ModeName, PlaceArgs, ReuseArgs,
 };
 pub use completions::Shell;
+pub use export::{ExportArgs, Format as ExportFormat};
 pub use map::{
     CopyArgs, CreateArgs, DeleteArgs, DumpArgs, KernelSide, LoadArgs, LookupArgs, MapArgs,
     MapCommand, MapsArgs, RangeArgs, TakeHow,
@@ -90,6 +92,9 @@ pub enum Command {
     /// Run unit tests of programs, which files describe
     #[command(after_help = test::HELP)]
     Test(TestArgs),
+    /// Turn a report of `skep trace --json` into metrics for Prometheus or OpenTelemetry
+    #[command(after_help = export::HELP)]
+    Export(ExportArgs),
     /// Check what works on this machine
     Doctor(JsonArgs),
     /// Print what makes a shell complete skep's commands and options

@@ -1,0 +1,90 @@
+//! `skep export`: metrics of a real trace, read by the programs that they are for.
+
+mod common;
+
+use std::process::Command;
+use std::time::Duration;
+
+use common::{LEAVES, Skep, fails, json, out, target, text};
+use skep_testkit::run::run;
+use skep_testkit::skip;
+use skep_testkit::skip::has_command;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Traces the target's functions and returns the report's file.
+fn traced(skep: &Skep) -> String {
+    let report = skep.path("report.json").display().to_string();
+    out(skep, &["trace", "--json", "-o", &report, "target:*", "--", target()]);
+    report
+}
+
+#[test]
+fn prometheus_reads_what_was_traced() {
+    let skep = Skep::new();
+    let report = traced(&skep);
+    let metrics = out(&skep, &["export", "prometheus", &report, "--label", "job=test"]);
+    let line =
+        format!("skep_calls_total{{function=\"leaf\",module=\"target\",job=\"test\"}} {LEAVES}");
+    assert!(metrics.lines().any(|l| l == line), "{metrics}");
+    // Each series once, of a metric that was declared.
+    let mut series: Vec<&str> = metrics
+        .lines()
+        .filter(|l| !l.starts_with('#'))
+        .filter_map(|l| l.rsplit_once(' '))
+        .map(|(s, _)| s)
+        .collect();
+    let all = series.len();
+    series.sort_unstable();
+    series.dedup();
+    assert_eq!(series.len(), all);
+    // The same out of a pipe.
+    let bytes = std::fs::read(&report).unwrap();
+    let piped = skep.run_with(["export", "prometheus", "--label", "job=test"], &bytes);
+    assert_eq!(text(&piped.stdout), metrics);
+    if !has_command("promtool") {
+        return skip("promtool");
+    }
+    let read = run(Command::new("promtool").args(["check", "metrics"]), metrics.as_bytes(), LIMIT);
+    assert_eq!(read.shell_status(), 0, "{}", read.transcript());
+}
+
+#[test]
+fn opentelemetry_reads_what_was_traced() {
+    let skep = Skep::new();
+    let request = out(&skep, &["export", "otlp", &traced(&skep), "--label", "host_name=here"]);
+    assert!(json(request.as_bytes())["resourceMetrics"].is_array());
+    let script = "
+import sys
+from google.protobuf.json_format import Parse
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+request = Parse(sys.stdin.read(), ExportMetricsServiceRequest())
+for metric in request.resource_metrics[0].scope_metrics[0].metrics:
+    if metric.name == 'skep.calls':
+        for point in metric.sum.data_points:
+            names = {a.key: a.value.string_value for a in point.attributes}
+            assert point.time_unix_nano > point.start_time_unix_nano > 1600000000 * 10**9
+            print(names['function'], point.as_int)
+";
+    let has = "import opentelemetry.proto.collector.metrics.v1.metrics_service_pb2";
+    let mut probe = Command::new("python3");
+    if !probe.args(["-c", has]).output().is_ok_and(|o| o.status.success()) {
+        return skip("python3 with opentelemetry-proto");
+    }
+    let read = run(Command::new("python3").args(["-c", script]), request.as_bytes(), LIMIT);
+    assert_eq!(read.shell_status(), 0, "{}", read.transcript());
+    assert!(text(&read.stdout).contains(&format!("leaf {LEAVES}\n")), "{}", read.transcript());
+}
+
+#[test]
+fn what_is_no_report_is_said() {
+    let skep = Skep::new();
+    let file = skep.path("x").display().to_string();
+    std::fs::write(&file, "{\"wall_ns\": 1}").unwrap();
+    fails(&skep, &["export", "otlp", &file], 2, "is no report: it has no `functions`");
+    fails(&skep, &["export", "otlp", &file], 2, "hint: `skep trace --json -o FILE` writes one");
+    fails(&skep, &["export", "otlp", "/no/such"], 2, "cannot read `/no/such`");
+    for label in ["job", "1a=b", "function=x", "a b=c"] {
+        fails(&skep, &["export", "prometheus", &file, "--label", label], 2, "--label");
+    }
+}
