@@ -2,7 +2,7 @@
 //!
 //! `dist` writes a tarball and a Debian package with the command, its pages, completions for three
 //! shells, the library for C with its header, and the licenses. Both have the commit's time
-//! everywhere, and files in order, so that the same commit gives the same bytes. They run with glibc
+//! everywhere, and files in order, so that the same command gives the same bytes. They run with glibc
 //! 2.28 and newer, whichever the machine has that builds ([`glibc`]).
 
 mod glibc;
@@ -74,8 +74,7 @@ pub fn dist(args: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Builds the command and `libskep.so.0`, and returns where they are. Paths of this machine that are
-/// in them, of crates from outside, become the same for all.
+/// Builds the command and `libskep.so.0`, and returns where they are.
 fn build(out: &Path) -> Result<(PathBuf, PathBuf)> {
     let link_arg = format!("-Clink-arg={}", glibc::LIBRARIES);
     let mut command = cargo();
