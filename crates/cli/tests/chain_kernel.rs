@@ -210,6 +210,60 @@ fn a_chain_counts_on_an_interface_and_outlives_the_command() {
     assert_eq!((attached("two"), world.links()), (None, 0));
 }
 
+/// A chain of the skep directory, made by commands, with numbers that have gaps; what cannot go along
+/// is told.
+#[test]
+fn a_chain_by_its_name_goes_into_the_kernel() {
+    let Some(world) = World::new() else { return };
+    world.must("chain create named");
+    for line in [
+        "chain.bpf.o:mark",
+        "chain.bpf.o:drop_short",
+        "chain.bpf.o:count --after 2 --on drop",
+        "corpus.bpf.o:sum",
+    ] {
+        world.must(&format!("chain add named {line}"));
+    }
+    world.must("chain del named 1");
+    world.must("chain attach two named --kernel");
+    send("one", &[20, 20, 64]);
+    let shown = |line: &str| json(&world.must(line).stdout);
+    let programs = |shown: &Json| -> Vec<(u64, String)> {
+        let each =
+            |n: &Json| (n["node"].as_u64().unwrap(), n["program"].as_str().unwrap().to_owned());
+        shown["nodes"].as_array().unwrap().iter().map(each).collect()
+    };
+    let (here, there) = (shown("chain show named --json"), shown("chain show two --kernel --json"));
+    assert_eq!(programs(&here), programs(&there));
+    assert_eq!(programs(&there).first(), Some(&(2, "drop_short".to_owned())));
+    assert_eq!(there["nodes"][0]["verdicts"]["drop"], 2);
+    // Another one, at which the counts go on.
+    world.must("chain add named chain.bpf.o:count --first --on * --own-maps");
+    world.must("chain attach two named --kernel");
+    send("one", &[20]);
+    let drops = |shown: &Json| {
+        let nodes = shown["nodes"].as_array().unwrap();
+        nodes.iter().find(|n| n["node"] == 2).map(|n| n["verdicts"]["drop"].clone())
+    };
+    assert_eq!(drops(&shown("chain show two --kernel --json")), Some(json!(3)));
+    let before = attached("two");
+    world.must("map create seen --type array --key-size 4 --value-size 8 --entries 1");
+    world.must("chain create given");
+    world.must("chain add given chain.bpf.o:count --map packets=seen");
+    world.must("chain add given chain.bpf.o:count --map packets=seen --own-maps");
+    let (status, text) = world.said("chain attach two given --kernel");
+    assert!(status == 1 && text.contains("with `--map`"), "{status} {text}");
+    let (status, text) = world.said("chain attach two nobody --kernel");
+    assert!(status == 1 && text.contains("`nobody`"), "{status} {text}");
+    std::fs::copy(world.skep.path("corpus.bpf.o"), world.skep.path("chain.bpf.o")).unwrap();
+    let (status, text) = world.said("chain attach two named --kernel");
+    assert!(status == 1 && text.contains("chain.bpf.o` is another file"), "{status} {text}");
+    std::fs::remove_file(world.skep.path("chain.bpf.o")).unwrap();
+    let (status, text) = world.said("chain attach two named --kernel");
+    assert!(status == 2 && text.contains("cannot read"), "{status} {text}");
+    assert_eq!(attached("two"), before);
+}
+
 #[test]
 fn what_cannot_be_attached_is_told_and_changes_nothing() {
     let Some(world) = World::new() else { return };
@@ -220,8 +274,8 @@ fn what_cannot_be_attached_is_told_and_changes_nothing() {
     let (status, said) = world.said("chain attach two fw.toml --kernel --bpf-fs /proc");
     assert_eq!(status, 2);
     assert!(said.starts_with("error: `/proc` is not in a bpf file system"), "{said}");
-    let (status, said) = world.said("chain attach two fw --kernel");
-    assert_eq!((status, &*said), (2, "error: there is no file `fw`"));
+    let (status, said) = world.said("chain attach two no.toml --kernel");
+    assert_eq!((status, &*said), (2, "error: there is no file `no.toml`"));
     // Somebody else's program stays.
     let object = world.skep.path("chain.bpf.o").display().to_string();
     must_ip(&format!("link set dev two xdp obj {object} sec xdp"));

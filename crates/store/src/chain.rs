@@ -9,6 +9,9 @@
 //! by the last record of a chain that stays.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 
 use skep_isa::{AttachType, ProgramType};
 
@@ -82,6 +85,10 @@ pub struct SharedMap {
 pub struct SharedObject {
     /// A hash of the file's bytes.
     pub hash: u64,
+    /// The file, as a whole path.
+    pub file: PathBuf,
+    /// Programs of this file that are added later share the maps.
+    pub shares: bool,
     /// The programs.
     pub programs: Vec<u32>,
     /// The maps.
@@ -115,7 +122,8 @@ fn encode_objects(objects: &[SharedObject]) -> Vec<u8> {
     let mut w = Writer::default();
     w.u32(objects.len() as u32);
     for object in objects {
-        w.u64(object.hash).u32(object.programs.len() as u32);
+        w.u64(object.hash).bytes(object.file.as_os_str().as_bytes());
+        w.u32(u32::from(object.shares)).u32(object.programs.len() as u32);
         for id in &object.programs {
             w.u32(*id);
         }
@@ -130,8 +138,10 @@ fn encode_objects(objects: &[SharedObject]) -> Vec<u8> {
 fn decode_objects(bytes: &[u8]) -> Result<Vec<SharedObject>, WireError> {
     let mut r = Reader::new(bytes);
     let mut objects = Vec::new();
-    for _ in 0..r.count(16, "objects")? {
+    for _ in 0..r.count(24, "objects")? {
         let hash = r.u64("object")?;
+        let file = PathBuf::from(OsStr::from_bytes(r.bytes("object file")?));
+        let shares = r.u32("shared maps")? != 0;
         let programs = (0..r.count(4, "programs of an object")?)
             .map(|_| r.u32("program"))
             .collect::<Result<_, _>>()?;
@@ -140,7 +150,7 @@ fn decode_objects(bytes: &[u8]) -> Result<Vec<SharedObject>, WireError> {
             let name = r.str("map name")?.to_owned();
             maps.push(SharedMap { name, id: r.u32("map")?, generation: r.u64("map")? });
         }
-        objects.push(SharedObject { hash, programs, maps });
+        objects.push(SharedObject { hash, file, shares, programs, maps });
     }
     Ok(objects)
 }
@@ -394,8 +404,14 @@ mod tests {
         let map = |name: &str, id| SharedMap { name: name.to_owned(), id, generation: !0 - 1 };
         let maps = vec![map("counts", 3), map(".rodata", 4)];
         let objects = vec![
-            SharedObject { hash: 7, programs: vec![1, 2], maps },
-            SharedObject { hash: 8, programs: Vec::new(), maps: Vec::new() },
+            SharedObject { hash: 7, file: "/a.o".into(), shares: true, programs: vec![1, 2], maps },
+            SharedObject {
+                hash: 8,
+                file: PathBuf::new(),
+                shares: false,
+                programs: Vec::new(),
+                maps: Vec::new(),
+            },
         ];
         let bytes = encode_objects(&objects);
         assert_eq!(decode_objects(&bytes)?, objects);

@@ -205,9 +205,9 @@ pub struct ChainRunArgs {
 pub struct AttachArgs {
     /// The interface
     pub interface: String,
-    /// The file, or the directory of files, that describes the chain
-    #[arg(value_name = "FILE|DIRECTORY")]
-    pub from: PathBuf,
+    /// The chain, as it is now, or the file or directory that describes one
+    #[arg(value_name = "CHAIN|FILE")]
+    pub from: String,
     /// Needed: only the kernel has interfaces with chains
     #[arg(long, required = true)]
     pub kernel: bool,

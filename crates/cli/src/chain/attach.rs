@@ -9,6 +9,7 @@ use skep::load::LoadError;
 
 use super::explain::{edges, nodes};
 use super::file::Plan;
+use super::sources::of_chain;
 use crate::args::{AttachArgs, ModeName};
 use crate::failure::{ENVIRONMENT, FAILED, Failure, Result};
 use crate::printer::{Output, Printer};
@@ -16,11 +17,10 @@ use crate::rejection;
 
 /// Puts a chain on an interface.
 pub fn attach(args: &AttachArgs, printer: Printer) -> Result<u8> {
-    if !args.from.exists() {
-        return Err(Failure::environment(format!("there is no file `{}`", args.from.display()))
-            .hint("chains in the kernel are made of files: docs/chains.md describes them"));
-    }
-    let (sources, graph) = Plan::read(&args.from)?.for_kernel()?;
+    let (sources, graph) = match Path::new(&args.from) {
+        path if path.exists() => Plan::read(path)?.for_kernel()?,
+        _ => of_chain(&args.from)?,
+    };
     let names: Vec<&str> =
         (0..).map_while(|n| sources.object(n)).map(|(name, _)| name.as_str()).collect();
     let pins = args.pin.as_deref().map(|dir| MapPins::new(dir, &names)).transpose();

@@ -85,7 +85,7 @@ pub fn add(
     let graph = chain.graph()?;
     let place = place(&graph, place_args, None)?;
     let edit = Edit::Add { program: loads.program(name)?, place };
-    let noted = if maps.own_maps { Vec::new() } else { vec![loads.noted()] };
+    let noted = [loads.noted(!maps.own_maps)];
     let (_, added) = chain.transaction_of(revision, &[edit], &noted).map_err(failed)?;
     for node in added {
         printer.note(&format!("node {node}"));

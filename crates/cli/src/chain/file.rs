@@ -115,7 +115,7 @@ impl Plan {
         });
         let graph = self.graph(&programs, about.collect())?;
         let chain = Chain::create(session, name, ProgramType::Xdp).map_err(failed)?;
-        let noted: Vec<_> = loads.iter().map(Loads::noted).collect();
+        let noted: Vec<_> = loads.iter().map(|l| l.noted(true)).collect();
         let done = chain.transaction_of(0, &edits(&graph), &noted).map_err(failed);
         if let Err(e) = done {
             drop(chain.delete());
@@ -130,11 +130,7 @@ impl Plan {
         let all = &self.described.programs;
         let paths: Vec<PathBuf> = self.paths().into_iter().cloned().collect();
         let objects = Objects::read(&paths, &ObjectArgs::default())?;
-        let mut sources = Sources::new(objects.target);
-        for (path, object) in paths.iter().zip(objects.all) {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            sources.add(name.split('.').next().unwrap_or_default(), object);
-        }
+        let sources = super::sources::of_files(&paths, objects);
         let mut programs = Vec::new();
         let mut about = Vec::new();
         for program in all {

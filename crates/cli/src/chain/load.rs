@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use skep::chain::{NamedMaps, ObjectHash};
+use skep::chain::{LoadedFile, NamedMaps, ObjectHash};
 use skep::load::{Loaded, Loader};
 use skep::object::Object;
 use skep::{Dir, chain};
@@ -52,8 +52,9 @@ impl Loads {
     }
 
     /// Returns what the chain notes of the object.
-    pub fn noted(&self) -> (ObjectHash, &Loaded) {
-        (self.hash, &self.loaded)
+    pub fn noted(&self, shares_maps: bool) -> LoadedFile<'_> {
+        let (file, hash, loaded) = (self.path.clone(), self.hash, &self.loaded);
+        LoadedFile { file, hash, shares_maps, loaded }
     }
 
     /// Tells whether this is the object of a file.

@@ -11,6 +11,7 @@ mod live;
 mod load;
 mod run;
 mod show;
+mod sources;
 
 use skep::Session;
 use skep::chain::{Chain, ChainError, UnknownVerdict, Verdicts};

@@ -50,7 +50,6 @@ use skep_store::chain::ChainFile;
 use skep_store::dir::{Dir, Kind};
 use skep_store::prog::{Program as StoredProgram, ProgramFile};
 
-use crate::load::Loaded;
 use crate::loaded::Program;
 use crate::session::{Place as Directory, Session};
 
@@ -60,7 +59,7 @@ pub use error::ChainError;
 pub use explain::{Change, Explained, Visit};
 pub use run_config::run_config;
 pub use runner::ChainRunner;
-pub use shared::{NamedMaps, ObjectHash};
+pub use shared::{LoadedFile, NamedMaps, ObjectFile, ObjectHash};
 pub use skep_net::chain::{
     BUDGET, Bridge, Edge, EdgeKey, EdgeStats, Edit, EditError, Exhausted, Graph, Node, NodeId,
     NodeStats, Place, ProgramRef, Stats, To, UnknownVerdict, Verdicts, mprog, priority, seed,
@@ -166,7 +165,7 @@ impl Chain {
         &self,
         revision: u64,
         edits: &[Edit],
-        loaded: &[(ObjectHash, &Loaded)],
+        loaded: &[LoadedFile<'_>],
     ) -> Result<(Graph, Vec<NodeId>)> {
         self.file.change(|mut spec| {
             let prog_type = spec.prog_type;

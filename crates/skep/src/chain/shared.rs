@@ -1,5 +1,7 @@
-//! Maps that programs of one object share in a chain, though they were loaded one by one.
+//! The object files of a chain's programs, and the maps that programs of one file share, though they
+//! were loaded one by one.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use skep_maps::{Access, Map};
@@ -24,10 +26,52 @@ impl ObjectHash {
     }
 }
 
+/// An object file that was loaded for a chain, with what a transaction notes of it.
+#[derive(Clone, Debug)]
+pub struct LoadedFile<'a> {
+    /// The file.
+    pub file: PathBuf,
+    /// Its bytes.
+    pub hash: ObjectHash,
+    /// Programs of the file that are added later get the same maps.
+    pub shares_maps: bool,
+    /// What was loaded of it.
+    pub loaded: &'a Loaded,
+}
+
+/// An object file that programs of a chain come from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct ObjectFile {
+    /// Where it was.
+    pub path: PathBuf,
+    /// Its bytes.
+    pub hash: ObjectHash,
+    /// Ids of the programs.
+    pub programs: Vec<u32>,
+    /// Ids of the maps.
+    pub maps: Vec<u32>,
+}
+
 /// Maps by their names in an object.
 pub type NamedMaps = Vec<(String, Arc<Map>)>;
 
 impl Chain {
+    /// Lists the files that the programs come from; of one file several times, if programs of it do
+    /// not share its maps.
+    ///
+    /// # Errors
+    /// When the chain cannot be read.
+    pub fn object_files(&self) -> Result<Vec<ObjectFile>> {
+        let known = |object: SharedObject| ObjectFile {
+            path: object.file,
+            hash: ObjectHash(object.hash),
+            programs: object.programs,
+            maps: object.maps.iter().map(|m| m.id).collect(),
+        };
+        Ok(self.file.read()?.objects.into_iter().map(known).collect())
+    }
+
     /// Opens the maps that programs of an object have in this chain, by their names in it: for
     /// [`Loader::reuse_map`](crate::load::Loader::reuse_map). With the revision at which that is
     /// so, for the transaction that adds the program.
@@ -36,7 +80,7 @@ impl Chain {
     /// When the chain cannot be read.
     pub fn shared_maps(&self, object: ObjectHash) -> Result<(u64, NamedMaps)> {
         let spec = self.file.read()?;
-        let found = spec.objects.iter().find(|o| o.hash == object.0);
+        let found = spec.objects.iter().find(|o| o.hash == object.0 && o.shares);
         skep_runtime::memory::guard();
         // A map that is gone is made anew.
         let open = |shared: &SharedMap| {
@@ -53,26 +97,28 @@ impl Chain {
 /// Adds what was loaded to the objects of a chain. An object goes with its last program.
 pub(super) fn objects(
     mut objects: Vec<SharedObject>,
-    loaded: &[(ObjectHash, &Loaded)],
+    loaded: &[LoadedFile<'_>],
     graph: &Graph,
 ) -> Vec<SharedObject> {
-    for (hash, loaded) in loaded {
+    for LoadedFile { file, hash, shares_maps, loaded } in loaded {
         let programs = loaded.programs().iter().map(|p| p.id());
         let maps = loaded.maps().iter().map(|m| SharedMap {
             name: m.name.clone(),
             id: m.map.id(),
             generation: m.map.generation(),
         });
-        match objects.iter_mut().find(|o| o.hash == hash.0) {
-            Some(known) => {
+        match objects.iter_mut().find(|o| o.hash == hash.0 && o.shares) {
+            Some(known) if *shares_maps => {
                 known.programs.extend(programs);
                 for map in maps {
                     known.maps.retain(|m| m.name != map.name);
                     known.maps.push(map);
                 }
             }
-            None => objects.push(SharedObject {
+            _ => objects.push(SharedObject {
                 hash: hash.0,
+                file: std::path::absolute(file).unwrap_or_else(|_| file.clone()),
+                shares: *shares_maps,
                 programs: programs.collect(),
                 maps: maps.collect(),
             }),

@@ -122,10 +122,7 @@ fn carried(stats: &Stats, old: &Graph, new: &Graph) -> Stats {
         let is_there = edges.any(|(verdicts, edge)| verdicts == *on && edge.to == target);
         is_there.then_some(((from, *on, target), *edge))
     });
-    let mut carried = Stats::default();
-    carried.nodes = nodes.collect();
-    carried.edges = edges.collect();
-    carried
+    Stats { nodes: nodes.collect(), edges: edges.collect() }
 }
 
 #[cfg(test)]
