@@ -8,6 +8,7 @@
 //! | what | goal |
 //! |---|---|
 //! | one more program, for one verdict or any, counted or not | 1.5 ns |
+//! | one more program of a chain that is attached to the kernel | a third of the dispatcher's |
 //! | a chain of one program | as the program alone |
 //! | a chain that drops frames of 64 bytes, which lie in memory | 10 ns a frame |
 //! | reading a capture file, and dropping | 100 ns a packet |
@@ -103,6 +104,15 @@ const ROWS: &[Wanted] = &[
     ("chain of 32, not counted", links("verdict-off-32"), Some((kernel("tail-constant-32"), CONSTANT))),
     ("chain of 8, counted", links("verdict-counted-8"), Some((kernel("dispatcher-8"), DISPATCHER))),
     ("chain of 32, counted", links("verdict-counted-32"), Some((kernel("calls-32"), CALLS))),
+    ("attached to the kernel: one more program, not counted", kernel("chain-off-more"), Some((kernel("tail-constant-more"), CONSTANT))),
+    ("attached to the kernel: one more program, not counted", kernel("chain-off-more"), Some((kernel("tail-variable-more"), VARIABLE))),
+    ("attached to the kernel: one more program, not counted", kernel("chain-off-more"), Some((kernel("dispatcher-more"), DISPATCHER))),
+    ("attached to the kernel: one more program, not counted", kernel("chain-off-more"), Some((kernel("calls-more"), CALLS))),
+    ("attached to the kernel: one more program, counted", kernel("chain-counted-more"), Some((kernel("dispatcher-more"), DISPATCHER))),
+    ("attached to the kernel: one more program, timed", kernel("chain-timed-more"), Some((kernel("dispatcher-more"), DISPATCHER))),
+    ("attached to the kernel: chain of 1, counted", kernel("chain-counted-1"), Some((kernel("straight-1"), "no chain"))),
+    ("attached to the kernel: chain of 8, counted", kernel("chain-counted-8"), Some((kernel("dispatcher-8"), DISPATCHER))),
+    ("attached to the kernel: chain of 32, counted", kernel("chain-counted-32"), Some((kernel("calls-32"), CALLS))),
     ("kernel, one program, straight: one more", kernel("straight-more"), Some((kernel("dispatcher-more"), DISPATCHER))),
     ("kernel, one program, functions: one more", kernel("calls-more"), Some((kernel("dispatcher-more"), DISPATCHER))),
     ("drop, 64 bytes that stay in memory, 1 program", figure("packets", "in-place-1-off"), Some((figure("packets", "in-place-alone"), "no chain"))),

@@ -85,7 +85,7 @@ impl Loaded {
 }
 
 /// The same; `globals` are the program's global variables.
-fn time(globals: &Map, program: &Program, packet: &[u8], runs: u32, want: u32) -> Result<f64> {
+pub fn time(globals: &Map, program: &Program, packet: &[u8], runs: u32, want: u32) -> Result<f64> {
     let size = globals.lookup(&[0; 4])?.len();
     globals.update(&[0; 4], &mark::begin(size, runs), 0)?;
     let done = run(program, packet, runs)?;

@@ -1,13 +1,14 @@
 //! Programs in sequence, on one packet: a chain of skep, and what the kernel has for it.
 
-use skep::chain::{Chain, Count, Place};
+use skep::chain::kernel::{KernelChain, Sources};
+use skep::chain::{Chain, Count, Edit, Graph, Place};
 use skep::isa::ProgramType;
 use skep::object::Object;
 use skep::test_run::{Engine, Input};
 use skep::{ChainRunner, Session};
 use skep_kernel::Program;
 
-use crate::kernel::Loaded;
+use crate::kernel::{Loaded, time};
 use crate::{Case, Result, each, mark, packets, take_turns, tell_slope, timed};
 
 const OBJECT: &[u8] = include_bytes!("../../../../benches/chain/bpf/links.bpf.o");
@@ -97,6 +98,25 @@ fn dispatcher(components: usize) -> Result<(Loaded, Program)> {
     Ok((loaded, program))
 }
 
+/// A chain of skep in the kernel: all programs but the last are nodes as in skep's own chains, and that
+/// notes the time.
+fn attached(length: usize, count: Count) -> Result<KernelChain> {
+    let mut sources = Sources::new(None);
+    let object = sources.add("links", Object::parse(OBJECT)?);
+    let mut graph = Graph::new(ProgramType::Xdp);
+    let on = "pass".parse()?;
+    for n in 1..=length {
+        let program = sources.program(object, if n == 1 { "straight_1" } else { "look" })?;
+        let edits = [Edit::Add { program, place: Place::First { on } }];
+        graph = graph.transaction(0, &edits)?.0;
+    }
+    Ok(KernelChain::load(&sources, &graph, count, None)?)
+}
+
+/// What is measured of these: as [`KINDS`].
+const ATTACHED: [(&str, Count); 3] =
+    [("chain-off", Count::Off), ("chain-counted", Count::Runs), ("chain-timed", Count::Timed)];
+
 /// The kernel's ways.
 pub fn kernels() -> Result<()> {
     let all = Loaded::new(Object::parse(OBJECT)?)?;
@@ -129,7 +149,23 @@ pub fn kernels() -> Result<()> {
             cases.push((format!("{kind}-{length}"), Box::new(run)));
         }
     }
+    let ways = cases.len();
+    for (kind, count) in ATTACHED {
+        for length in LENGTHS {
+            let chain = attached(length, count)?;
+            let run = move || {
+                let globals = chain.maps().iter().find(|m| m.name == ".bss");
+                let globals = &globals.ok_or("no global variables")?.map;
+                time(globals, chain.program(), &PACKET, RUNS, DROP)
+            };
+            cases.push((format!("{kind}-{length}"), Box::new(run)));
+        }
+    }
     let took = take_turns(&mut cases)?;
+    for (kind, took) in ATTACHED.iter().zip(took[ways..].chunks(LENGTHS.len())) {
+        let of: Vec<_> = LENGTHS.into_iter().zip(took.iter().copied()).skip(1).collect();
+        tell_slope(&format!("{}-more", kind.0), &of, 32);
+    }
     for (at, (kind, _, most)) in KERNELS.iter().enumerate() {
         let lengths: &[usize] = if *most < 32 { &DISPATCHED } else { &LENGTHS };
         let took = took.iter().skip(at * LENGTHS.len());
