@@ -15,14 +15,15 @@
 //! that main calls, because a tail call ends the function that makes it; so is one whose stack would
 //! leave too little to the others ([`super::stack`]).
 
+mod counting;
+mod edges;
+
 use std::collections::BTreeMap;
 
 use skep_isa::helper::id as helper;
 use skep_isa::{Insn, op};
 use skep_object::{Line, Linked};
-use skep_vm::chain::counters::{BYTES, STEP, TICKS};
-use skep_vm::chain::plan::{ALL, OTHER};
-use skep_vm::chain::{Count, Edge, Exhausted, Plan, To};
+use skep_vm::chain::{Count, Plan, To};
 
 use super::assemble::{Assembler, Label, TooFar};
 use super::counters::Pages;
@@ -258,27 +259,6 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// Looks up a page of the counters and keeps its address. The key lies where the address will.
-    fn find_page(&mut self, page: usize) {
-        self.store_imm(self.counters, page as u32);
-        self.alu_reg(op::MOV, R[2], op::FP);
-        self.alu(op::ADD, R[2], self.counters);
-        self.asm.insns.extend(Insn::ld_imm64(R[1], op::PSEUDO_MAP_IDX, COUNTERS as u64));
-        self.asm.insns.push(Insn::call(helper::MAP_LOOKUP_ELEM));
-        // There always is one; 0 is `XDP_ABORTED`.
-        self.asm.push(op::JMP | op::JNE | op::K, R[0], 0, 1, 0);
-        self.exit();
-        self.save(self.counters, R[0]);
-    }
-
-    /// `*(r1 + offset) += r2`, by way of r3.
-    fn add_to(&mut self, word: usize) {
-        let off = word as i32 * 8;
-        self.asm.push(op::LDX | op::MEM | op::DW, R[3], R[1], off, 0);
-        self.alu_reg(op::ADD, R[3], R[2]);
-        self.asm.push(op::STX | op::MEM | op::DW, R[1], R[3], off, 0);
-    }
-
     fn step(&mut self, step: usize, part: &Part<'_>) {
         let behind = self.asm.label();
         self.line(part.label, format!("node {} begins", part.label));
@@ -311,47 +291,9 @@ impl<'a> Composer<'a> {
             self.take_time(first);
         }
         if self.counts() {
-            self.load(R[1], self.counters);
-            self.asm.push(op::ALU | op::MOV | op::X, R[2], R[0], 0, 0);
-            self.asm.push(op::ALU | op::ADD | op::K, R[2], 0, 0, 1);
-            self.asm.push(op::JMP32 | op::JLE | op::K, R[2], 0, 1, OTHER as i32);
-            self.asm.push(op::ALU | op::MOV | op::K, R[2], 0, 0, OTHER as i32);
-            self.alu(op::LSH, R[2], 3);
-            self.alu_reg(op::ADD, R[1], R[2]);
-            self.alu(op::MOV, R[2], 1);
-            self.add_to(first);
+            self.verdict(first);
         }
         self.follow(step, first);
-    }
-
-    /// Adds the time since r2 to a step's.
-    fn take_time(&mut self, first: usize) {
-        // word -= begin; word += now
-        let off = (first + TICKS) as i32 * 8;
-        self.asm.push(op::LDX | op::MEM | op::DW, R[3], R[1], off, 0);
-        self.alu_reg(op::SUB, R[3], R[2]);
-        self.asm.push(op::STX | op::MEM | op::DW, R[1], R[3], off, 0);
-        self.asm.insns.push(Insn::call(helper::KTIME_GET_NS));
-        self.alu_reg(op::MOV, R[2], R[0]);
-        self.load(R[1], self.counters);
-        self.add_to(first + TICKS);
-        self.load(R[0], self.clock);
-    }
-
-    /// Adds the packet's size to a step's bytes.
-    fn size(&mut self, first: usize) {
-        self.load(R[1], self.ctx);
-        if self.frags {
-            self.asm.insns.push(Insn::call(helper::XDP_GET_BUFF_LEN));
-            self.alu_reg(op::MOV, R[2], R[0]);
-        } else {
-            // `data_end` and `data` of `struct xdp_md`.
-            self.asm.push(op::LDX | op::MEM | op::W, R[2], R[1], 4, 0);
-            self.asm.push(op::LDX | op::MEM | op::W, R[3], R[1], 0, 0);
-            self.alu_reg(op::SUB, R[2], R[3]);
-        }
-        self.load(R[1], self.counters);
-        self.add_to(first + BYTES);
     }
 
     /// Copies the main function of a program.
@@ -394,128 +336,6 @@ impl<'a> Composer<'a> {
         for line in linked.lines.iter().filter(|l| range.contains(&l.insn)) {
             let insn = to + (line.insn - range.start);
             self.lines.insert(insn, Line { insn, ..line.clone() });
-        }
-    }
-
-    /// Compares the verdict in r0 and goes where it leads.
-    fn follow(&mut self, step: usize, first: usize) {
-        let Some(edges) = self.plan.steps.get(step).map(|s| s.edges.as_slice()) else { return };
-        let rest = edges.iter().position(|e| e.on >> OTHER & 1 != 0);
-        let (keep, mut keeps) = (self.asm.label(), false);
-        let mut later = Vec::new();
-        for (n, edge) in edges.iter().enumerate().filter(|(n, _)| Some(*n) != rest) {
-            let to = match (edge.to, self.checks(edge)) {
-                (To::Step(to), false) => self.steps.get(to).copied(),
-                (To::Keep, _) => None,
-                _ => {
-                    let label = self.asm.label();
-                    later.push((n, label));
-                    Some(label)
-                }
-            };
-            keeps |= to.is_none();
-            self.compare(edge.on, to.unwrap_or(keep));
-        }
-        match rest.and_then(|n| Some((n, edges.get(n)?))) {
-            Some((n, edge)) => {
-                // What is in no edge stands.
-                let open = ALL & !edges.iter().fold(0, |all, e| all | e.on);
-                keeps |= open != 0;
-                self.compare(open, keep);
-                self.take(step, n, edge, first);
-            }
-            None => {
-                keeps = false;
-                self.asm.place(keep);
-                self.exit();
-            }
-        }
-        for (n, label) in later {
-            self.asm.place(label);
-            if let Some(edge) = edges.get(n) {
-                self.take(step, n, edge, first);
-            }
-        }
-        if keeps {
-            self.asm.place(keep);
-            self.exit();
-        }
-    }
-
-    /// Tells whether an edge must be checked when it is taken.
-    fn checks(&self, edge: &Edge) -> bool {
-        matches!(edge.to, To::Step(_)) && (edge.bound.is_some() || self.plan.is_counted())
-    }
-
-    /// Jumps if the verdict is of a set.
-    fn compare(&mut self, on: u64, to: Label) {
-        const EQUAL: u8 = op::JMP32 | op::JEQ;
-        if on & 1 != 0 {
-            self.asm.branch(EQUAL, R[0], -1, to);
-        }
-        let mut verdict = 0;
-        // Slot n + 1 is verdict n.
-        while verdict < OTHER as i32 - 1 {
-            let is_in = |v: i32| v < OTHER as i32 - 1 && on >> (v + 1) & 1 != 0;
-            if !is_in(verdict) {
-                verdict += 1;
-                continue;
-            }
-            let last = (verdict..).take_while(|v| is_in(*v)).last().unwrap_or(verdict);
-            if last == verdict {
-                self.asm.branch(EQUAL, R[0], verdict, to);
-            } else if verdict == 0 {
-                self.asm.branch(op::JMP32 | op::JLE, R[0], last, to);
-            } else {
-                let past = self.asm.label();
-                self.asm.branch(op::JMP32 | op::JLT, R[0], verdict, past);
-                self.asm.branch(op::JMP32 | op::JLE, R[0], last, to);
-                self.asm.place(past);
-            }
-            verdict = last + 1;
-        }
-    }
-
-    /// Takes an edge, unless its bound or the budget is used up.
-    fn take(&mut self, step: usize, n: usize, edge: &Edge, first: usize) {
-        let to = match edge.to {
-            To::Keep => return self.exit(),
-            To::End(verdict) => {
-                self.asm.push(op::ALU | op::MOV | op::K, R[0], 0, 0, verdict as i32);
-                return self.exit();
-            }
-            To::Step(to) => to,
-        };
-        let budget = self.plan.is_counted().then_some(self.left);
-        let bound = self.bounds.get(&(step, n)).copied();
-        let refused = self.asm.label();
-        let exhausted = self.asm.label();
-        for (off, out) in [(bound, refused), (budget, exhausted)] {
-            let Some(off) = off else { continue };
-            self.load(R[1], off);
-            self.asm.branch(op::JMP | op::JEQ, R[1], 0, out);
-            self.alu(op::ADD, R[1], -1);
-            self.save(off, R[1]);
-        }
-        if let Some(label) = self.steps.get(to).copied() {
-            self.asm.jump(label);
-        }
-        for (off, label, aborts) in
-            [(bound, refused, false), (budget, exhausted, self.plan.exhausted == Exhausted::Abort)]
-        {
-            if off.is_none() {
-                continue;
-            }
-            self.asm.place(label);
-            if self.counts() {
-                self.load(R[1], self.counters);
-                self.alu(op::MOV, R[2], 1);
-                self.add_to(first + STEP + n);
-            }
-            if aborts {
-                self.asm.push(op::ALU | op::MOV | op::K, R[0], 0, 0, 0);
-            }
-            self.exit();
         }
     }
 
