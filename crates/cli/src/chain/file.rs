@@ -1,9 +1,8 @@
-//! Files that describe chains (docs/chains.md), and directories of such files.
+//! Chains of files that describe them, and of directories of such files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
 use skep::Session;
 use skep::chain::kernel::Sources;
 use skep::chain::priority::{self, AtEnd, Entry, RunConfig};
@@ -14,6 +13,7 @@ use skep::chain::{
 use skep::isa::ProgramType;
 use skep::object::Object;
 
+use super::described::{Described, End, Order, Program, When};
 use super::failed;
 use super::load::Loads;
 use crate::args::ObjectArgs;
@@ -21,57 +21,6 @@ use crate::directory;
 use crate::failure::{Failure, Result};
 use crate::objects::Objects;
 use crate::printer::Printer;
-
-/// What a file says.
-#[derive(Deserialize, Default, Debug)]
-#[serde(deny_unknown_fields)]
-struct Described {
-    #[serde(rename = "type")]
-    prog_type: Option<String>,
-    budget: Option<u32>,
-    exhausted: Option<When>,
-    order: Option<Order>,
-    at_end: Option<End>,
-    #[serde(default, rename = "program")]
-    programs: Vec<Program>,
-}
-
-/// What happens to a run that has used its budget up.
-#[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
-#[serde(rename_all = "lowercase")]
-enum When {
-    Stop,
-    Abort,
-}
-
-/// How programs follow each other.
-#[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
-#[serde(rename_all = "lowercase")]
-enum Order {
-    /// As they stand there, by `on`.
-    Listed,
-    /// As libxdp sorts them.
-    Priority,
-}
-
-/// What a chain by priority answers at its end.
-#[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
-#[serde(rename_all = "lowercase")]
-enum End {
-    Pass,
-    Last,
-}
-
-#[derive(Deserialize, Debug)]
-#[serde(deny_unknown_fields)]
-struct Program {
-    object: PathBuf,
-    program: String,
-    label: Option<String>,
-    on: Option<BTreeMap<String, String>>,
-    priority: Option<u32>,
-    actions: Option<String>,
-}
 
 /// A chain that a file or a directory describes, before its programs are loaded.
 pub struct Plan {
@@ -302,54 +251,6 @@ impl Plan {
     }
 }
 
-impl Described {
-    fn read(path: &Path) -> Result<Self> {
-        let name = path.display();
-        let text = std::fs::read_to_string(path)
-            .map_err(|e| Failure::environment(format!("cannot read `{name}`: {e}")))?;
-        let mut all: Self = toml::from_str(&text).map_err(|e| {
-            let before = e.span().and_then(|s| text.get(..s.start)).unwrap_or_default();
-            let line = before.matches('\n').count() + 1;
-            Failure::environment(format!("`{name}`, line {line}: {}", e.message()))
-                .hint("docs/chains.md describes these files")
-        })?;
-        let base = path.parent().unwrap_or(Path::new("."));
-        for program in &mut all.programs {
-            program.object = base.join(&program.object);
-        }
-        Ok(all)
-    }
-
-    /// Adds what another file says; settings of the whole chain must agree.
-    fn append(&mut self, other: Self, path: &Path) -> Result {
-        fn agree<T: PartialEq>(
-            all: &mut Option<T>,
-            new: Option<T>,
-            what: &str,
-            path: &Path,
-        ) -> Result {
-            match (&*all, new) {
-                (Some(old), Some(new)) if *old != new => Err(Failure::environment(format!(
-                    "`{}` has another `{what}` than the files before",
-                    path.display()
-                ))),
-                (None, new) => {
-                    *all = new;
-                    Ok(())
-                }
-                _ => Ok(()),
-            }
-        }
-        agree(&mut self.prog_type, other.prog_type, "type", path)?;
-        agree(&mut self.budget, other.budget, "budget", path)?;
-        agree(&mut self.exhausted, other.exhausted, "exhausted", path)?;
-        agree(&mut self.order, other.order, "order", path)?;
-        agree(&mut self.at_end, other.at_end, "at_end", path)?;
-        self.programs.extend(other.programs);
-        Ok(())
-    }
-}
-
 /// What makes a graph of an empty one.
 fn edits(graph: &Graph) -> Vec<Edit> {
     let add = |(_, n): (NodeId, &skep::chain::Node)| Edit::Add {
@@ -375,4 +276,84 @@ pub fn create(name: &str, path: &Path, printer: Printer) -> Result<u8> {
     chain.pin()?;
     printer.note(&format!("chain {} `{name}`", chain.id()));
     Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_testkit::random::Random;
+
+    /// Damaged files, made of those in the guide: an error of one line that names the file, or a chain;
+    /// never a panic.
+    #[test]
+    fn damaged_files_are_errors_or_chains() {
+        let guide = include_str!("../../../../docs/chains.md");
+        let blocks: Vec<&str> =
+            guide.split("```toml\n").skip(1).filter_map(|b| b.split("```").next()).collect();
+        assert_eq!(blocks.len(), 2);
+        let words = [
+            "4294967296",
+            "-1",
+            "0",
+            "\"\"",
+            "\"*\"",
+            "\"end:\"",
+            "\"end:99\"",
+            "\"0-99\"",
+            "{}",
+            "[]",
+            "\"next\"",
+            "[[program]]",
+            "program",
+            "on = {\"31,-1\" = \"next\"}",
+            "actions = \"pass,tx\"",
+            "budget = 1",
+            "label = \"count\"",
+            "order = \"priority\"",
+            "\"counter\"",
+            "=",
+        ];
+        let mut random = Random::new(0xc4a1);
+        let mut made = [0; 2];
+        for _ in 0..20_000 {
+            let mut text = blocks[random.below(2)].to_owned();
+            for _ in 0..=random.below(3) {
+                let at = (random.below(text.len())..).find(|at| text.is_char_boundary(*at));
+                let mut end = at.unwrap_or(0) + random.below(12);
+                while !text.is_char_boundary(end.min(text.len())) {
+                    end += 1;
+                }
+                let range = at.unwrap_or(0)..end.min(text.len());
+                match random.below(3) {
+                    0 => text.replace_range(range, ""),
+                    1 => text.insert_str(range.start, words[random.below(words.len())]),
+                    _ => text.replace_range(range, words[random.below(words.len())]),
+                }
+            }
+            let chain = Described::parse(&text, Path::new("damaged.toml")).and_then(|described| {
+                let plan = Plan { described, from: "damaged.toml".to_owned() };
+                let program = |(id, program): (u32, &Program)| ProgramRef {
+                    id,
+                    name: program.program.clone(),
+                    prog_type: ProgramType::Xdp,
+                    attach_type: None,
+                    frags: false,
+                    device: None,
+                };
+                let all = &plan.described.programs;
+                let programs: Vec<ProgramRef> = (1..).zip(all).map(program).collect();
+                plan.graph(&programs, programs.iter().map(|_| (None, 3)).collect())
+            });
+            made[usize::from(chain.is_ok())] += 1;
+            match chain {
+                Ok(graph) => assert_eq!(graph.plan().is_some(), graph.entry().is_some(), "{text}"),
+                Err(failure) => {
+                    let message = failure.message;
+                    assert!(message.contains("`damaged.toml`"), "{message}\n{text}");
+                    assert!(!message.contains('\n'), "{message}\n{text}");
+                }
+            }
+        }
+        assert!(made.iter().all(|n| *n > 500), "{made:?}");
+    }
 }

@@ -4,6 +4,7 @@ mod attach;
 mod bench;
 pub mod captured;
 mod change;
+mod described;
 mod dump;
 mod explain;
 mod file;

@@ -1,0 +1,113 @@
+//! What files say that describe chains (docs/chains.md).
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::failure::{Failure, Result};
+
+/// What a file says.
+#[derive(Deserialize, Default, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Described {
+    #[serde(rename = "type")]
+    pub prog_type: Option<String>,
+    pub budget: Option<u32>,
+    pub exhausted: Option<When>,
+    pub order: Option<Order>,
+    pub at_end: Option<End>,
+    #[serde(default, rename = "program")]
+    pub programs: Vec<Program>,
+}
+
+/// What happens to a run that has used its budget up.
+#[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(rename_all = "lowercase")]
+pub enum When {
+    Stop,
+    Abort,
+}
+
+/// How programs follow each other.
+#[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(rename_all = "lowercase")]
+pub enum Order {
+    /// As they stand there, by `on`.
+    Listed,
+    /// As libxdp sorts them.
+    Priority,
+}
+
+/// What a chain by priority answers at its end.
+#[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(rename_all = "lowercase")]
+pub enum End {
+    Pass,
+    Last,
+}
+
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Program {
+    pub object: PathBuf,
+    pub program: String,
+    pub label: Option<String>,
+    pub on: Option<BTreeMap<String, String>>,
+    pub priority: Option<u32>,
+    pub actions: Option<String>,
+}
+
+impl Described {
+    /// Reads a file; paths of objects are relative to it.
+    pub fn read(path: &Path) -> Result<Self> {
+        let name = path.display();
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| Failure::environment(format!("cannot read `{name}`: {e}")))?;
+        Self::parse(&text, path)
+    }
+
+    pub fn parse(text: &str, path: &Path) -> Result<Self> {
+        let name = path.display();
+        let mut all: Self = toml::from_str(text).map_err(|e| {
+            let before = e.span().and_then(|s| text.get(..s.start)).unwrap_or_default();
+            let line = before.matches('\n').count() + 1;
+            Failure::environment(format!("`{name}`, line {line}: {}", e.message()))
+                .hint("docs/chains.md describes these files")
+        })?;
+        let base = path.parent().unwrap_or(Path::new("."));
+        for program in &mut all.programs {
+            program.object = base.join(&program.object);
+        }
+        Ok(all)
+    }
+
+    /// Adds what another file says; settings of the whole chain must agree.
+    pub fn append(&mut self, other: Self, path: &Path) -> Result {
+        fn agree<T: PartialEq>(
+            all: &mut Option<T>,
+            new: Option<T>,
+            what: &str,
+            path: &Path,
+        ) -> Result {
+            match (&*all, new) {
+                (Some(old), Some(new)) if *old != new => Err(Failure::environment(format!(
+                    "`{}` has another `{what}` than the files before",
+                    path.display()
+                ))),
+                (None, new) => {
+                    *all = new;
+                    Ok(())
+                }
+                _ => Ok(()),
+            }
+        }
+        agree(&mut self.prog_type, other.prog_type, "type", path)?;
+        agree(&mut self.budget, other.budget, "budget", path)?;
+        agree(&mut self.exhausted, other.exhausted, "exhausted", path)?;
+        agree(&mut self.order, other.order, "order", path)?;
+        agree(&mut self.at_end, other.at_end, "at_end", path)?;
+        self.programs.extend(other.programs);
+        Ok(())
+    }
+}
