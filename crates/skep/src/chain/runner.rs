@@ -291,27 +291,10 @@ impl ChainRunner {
             slots::exit(slot);
             return Err(ChainError::TestRun(Errno::EBUSY));
         }
-        // Of the revision at this address; finding out looks at its nodes.
-        let mut fragments = (std::ptr::null(), false);
-        for index in 0..batch.len() {
+        let mut next = 0;
+        while next < batch.len() {
             self.update();
-            let (compiled, counters) = (&self.counted, self.counters.words());
-            let watched = self.watcher.as_mut().and_then(|w| w.next(batch.frame(index)));
-            let run = |ctx| match (&compiled.ready, watched) {
-                (None, _) => Some(compiled.graph.empty_verdict()),
-                // SAFETY: the context is that of an XDP program, which the programs are.
-                (Some(ready), None) => unsafe { ready.run(ctx, counters) }.ok(),
-                (Some(_), Some(watched)) => {
-                    // SAFETY: as above.
-                    unsafe { watched.run(ctx, &compiled.graph, counters) }.ok()
-                }
-            };
-            if fragments.0 != Arc::as_ptr(compiled) {
-                fragments = (Arc::as_ptr(compiled), compiled.graph.takes_fragments());
-            }
-            let may_fragment = fragments.1;
-            // SAFETY: that runs on this thread, and the compiled chain has the programs' maps.
-            unsafe { self.frames.one(batch, verdicts, index, may_fragment, run) };
+            next = self.run_revision(batch, verdicts, next);
         }
         slots::exit(slot);
         drop(directory);
@@ -321,6 +304,31 @@ impl ChainRunner {
             Some(failed) => Err(ChainError::Watch(failed)),
             None => Ok(()),
         }
+    }
+
+    /// Runs the chain on frames from number `first` on, as long as there is no other revision; returns
+    /// the number of the next frame. What is the same for all frames is looked up once.
+    fn run_revision(&mut self, batch: &mut Batch, verdicts: &mut Verdicts, first: usize) -> usize {
+        let Self { reader, counted: compiled, counters, frames, watcher, .. } = self;
+        let (counters, may_fragment) = (counters.words(), compiled.graph.takes_fragments());
+        for index in first..batch.len() {
+            if !Arc::ptr_eq(reader.get(), compiled) {
+                return index;
+            }
+            let watched = watcher.as_mut().and_then(|w| w.next(batch.frame(index)));
+            let run = |ctx| match (&compiled.ready, watched) {
+                (None, _) => Some(compiled.graph.empty_verdict()),
+                // SAFETY: the context is that of an XDP program, which the programs are.
+                (Some(ready), None) => unsafe { ready.run(ctx, counters) }.ok(),
+                (Some(_), Some(watched)) => {
+                    // SAFETY: as above.
+                    unsafe { watched.run(ctx, &compiled.graph, counters) }.ok()
+                }
+            };
+            // SAFETY: that runs on this thread, and the compiled chain has the programs' maps.
+            unsafe { frames.one(batch, verdicts, index, may_fragment, run) };
+        }
+        batch.len()
     }
 
     /// Moves the frames of a source through the chain to the outputs, until the source ends or
