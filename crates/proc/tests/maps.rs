@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use common::Fixture;
 
 use skep_proc::maps::{Filter, Identity, Live, MapSource, MapsError, Perms, Snapshot, Vma, Want};
-use skep_testkit::skip;
+use skep_testkit::{TempDir, skip};
 
 /// What all sources must agree on: page sizes are the ioctl's alone, the text escapes newlines.
 fn comparable(mut v: Vma) -> Vma {
@@ -154,6 +154,66 @@ fn build_ids_come_from_notes() {
             .unwrap();
         assert_eq!((id.name, id.build_id.as_ref()), (None, Some(&expected.0)));
     }
+}
+
+/// The kernel gives ids of 1 to 20 bytes; longer ones are read from the file.
+#[test]
+fn build_ids_of_every_length() {
+    let dir = TempDir::new();
+    let source = dir.join("l.c");
+    fs::write(&source, "int nothing;\n").unwrap();
+    let lengths = [1, 16, 20, 32, 0];
+    let id = |length: usize| (1..=length as u8).collect::<Vec<u8>>();
+    let mut preload = String::new();
+    for length in lengths {
+        let hex: String = id(length).iter().map(|byte| format!("{byte:02x}")).collect();
+        let wanted = if hex.is_empty() { "none".to_owned() } else { format!("0x{hex}") };
+        let library = dir.join(format!("lib{length}.so"));
+        let mut cc = Command::new("cc");
+        cc.args(["-shared", "-fPIC", &format!("-Wl,--build-id={wanted}"), "-o"]).arg(&library);
+        assert!(cc.arg(&source).status().unwrap().success());
+        preload += &format!("{} ", library.display());
+    }
+    // It reads when it has been loaded.
+    let mut cat = Command::new("cat");
+    cat.env("LD_PRELOAD", preload.trim()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = cat.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    std::io::Write::write_all(&mut stdin, b"x").unwrap();
+    let mut byte = [0];
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut byte).unwrap();
+    let found = |live: &Live, length: usize, end: &str| {
+        let all = live.all(&Filter::default(), Want::ALL).unwrap();
+        let name = format!("/lib{length}.so{end}");
+        let mut of = all
+            .into_iter()
+            .filter(|v| v.name.as_ref().is_some_and(|n| n.ends_with(name.as_bytes())));
+        let first = of.next().expect("it is loaded").build_id;
+        assert!(of.all(|v| v.build_id == first), "of all mappings of {name}");
+        first
+    };
+    for text in [false, true] {
+        let live = || {
+            let live = Live::of(child.id()).unwrap();
+            if text { live.text_only() } else { live }
+        };
+        for length in lengths {
+            let expected = Some(id(length)).filter(|id| !id.is_empty());
+            assert_eq!(found(&live(), length, ""), expected, "{length} bytes, text: {text}");
+        }
+    }
+    // The file has gone: the kernel has it all the same, others need the right to use `map_files`.
+    fs::remove_file(dir.join("lib20.so")).unwrap();
+    let live = Live::of(child.id()).unwrap();
+    if live.has_ioctl() {
+        assert_eq!(found(&live, 20, " (deleted)"), Some(id(20)));
+    } else {
+        skip("PROCMAP_QUERY");
+    }
+    let by_text = found(&live.text_only(), 20, " (deleted)");
+    assert!(by_text.is_none() || by_text == Some(id(20)), "{by_text:?}");
+    drop(stdin);
+    child.wait().unwrap();
 }
 
 #[test]
