@@ -141,6 +141,107 @@ fn lines_are_found_wherever_they_are() {
     assert_eq!(out(&skep, &args), format!("0x{outer}: outer+0x0\n"));
 }
 
+/// A debuginfod server on the loopback interface: one file, and how often it was asked.
+struct Server {
+    url: String,
+    asked: std::sync::Arc<std::sync::Mutex<Vec<String>>>,
+}
+
+impl Server {
+    /// Answers as long as the test runs.
+    fn of(path: String, content: Vec<u8>) -> Self {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
+        let url = format!("http://{}/", listener.local_addr().expect("it is bound"));
+        let asked = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let log = std::sync::Arc::clone(&asked);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let Ok(mut stream) = stream else { return };
+                let mut head = [0; 4096];
+                let read = stream.read(&mut head).unwrap_or(0);
+                let head = String::from_utf8_lossy(&head[..read]).into_owned();
+                let wanted = head.split(' ').nth(1).unwrap_or_default().to_owned();
+                let (status, body) = if wanted == path {
+                    ("200 OK", content.as_slice())
+                } else {
+                    ("404 Not Found", &b"no"[..])
+                };
+                log.lock().expect("no panic").push(wanted);
+                let length = body.len();
+                let head = format!(
+                    "HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+                );
+                let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
+            }
+        });
+        Self { url, asked }
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.lock().expect("no panic").len()
+    }
+}
+
+/// Only when asked for, once for a file, and only if it is the right one.
+#[test]
+fn debug_files_come_from_a_server() {
+    if !has_command("curl") || !has_command("objcopy") {
+        return skip("curl and objcopy");
+    }
+    let (skep, dir) = (Skep::new(), TempDir::new());
+    let file = program(&dir, &["-O2", "-g", "-Wl,--build-id=0x0123456789abcdef"]);
+    let stripped = dir.join("stripped");
+    let strip = Command::new("objcopy").arg("--strip-all").arg(&file).arg(&stripped).status();
+    assert!(strip.expect("it is there").success());
+    let outer = format!("{:x}", symbol(&file, "outer"));
+    let content = std::fs::read(&file).expect("it was compiled");
+    let ask = |server: &Server, cache: &str, more: &[&str]| {
+        let args = ["symbolize", "--file", stripped.to_str().expect("UTF-8"), &outer];
+        let mut command = skep.command(args.iter().chain(more));
+        // Nothing of elfutils, which has a cache of answers.
+        let bin = dir.join("bin");
+        if !bin.exists() {
+            std::fs::create_dir(&bin).unwrap();
+            let curl =
+                text(&Command::new("sh").args(["-c", "command -v curl"]).output().unwrap().stdout);
+            std::os::unix::fs::symlink(curl.trim(), bin.join("curl")).unwrap();
+        }
+        command
+            .env("PATH", &bin)
+            .env("DEBUGINFOD_URLS", format!("http://127.0.0.1:1 {}", server.url));
+        command.env("DEBUGINFOD_CACHE_PATH", dir.join(cache)).env_remove("http_proxy");
+        run(&mut command, b"", LIMIT)
+    };
+    let path = "/buildid/0123456789abcdef/debuginfo".to_owned();
+    let server = Server::of(path.clone(), content);
+    let without = ask(&server, "cache", &[]);
+    assert_eq!((without.shell_status(), server.asked()), (1, 0), "{}", without.transcript());
+    let with = ask(&server, "cache", &["--debuginfod"]);
+    let said = text(&with.stdout);
+    assert!(said.contains("outer") && said.contains("inlined.c:"), "{}", with.transcript());
+    assert_eq!((with.shell_status(), server.asked()), (0, 1), "{}", with.transcript());
+    // What was fetched stays.
+    let again = ask(&server, "cache", &["--debuginfod"]);
+    assert_eq!((text(&again.stdout), server.asked()), (said, 1), "{}", again.transcript());
+    // Not there; and another file, which does not count.
+    let missing = ask(&Server::of("/nothing".to_owned(), Vec::new()), "other", &["--debuginfod"]);
+    assert_eq!(missing.shell_status(), 1, "{}", missing.transcript());
+    assert!(
+        text(&missing.stderr).contains("no server has the debug file of build id 0123456789abcdef")
+    );
+    let wrong = Server::of(path, std::fs::read("/proc/self/exe").expect("it runs"));
+    let wrong = ask(&wrong, "wrong", &["--debuginfod"]);
+    assert_eq!(wrong.shell_status(), 1, "{}", wrong.transcript());
+    let mut none = skep.command(["symbolize", "--debuginfod", "--file", "/bin/sh", "1"]);
+    let none = run(none.env_remove("DEBUGINFOD_URLS"), b"", LIMIT);
+    assert_eq!(none.shell_status(), 2, "{}", none.transcript());
+    assert!(
+        text(&none.stderr).contains("`DEBUGINFOD_URLS` names no server"),
+        "{}",
+        none.transcript()
+    );
+}
+
 #[test]
 fn split_units_are_read_from_their_files() {
     if !has_command("clang-19") {

@@ -46,6 +46,7 @@ Environment:
   SKEP_PRELOAD  the agent's library
                 [default: the one in this program, put into SKEP_DIR or a cache]
   NO_COLOR      no colors in messages
+  DEBUGINFOD_URLS  servers of `symbolize --debuginfod`
 
 Exit status: `trace` and `run` exit with the status of the command, if that is
 not 0. Otherwise: 0 on success, 1 if what was asked for failed or was not found,

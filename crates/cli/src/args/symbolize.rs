@@ -38,6 +38,9 @@ pub struct SymbolizeArgs {
     /// Print names as linkers see them
     #[arg(long)]
     pub mangled: bool,
+    /// Fetch debug files that are not installed from the servers in DEBUGINFOD_URLS
+    #[arg(long)]
+    pub debuginfod: bool,
     /// Addresses in hex
     #[arg(value_name = "ADDRESS")]
     pub addresses: Vec<String>,

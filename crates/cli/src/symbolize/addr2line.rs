@@ -16,7 +16,7 @@ const SHF_ALLOC: u64 = 2;
 
 /// Prints the lines of addresses; the exit status is 0 also where nothing is known of one.
 pub fn run(args: &Addr2lineArgs, printer: Printer) -> Result<u8> {
-    let mut file = open_file(&args.exe, true, printer)?;
+    let mut file = open_file(&args.exe, None, true, printer)?;
     let section = match &args.section {
         None => None,
         Some(name) => Some(file.elf().section(name).map(|s| s.range()).ok_or_else(|| {

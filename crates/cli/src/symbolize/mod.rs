@@ -1,6 +1,7 @@
 //! `skep symbolize`: functions and source lines of addresses.
 
 pub mod addr2line;
+mod debuginfod;
 mod input;
 
 use std::borrow::Cow;
@@ -14,7 +15,7 @@ use skep_proc::maps::{
 };
 use skep_proc::module;
 use skep_proc::symbolize::{
-    AddressSpace, Answer, OutsideNames, Place, SourceFrame, SymbolFile, Want,
+    AddressSpace, Answer, Fetch, OutsideNames, Place, SourceFrame, SymbolFile, Want,
 };
 
 use crate::args::SymbolizeArgs;
@@ -38,30 +39,26 @@ type Put<'a> = dyn FnMut(u64, &Place<'_>, Option<Vma>) -> io::Result<()> + 'a;
 
 /// Answers the question; the exit status is 1 if an address has no name.
 pub fn run(args: &SymbolizeArgs, printer: Printer) -> Result<u8> {
-    let mut source = open(args, printer)?;
+    let fetch = args.debuginfod.then(|| debuginfod::fetch(printer)).transpose()?;
+    let mut source = open(args, fetch, printer)?;
     let mut addresses = Addresses::new(&args.addresses);
     let mut named = true;
     let mut document = Vec::new();
     while let Some(batch) = addresses.next_batch()? {
         let addrs = batch.iter().map(|text| input::address(text)).collect::<Result<Vec<u64>>>()?;
-        let mut all = Vec::new();
-        source.each(
-            &addrs,
-            Want { lines: !args.names, inlined: args.inlines },
-            &mut |addr, place, vma| {
+        drop(batch);
+        let want = Want { lines: !args.names, inlined: args.inlines };
+        printer.data(Output::Stdout, |out| {
+            source.each(&addrs, want, &mut |addr, place, vma| {
                 let text = Text { mangled: args.mangled, place, addr, vma };
                 named &= text.function().is_some();
                 if args.format.json {
                     document.push(text.json());
-                    Ok(())
-                } else {
-                    text.write(&mut all)
+                    return Ok(());
                 }
-            },
-        )?;
-        if !args.format.json {
-            printer.data(Output::Stdout, |out| out.write_all(&all))?;
-        }
+                text.write(out)
+            })
+        })?;
     }
     if args.format.json {
         printer.json(Output::Stdout, &document)?;
@@ -69,10 +66,11 @@ pub fn run(args: &SymbolizeArgs, printer: Printer) -> Result<u8> {
     Ok(if named { 0 } else { FAILED })
 }
 
-fn open(args: &SymbolizeArgs, printer: Printer) -> Result<Source> {
+fn open(args: &SymbolizeArgs, fetch: Option<Fetch>, printer: Printer) -> Result<Source> {
     if let Some(path) = &args.file {
-        return Ok(Source::File(Box::new(open_file(path, !args.names, printer)?)));
+        return Ok(Source::File(Box::new(open_file(path, fetch, !args.names, printer)?)));
     }
+    let with_fetch = |space| fetch.into_iter().fold(space, AddressSpace::with_fetch);
     let saved = match (&args.snapshot, &args.core) {
         (Some(path), _) => Some(
             skep_proc::file::read(path, MAX_SNAPSHOT)
@@ -84,7 +82,7 @@ fn open(args: &SymbolizeArgs, printer: Printer) -> Result<Source> {
     };
     if let Some(saved) = saved {
         let space = AddressSpace::of_modules(module::saved(&saved));
-        return Ok(Source::Process(Box::new(space), Box::new(saved)));
+        return Ok(Source::Process(Box::new(with_fetch(space)), Box::new(saved)));
     }
     let pid = args.pid.unwrap_or_default();
     let gone = |error| match error {
@@ -94,7 +92,7 @@ fn open(args: &SymbolizeArgs, printer: Printer) -> Result<Source> {
     let live = Live::of(pid).map_err(gone)?;
     let space = AddressSpace::of_modules(module::of(pid).map_err(gone)?);
     let space = space.with_outside(OutsideNames::of_process(pid));
-    Ok(Source::Process(Box::new(space), Box::new(live)))
+    Ok(Source::Process(Box::new(with_fetch(space)), Box::new(live)))
 }
 
 fn cannot_read(path: &Path) -> String {
@@ -102,9 +100,15 @@ fn cannot_read(path: &Path) -> String {
 }
 
 /// Opens a file to find symbols in; says so if its debug information is damaged.
-fn open_file(path: &Path, lines: bool, printer: Printer) -> Result<SymbolFile> {
+fn open_file(
+    path: &Path,
+    fetch: Option<Fetch>,
+    lines: bool,
+    printer: Printer,
+) -> Result<SymbolFile> {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let mut file = SymbolFile::open(&absolute).context(cannot_read(path))?;
+    let file = SymbolFile::open(&absolute).context(cannot_read(path))?;
+    let mut file = fetch.into_iter().fold(file, SymbolFile::with_fetch);
     if let Some(e) = if lines { file.lines_error() } else { None } {
         printer.warning(&format!("{}: no lines: {e}", path.display()));
     }
@@ -113,7 +117,7 @@ fn open_file(path: &Path, lines: bool, printer: Printer) -> Result<SymbolFile> {
 
 impl Source {
     /// Calls `put` with each address, what is known of it, and its mapping.
-    fn each(&mut self, addrs: &[u64], want: Want, put: &mut Put<'_>) -> Result {
+    fn each(&mut self, addrs: &[u64], want: Want, put: &mut Put<'_>) -> io::Result<()> {
         let (space, maps) = match self {
             Self::File(file) => {
                 let answers = file.find(addrs, want);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::answers::Answers;
 use super::compressed;
 use super::dwarf::Debug;
+use super::fetch::Fetch;
 use super::image::Image;
 use super::names;
 use super::pclntab;
@@ -46,6 +47,7 @@ pub struct SymbolFile {
     /// The debug file, and where it was found, once it was looked for.
     separate: Option<Option<(PathBuf, Arc<Image>)>>,
     debug: Option<Result<Option<Debug>, ElfError>>,
+    fetch: Option<Fetch>,
     /// Symbols of `.gnu_debugdata`.
     small: Option<Option<Image>>,
 }
@@ -68,8 +70,15 @@ impl SymbolFile {
             root: root.to_owned(),
             separate: None,
             debug: None,
+            fetch: None,
             small: None,
         })
+    }
+
+    /// Lets `fetch` bring the debug file, if there is none on this machine.
+    #[must_use]
+    pub fn with_fetch(self, fetch: Fetch) -> Self {
+        Self { fetch: Some(fetch), ..self }
     }
 
     /// The file itself.
@@ -137,6 +146,7 @@ impl SymbolFile {
     fn separate(&mut self) -> Option<&(PathBuf, Arc<Image>)> {
         if self.separate.is_none() {
             let found = self.main.elf.debug_file(&self.path, &self.root);
+            let found = found.or_else(|| self.fetch.as_ref()?.of(&self.main.elf));
             let mapped =
                 found.and_then(|(path, elf)| Some((path, Arc::new(Image::new(elf).ok()?))));
             self.separate = Some(mapped);

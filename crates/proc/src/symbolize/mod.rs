@@ -11,6 +11,8 @@ mod compressed;
 #[cfg(feature = "symbolize")]
 mod dwarf;
 #[cfg(feature = "symbolize")]
+mod fetch;
+#[cfg(feature = "symbolize")]
 mod file;
 #[cfg(feature = "symbolize")]
 mod functions;
@@ -31,6 +33,8 @@ mod space;
 
 #[cfg(feature = "symbolize")]
 pub use answers::{Answer, Answers, NearSymbol, SourceFrame};
+#[cfg(feature = "symbolize")]
+pub use fetch::Fetch;
 #[cfg(feature = "symbolize")]
 pub use file::{SymbolFile, Want};
 #[cfg(feature = "symbolize")]

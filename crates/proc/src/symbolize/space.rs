@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::answers::{Answer, Answers};
+use super::fetch::Fetch;
 use super::file::{SymbolFile, Want};
 use super::outside::OutsideNames;
 use crate::elf::ElfError;
@@ -21,6 +22,7 @@ pub struct AddressSpace {
     files: Vec<File>,
     jit: OutsideNames,
     kernel: Option<OutsideNames>,
+    fetch: Option<Fetch>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -81,6 +83,12 @@ impl AddressSpace {
         Self { jit, ..self }
     }
 
+    /// Lets `fetch` bring debug files that are not on this machine.
+    #[must_use]
+    pub fn with_fetch(self, fetch: Fetch) -> Self {
+        Self { fetch: Some(fetch), ..self }
+    }
+
     /// Adds a file that was mapped with its code at `start..end`, `bias` above its link-time
     /// addresses. It is opened by its path.
     pub fn add(&mut self, path: &Path, start: u64, end: u64, bias: u64) {
@@ -115,7 +123,7 @@ impl AddressSpace {
         let mut files = Vec::new();
         for (file, addrs) in self.files.iter_mut().zip(&wanted) {
             let asked = !addrs.is_empty();
-            files.push(asked.then(|| match file.open() {
+            files.push(asked.then(|| match file.open(self.fetch.as_ref()) {
                 Ok(opened) => Ok(opened.find(addrs, want)),
                 Err(e) => Err(e.clone()),
             }));
@@ -125,11 +133,14 @@ impl AddressSpace {
 }
 
 impl File {
-    fn open(&mut self) -> &mut Result<SymbolFile, ElfError> {
+    fn open(&mut self, fetch: Option<&Fetch>) -> &mut Result<SymbolFile, ElfError> {
         let (path, module) = (&self.path, &self.module);
-        self.opened.get_or_insert_with(|| match module {
-            Some(module) => SymbolFile::new(module.elf()?, path, &module.root()),
-            None => SymbolFile::open(path),
+        self.opened.get_or_insert_with(|| {
+            let file = match module {
+                Some(module) => SymbolFile::new(module.elf()?, path, &module.root())?,
+                None => SymbolFile::open(path)?,
+            };
+            Ok(fetch.cloned().into_iter().fold(file, SymbolFile::with_fetch))
         })
     }
 }
