@@ -112,3 +112,33 @@ fn damaged_files_do_no_harm() {
         assert!(answered > addrs.len() * 20, "some damage is elsewhere: {answered}");
     }
 }
+
+/// One name after the other: the same as all at once, for every number, also of equal addresses.
+#[test]
+fn names_one_by_one_are_those_of_all_at_once() {
+    let mut file = SymbolFile::open(&std::env::current_exe().unwrap()).unwrap();
+    let text = file.elf().section(".text").unwrap().range();
+    let mut random = Random::new(5);
+    let mut addrs: Vec<u64> =
+        (0..20_000).map(|_| text.start + random.next_u64() % (text.end - text.start)).collect();
+    addrs.extend_from_slice(&[0, u64::MAX >> 40, text.end, addrs[3], addrs[3], addrs[9]]);
+    let mut names = vec![None; addrs.len()];
+    file.each_name(&addrs, &mut |number, symbol| {
+        let found = (symbol.name.to_vec(), symbol.first_name.to_vec(), symbol.start, symbol.size);
+        let file = symbol.file.map(<[u8]>::to_vec);
+        assert!(names[number].replace((found, file)).is_none(), "called twice for {number}");
+    });
+    let answers = file.find(&addrs, Want::default());
+    for (number, found) in names.iter().enumerate() {
+        let expected = answers.at(number).unwrap().symbol().map(|s| {
+            let found = (s.name.to_vec(), s.first_name.to_vec(), s.start, s.size);
+            (found, s.file.map(<[u8]>::to_vec))
+        });
+        assert_eq!(*found, expected, "{number}");
+        assert_eq!(
+            answers.get(addrs[number]).unwrap().symbol(),
+            answers.at(number).unwrap().symbol()
+        );
+    }
+    assert!(names.iter().flatten().count() > 10_000);
+}

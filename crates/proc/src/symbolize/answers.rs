@@ -119,6 +119,34 @@ impl Answers {
         Some(Answer { all: self, at })
     }
 
+    /// The numbers of the given addresses, by their places, and where those of each place begin. They
+    /// are not known by number any more.
+    pub(super) fn numbers(&mut self) -> (Vec<u32>, Vec<u32>) {
+        let places = std::mem::take(&mut self.places);
+        let mut starts = vec![0_u32; self.addrs.len() + 1];
+        for place in &places {
+            if let Some(count) = starts.get_mut(*place as usize) {
+                *count += 1;
+            }
+        }
+        let mut sum = 0;
+        for start in &mut starts {
+            sum += *start;
+            *start = sum;
+        }
+        // From their ends down, so that each start is where it belongs in the end.
+        let mut numbers = vec![0; places.len()];
+        for (number, place) in places.iter().enumerate().rev() {
+            if let Some(start) = starts.get_mut(*place as usize) {
+                *start -= 1;
+                if let Some(slot) = numbers.get_mut(*start as usize) {
+                    *slot = number as u32;
+                }
+            }
+        }
+        (numbers, starts)
+    }
+
     /// How many symbols were found; their [numbers](NearSymbol::id) are below.
     pub fn symbols(&self) -> usize {
         self.symbols.len()

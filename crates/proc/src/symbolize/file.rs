@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::answers::Answers;
+use super::answers::{Answers, NearSymbol};
 use super::compressed;
 use super::dwarf::Debug;
 use super::fetch::Fetch;
@@ -118,6 +118,34 @@ impl SymbolFile {
             pclntab::find(&self.main, &mut answers, stripped, lines);
         }
         answers
+    }
+
+    /// Names addresses without keeping the names: calls `put` with the number of each address that a
+    /// symbol covers, and that symbol. All addresses of a symbol come one after the other; symbols come
+    /// in the order in which their names lie in the file.
+    ///
+    /// ```
+    /// use skep_proc::symbolize::SymbolFile;
+    /// let mut file = SymbolFile::open(&std::env::current_exe()?)?;
+    /// let entry = file.elf().entry().ok_or("a program has an entry")?;
+    /// let mut names = vec![None; 2];
+    /// file.each_name(&[0, entry], &mut |number, symbol| names[number] = Some(symbol.name.to_vec()));
+    /// assert_eq!(names, [None, Some(b"_start".to_vec())]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn each_name(&mut self, addrs: &[u64], put: &mut dyn FnMut(usize, NearSymbol<'_>)) {
+        let symbols = self.symbols();
+        if has_table(symbols) {
+            names::each(symbols, Answers::new(addrs), put);
+            return;
+        }
+        // Other tables are small.
+        let answers = self.find(addrs, Want::default());
+        for number in 0..addrs.len() {
+            if let Some(symbol) = answers.at(number).and_then(|answer| answer.symbol()) {
+                put(number, symbol);
+            }
+        }
     }
 
     /// Why lines cannot be found: the error of the debug information; `None` if it was read, or if

@@ -4,7 +4,7 @@
 //! addresses are sorted instead, and each symbol looks for the first of them that it is before. So
 //! memory follows from the number of questions, and nothing is sorted but these.
 
-use super::answers::{Answers, SymbolRecord};
+use super::answers::{Answers, NearSymbol, SymbolRecord};
 use super::image::Image;
 use super::order;
 use crate::elf::{Section, u16_at, u32_at, u64_at};
@@ -34,6 +34,67 @@ pub(super) fn find(image: &Image, answers: &mut Answers, shared: bool) {
     register(image, table, answers);
     carry(image.elf.sections(), answers);
     name(image, strings, answers, shared);
+}
+
+/// Calls `put` with the number of each address that a symbol covers, and that symbol: symbol by symbol,
+/// in the order in which their names lie in the file. No name is kept.
+pub(super) fn each(
+    image: &Image,
+    mut answers: Answers,
+    put: &mut dyn FnMut(usize, NearSymbol<'_>),
+) -> Option<()> {
+    let table = image.elf.sections().iter().find(|s| s.kind == SHT_SYMTAB)?;
+    let text = image.raw(image.elf.sections().get(table.link as usize)?);
+    register(image, table, &mut answers);
+    carry(image.elf.sections(), &mut answers);
+    let (given, starts) = answers.numbers();
+    let order = in_file(text, &mut answers.symbols);
+    // Where the addresses of each symbol begin: they stand together.
+    let mut first = vec![0_u32; answers.symbols.len()];
+    for (at, symbol) in answers.nearest.iter().enumerate().rev() {
+        if let Some(first) = first.get_mut(*symbol as usize) {
+            *first = at as u32;
+        }
+    }
+    let mut window = 0;
+    for key in order {
+        let id = key as u32;
+        let Some(symbol) = answers.symbols.get(id as usize) else { continue };
+        let from = first.get(id as usize).copied().unwrap_or(0) as usize;
+        let first_name = string(text, symbol.first);
+        let name = if symbol.name == 0 { first_name } else { string(text, symbol.name) };
+        let file = (symbol.file != 0).then(|| string(text, symbol.file));
+        let (start, size) = (symbol.start, symbol.size);
+        let near = NearSymbol { id, name, first_name, start, size, file };
+        let of_it = answers.nearest.iter().zip(&answers.addrs).enumerate().skip(from);
+        for (at, (_, addr)) in of_it.take_while(|(_, (nearest, _))| **nearest == id) {
+            let range = starts.get(at).zip(starts.get(at + 1));
+            let numbers = range.and_then(|(a, b)| given.get(*a as usize..*b as usize));
+            if size == 0 || addr - start < size {
+                numbers.unwrap_or_default().iter().for_each(|number| put(*number as usize, near));
+            }
+        }
+        if symbol.first as usize / WINDOW != window {
+            window = symbol.first as usize / WINDOW;
+            image.forget();
+        }
+    }
+    image.forget();
+    Some(())
+}
+
+/// The symbols that addresses have, by the places of their names in the file; the others have none
+/// from now on.
+fn in_file(text: &[u8], symbols: &mut [SymbolRecord]) -> Vec<u64> {
+    for symbol in &mut *symbols {
+        // What lies behind the end is no name.
+        if symbol.rank == 0 || symbol.first as usize >= text.len() {
+            *symbol = SymbolRecord::default();
+        }
+    }
+    let all = symbols.iter().zip(0_u32..);
+    let pairs = all.filter(|(symbol, _)| symbol.rank != 0).map(|(symbol, id)| (symbol.first, id));
+    order::sort(pairs, u32::try_from(text.len()).unwrap_or(u32::MAX))
 }
 
 /// Where the addresses begin that are not below a value; a table of 65,536 steps leads near it.
@@ -190,15 +251,7 @@ fn carry(sections: &[Section], answers: &mut Answers) {
 /// Reads the names, in the order in which they lie in the file.
 fn name(image: &Image, strings: &Section, answers: &mut Answers, shared: bool) {
     let text = image.raw(strings);
-    for symbol in &mut answers.symbols {
-        // What lies behind the end is no name.
-        if symbol.rank == 0 || symbol.first as usize >= text.len() {
-            *symbol = SymbolRecord::default();
-        }
-    }
-    let all = answers.symbols.iter().zip(0_u32..);
-    let pairs = all.filter(|(symbol, _)| symbol.rank != 0).map(|(symbol, id)| (symbol.first, id));
-    let order = order::sort(pairs, u32::try_from(text.len()).unwrap_or(u32::MAX));
+    let order = in_file(text, &mut answers.symbols);
     let mut window = 0;
     for key in order {
         let Some(symbol) = answers.symbols.get_mut(key as u32 as usize) else { continue };
