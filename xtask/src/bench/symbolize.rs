@@ -1,13 +1,13 @@
 //! Symbolizing 100,000 addresses of a large library and of a large debug build, in a process of its
 //! own each time: time, and the most memory that was resident.
 //!
-//! The library is LLVM's, which clang-19 consists of; it has a table of exported symbols. The debug
-//! build is made here: a C++ program of templates, linked 120 times over with all its copies of
-//! inline functions, so 120 units and 200 MB.
+//! The library is LLVM's, which clang consists of; it has a table of exported symbols. The debug build
+//! is made here, in a minute: a C++ program of templates, compiled with and without optimization, and
+//! linked some 500 times over with other names, so 500 units, 450,000 symbols and 800 MB.
 //!
 //! Rivals: blazesym, and `addr2line` of binutils and `llvm-symbolizer`, which print what they find;
-//! binutils gets 2,000 addresses only, as it takes minutes for more, and is compared with skep on
-//! as many. Each opens the file anew. Names are demangled by all but binutils.
+//! they get 100 addresses only, as binutils takes minutes for more, and
+//! are compared with skep on as many. Each opens the file anew. Names are demangled by all but binutils.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,34 +21,63 @@ use super::sample::{Contestant, Sample, take_turns};
 use crate::{check, output, root};
 
 const TURNS: usize = 5;
+/// Lines take seconds.
+const TURNS_OF_LINES: usize = 3;
 const ADDRESSES: usize = 100_000;
-const FEW: usize = 2_000;
-const UNITS: usize = 120;
-const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/libLLVM.so.19.1";
-/// What the linker needs to take the program again and again: sections that belong to no group.
+/// How many the commands get; `addr2line` takes 16 s for these with lines.
+const FEW: usize = 100;
+/// How often the program is in the debug build: optimized, and not.
+const UNITS: [usize; 2] = [240, 280];
+/// The first one that is there; the others are older, or the compiler's own.
+const LIBRARIES: [&str; 4] = [
+    "/usr/lib/x86_64-linux-gnu/libLLVM.so.19.1",
+    "/usr/lib/llvm-19/lib/libLLVM.so",
+    "/usr/lib/x86_64-linux-gnu/libLLVM-15.so.1",
+    "/usr/lib/x86_64-linux-gnu/libLLVM-14.so.1",
+];
+/// What stands in the object files in place of the number of a unit.
+const UNIT: &[u8] = b"unit_0000";
+/// A name that all templates have got in their names.
 const SOURCE: &str = r#"
 #include <algorithm>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <regex>
 #include <string>
+#include <unordered_map>
 #include <vector>
-namespace part { template <class T> struct Pair { T a, b; T sum() const { return a + b; } }; }
+namespace unit_0000 {
+struct Key { std::string text; bool operator<(const Key &o) const { return text < o.text; } };
+template <class T> struct Pair { T a, b; T sum() const { return a + b; } };
+struct Shape { virtual ~Shape() {} virtual double area(const Key &) const = 0; };
+struct Square : Shape {
+  double side = 1;
+  double area(const Key &) const override { return side * side; }
+};
+struct Traits : std::regex_traits<char> {};
 int work(int n, char **words) {
-  std::map<std::string, std::vector<int>> all;
-  for (int i = 0; i < n; i++) all[words[i]].push_back(i);
-  std::vector<int> v(100);
-  std::sort(v.begin(), v.end(), [](int a, int b) { return a > b; });
-  std::regex r("a(b|c)*d");
+  std::map<Key, std::vector<Pair<int>>> all;
+  std::vector<std::unique_ptr<Shape>> shapes;
+  for (int i = 0; i < n; i++) {
+    all[Key{words[i]}].push_back(Pair<int>{i, 1});
+    shapes.push_back(std::make_unique<Square>());
+  }
+  std::vector<Pair<double>> v(100);
+  std::sort(v.begin(), v.end(), [](const auto &a, const auto &b) { return a.sum() > b.sum(); });
+  std::unordered_map<int, Key> names;
+  names.emplace(n, Key{words[0]});
+  std::basic_regex<char, Traits> r("a(b|c)*d");
   if (std::regex_match(words[0], r)) std::cout << "x";
-  return part::Pair<int>{n, v[0]}.sum() + int(part::Pair<double>{1, 2}.sum());
+  return Pair<int>{n, int(v[0].a)}.sum() + int(shapes[0]->area(all.begin()->first));
 }
-int main(int n, char **words) { return work(n, words); }
+}
 "#;
+const MAIN: &str = "int main() { return 0; }\n";
 
 /// A file and what is asked of it.
 struct Case<'a> {
-    name: &'a str,
+    name: String,
     file: &'a Path,
     what: &'a str,
     list: PathBuf,
@@ -61,50 +90,80 @@ pub fn run() -> Result<Vec<Row>> {
     let dir = root().join("target/bench-symbolize");
     std::fs::create_dir_all(&dir)?;
     let mut rows = Vec::new();
-    let library = Path::new(LIBRARY);
-    if library.exists() {
-        rows.extend(
-            Case::new("libLLVM-19, mangled names", library, "mangled", &dir)?.rows(&bench)?,
-        );
-        rows.extend(Case::new("libLLVM-19, names", library, "names", &dir)?.rows(&bench)?);
+    let library = LIBRARIES.into_iter().map(Path::new).find(|path| path.exists());
+    for (what, title) in [("mangled", "mangled names"), ("names", "names")] {
+        let Some(library) = library else { continue };
+        let name = library.file_name().unwrap_or_default().display();
+        rows.extend(Case::new(format!("{name}, {title}"), library, what, &dir)?.rows(&bench)?);
     }
     if let Some(build) = debug_build(&dir)? {
-        rows.extend(Case::new("debug build, names", &build, "names", &dir)?.rows(&bench)?);
-        rows.extend(Case::new("debug build, lines", &build, "lines", &dir)?.rows(&bench)?);
+        for (what, title) in [("mangled", "mangled names"), ("names", "names"), ("lines", "lines")]
+        {
+            let name = format!("debug build, {title}");
+            rows.extend(Case::new(name, &build, what, &dir)?.rows(&bench)?);
+        }
     }
     Ok(rows)
 }
 
 /// Links the debug build; `None` without the tools.
 fn debug_build(dir: &Path) -> Result<Option<PathBuf>> {
-    if !["g++", "objcopy"].into_iter().all(has_command) {
+    if !has_command("g++") {
         return Ok(None);
     }
-    let path = dir.join("large");
+    let path = dir.join("debug-build");
     if path.exists() {
         return Ok(Some(path));
     }
     std::fs::write(dir.join("unit.cc"), SOURCE)?;
-    let run =
-        |program: &str, args: &[&str]| check(Command::new(program).args(args).current_dir(dir));
-    run("g++", &["-O1", "-g", "-c", "unit.cc", "-o", "unit.o"])?;
-    // Without groups the linker keeps every copy of an inline function.
-    run("objcopy", &["--remove-section=.group", "unit.o", "loose.o"])?;
-    for i in 0..UNITS {
-        std::fs::copy(dir.join("loose.o"), dir.join(format!("unit{i}.o")))?;
+    std::fs::write(dir.join("main.cc"), MAIN)?;
+    let compile = |args: &[&str]| check(Command::new("g++").args(args).current_dir(dir));
+    let mut objects = Vec::new();
+    for (level, units) in ["-O1", "-O0"].into_iter().zip(UNITS) {
+        compile(&[level, "-g", "-c", "unit.cc", "-o", "unit.o"])?;
+        let unit = std::fs::read(dir.join("unit.o"))?;
+        let places = places(&unit);
+        for _ in 0..units {
+            let name = format!("part{}.o", objects.len());
+            std::fs::write(dir.join(&name), renamed(&unit, &places, objects.len()))?;
+            objects.push(name);
+        }
     }
-    let units: Vec<String> = (0..UNITS).map(|i| format!("unit{i}.o")).collect();
-    let link = ["-Wl,--allow-multiple-definition", "-o", "large"];
-    check(Command::new("g++").args(&units).args(link).current_dir(dir))?;
-    for unit in &units {
-        std::fs::remove_file(dir.join(unit))?;
+    // No function is called: the linker keeps them all the same.
+    let linked = Command::new("g++")
+        .args(["-g", "main.cc", "-o", "debug-build.new"])
+        .args(&objects)
+        .current_dir(dir)
+        .status();
+    for object in &objects {
+        std::fs::remove_file(dir.join(object))?;
     }
+    anyhow::ensure!(linked?.success(), "`g++` cannot link the debug build");
+    std::fs::rename(dir.join("debug-build.new"), &path)?;
     Ok(Some(path))
+}
+
+/// Where an object file has the name of its unit.
+fn places(object: &[u8]) -> Vec<usize> {
+    let all = object.windows(UNIT.len()).enumerate();
+    all.filter(|(_, window)| *window == UNIT).map(|(at, _)| at).collect()
+}
+
+/// The object file with another number in all names.
+fn renamed(object: &[u8], places: &[usize], number: usize) -> Vec<u8> {
+    let mut out = object.to_vec();
+    let name = format!("unit_{number:04}");
+    for at in places {
+        if let Some(place) = out.get_mut(*at..at + UNIT.len()) {
+            place.copy_from_slice(name.as_bytes());
+        }
+    }
+    out
 }
 
 impl<'a> Case<'a> {
     /// Chooses addresses all over the code, the same ones each time.
-    fn new(name: &'a str, file: &'a Path, what: &'a str, dir: &Path) -> Result<Self> {
+    fn new(name: String, file: &'a Path, what: &'a str, dir: &Path) -> Result<Self> {
         let headers = output(Command::new("readelf").args(["-SW"]).arg(file))?;
         let fields = headers
             .lines()
@@ -137,12 +196,15 @@ impl<'a> Case<'a> {
         let mut sides: Vec<(&str, &Path, &str, &[&str])> = vec![
             ("skep", &self.list, "ours", &[]),
             ("blazesym", &self.list, "blazesym", &[]),
-            ("skep, 2,000", &self.few, "ours", &[]),
+            ("skep, few", &self.few, "ours", &[]),
         ];
-        if has_command("addr2line") {
+        // The commands have no way to leave debug information out.
+        let commands = self.file.starts_with("/usr") || inlines;
+        let commands = commands && self.what != "mangled";
+        if commands && has_command("addr2line") {
             sides.push(("addr2line", &self.few, "command", &binutils));
         }
-        if has_command("llvm-symbolizer-19") {
+        if commands && has_command("llvm-symbolizer-19") {
             sides.push(("llvm-symbolizer", &self.few, "command", &llvm));
         }
         let peaks: Vec<_> = sides.iter().map(|_| std::cell::RefCell::new(Vec::new())).collect();
@@ -166,14 +228,15 @@ impl<'a> Case<'a> {
                 Contestant::new(name, run)
             })
             .collect();
-        let times = take_turns(TURNS, &contestants)?;
+        let turns = if inlines { TURNS_OF_LINES } else { TURNS };
+        let times = take_turns(turns, &contestants)?;
         drop(contestants);
         let times: Vec<Sample> = times.into_iter().map(Sample::of).collect();
         let peaks: Vec<Sample> = peaks.into_iter().map(|p| Sample::of(p.into_inner())).collect();
         let mut rows = Vec::new();
         for (i, (name, ..)) in sides.iter().enumerate().filter(|(i, _)| ![0, 2].contains(i)) {
             // The commands answer as many addresses as the third side.
-            let (ours, count) = if i == 1 { (0, "100,000") } else { (2, "2,000") };
+            let (ours, count) = if i == 1 { (0, "100,000") } else { (2, "100") };
             for (samples, unit) in [(&times, ""), (&peaks, ", bytes")] {
                 let (Some(mine), Some(theirs)) = (samples.get(ours), samples.get(i)) else {
                     continue;
