@@ -131,6 +131,7 @@ impl Code {
     ///
     /// # Safety
     /// `ctx` is the kind of context that the programs were verified for.
+    #[inline(always)]
     pub unsafe fn run(&self, ctx: *mut u8, counters: &[AtomicU64]) -> Result<u32, Errno> {
         match self {
             // SAFETY: the caller's promise; it was compiled from verified programs.
@@ -187,6 +188,7 @@ impl Ready {
     ///
     /// # Safety
     /// `ctx` is the kind of context that the programs were verified for.
+    #[inline(always)]
     pub unsafe fn run(&self, ctx: *mut u8, counters: &[AtomicU64]) -> Result<u32, Errno> {
         // SAFETY: the caller's promise.
         unsafe { self.code.run(ctx, counters) }

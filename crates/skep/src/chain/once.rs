@@ -30,6 +30,7 @@ impl Once<'_> {
     ///
     /// # Safety
     /// As [`RunOnce::run`].
+    #[inline(always)]
     unsafe fn one(&self, ctx: *mut u8) -> Result<u32, Errno> {
         let Some(ready) = &self.compiled.ready else {
             return Ok(self.compiled.graph.empty_verdict());
