@@ -120,3 +120,61 @@ fn probe(desc: &[u8], base: u64) -> Option<Probe> {
         },
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A note as assemblers write it.
+    fn note(kind: u32, name: &[u8], desc: &[u8]) -> Vec<u8> {
+        let mut out: Vec<u8> = [name.len() as u32, desc.len() as u32, kind]
+            .iter()
+            .flat_map(|w| w.to_le_bytes())
+            .collect();
+        for part in [name, desc] {
+            out.extend_from_slice(part);
+            out.resize(out.len().next_multiple_of(4), 0);
+        }
+        out
+    }
+
+    fn described(at: u64, base: u64, semaphore: u64, texts: &[u8]) -> Vec<u8> {
+        let words = [at, base, semaphore].map(u64::to_le_bytes).concat();
+        [&words, texts].concat()
+    }
+
+    #[test]
+    fn probes_move_with_their_base() {
+        let desc = described(0x1000, 0x2000, 0x3000, b"demo\0request\08@%rdi -4@$5\0");
+        let want = |vaddr, semaphore| Probe {
+            provider: "demo".to_owned(),
+            name: "request".to_owned(),
+            arguments: "8@%rdi -4@$5".to_owned(),
+            vaddr,
+            semaphore,
+        };
+        assert_eq!(probe(&desc, 0x2000), Some(want(0x1000, 0x3000)));
+        assert_eq!(probe(&desc, 0x2100), Some(want(0x1100, 0x3100)), "prelinked");
+        assert_eq!(probe(&desc, 0), Some(want(0x1000, 0x3000)), "without a base");
+        let none = described(0x1000, 0x2000, 0, b"p\0n\0\0");
+        assert!(probe(&none, 0x2100).is_some_and(|p| p.semaphore == 0 && p.arguments.is_empty()));
+    }
+
+    #[test]
+    fn damaged_notes_end_where_they_are_damaged() {
+        let desc = described(1, 2, 3, b"a\0b\0c\0");
+        let two = [note(3, b"stapsdt\0", &desc), note(3, b"GNU\0", b"12345678")].concat();
+        let count = |bytes: &[u8]| Notes { rest: bytes, step: 4 }.count();
+        assert_eq!(count(&two), 2);
+        assert_eq!(build_id_in_notes(&two, 4), Some(BuildId(b"12345678".to_vec())));
+        for len in 0..two.len() {
+            assert!(count(&two[..len]) < 2, "{len}");
+            let _ = probe(&desc[..len.min(desc.len())], 7);
+        }
+        for at in 0..12 {
+            let mut wrong = two.clone();
+            wrong[at] = 0xff;
+            assert!(count(&wrong) <= 2);
+        }
+    }
+}
