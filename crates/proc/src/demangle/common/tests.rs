@@ -99,3 +99,39 @@ fn names_of_the_cpp_library_are_those_of_binutils() {
         assert!(answered * 10 > names.len() * 8, "{answered} of {}", names.len());
     }
 }
+
+/// Names with bytes changed, left out, or doubled: no panic, and no more output than is allowed.
+#[test]
+fn damaged_names_are_survived() {
+    let names = [
+        "_ZNSt6vectorIN5clang4DeclESaIS1_EE17_M_realloc_insertIJRKS1_EEEvN9__gnu_cxx17__normal_iteratorIPS1_S3_EEDpOT_",
+        "_ZN4llvm23SmallVectorTemplateBaseISt8functionIFvRNS_11PassManagerINS_6ModuleENS_15AnalysisManagerIS3_JEEEJEEENS_17OptimizationLevelEEELb0EE4growEm",
+        "_ZZN9unit_02124workEiPPcENKUlRKT_RKT0_E_clIiS0_EEDaS3_S6_",
+        "_ZNK1A1bB5cxx11EPFvRA5_KcEPS4_.constprop.0",
+        "_ZN1AC2IiJcRdEEET_DpOT0_ILb1ELj7EE",
+    ];
+    let mut random = skep_testkit::random::Random::new(11);
+    let letters = b"_ISTNEKPRFAJDplCLZUt0123456789abv.";
+    let mut answered = 0;
+    for round in 0..60_000 {
+        let mut name = names[round % names.len()].as_bytes().to_vec();
+        for _ in 0..=random.below(4) {
+            if name.len() < 6 {
+                break;
+            }
+            let at = 2 + random.below(name.len() - 3);
+            match random.below(4) {
+                0 => drop(name.remove(at)),
+                1 => name.insert(at, letters[random.below(letters.len())]),
+                2 => name.truncate(at + 1),
+                _ => name[at] = letters[random.below(letters.len())],
+            }
+        }
+        let name = String::from_utf8(name).unwrap();
+        if let Some(text) = demangle(name.get(2..).unwrap_or_default()) {
+            assert!(text.len() < 100_000, "{name}");
+            answered += 1;
+        }
+    }
+    assert!(answered > 1000, "{answered}");
+}
