@@ -102,12 +102,6 @@ pub enum Skip {
     /// The bytes were changed by somebody else.
     #[error("the first bytes were changed by somebody else")]
     Foreign,
-    /// Another hook has changed bytes that this one needs.
-    #[error("the bytes to change are those of another hook, at {at:#x}")]
-    Overlap {
-        /// Address of the other one.
-        at: u64,
-    },
     /// Programs of another link were told of another number of arguments.
     #[error("another program is attached with other types")]
     Arguments,

@@ -252,7 +252,6 @@ mod tests {
             functions,
             agents,
             untraced: Vec::new(),
-            probes: Vec::new(),
             wants_mapped: false,
             mapped: Vec::new(),
         }

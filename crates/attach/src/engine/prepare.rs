@@ -3,18 +3,17 @@
 
 use super::site::{Form, Site};
 use super::state::State;
-use super::targets::{ModuleTargets, Taken, set_result};
+use super::targets::{ModuleTargets, set_result};
 use crate::frame::UNTYPED_ARGS;
 use crate::hook_list::Meta;
 use crate::hook_lists::CookieWords;
-use crate::island::{self, Builder, Part};
-use crate::jump::{PATCH, jump};
+use crate::island::Builder;
+use crate::jump::PATCH;
 use crate::patch_site::{PatchSite, Shape};
 use crate::sites::Function;
 use crate::skip::Skip;
 use crate::stack_arguments::Follower;
 use crate::tramp::entry_points as tramp;
-use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 /// What was found out about one of them.
@@ -36,21 +35,19 @@ impl State {
         targets: &ModuleTargets<'_>,
         results: &mut [Result<(), Skip>],
         exits: bool,
-        taken: &mut Taken,
     ) {
         let mut examined: Vec<Examined<'_>> = Vec::with_capacity(targets.items.len());
         {
-            let originals = |range: &Range<u64>| self.originals(range);
-            let mut follower = Follower::new(targets.module.code(), &originals);
+            let original = |addr: u64| {
+                let site = self.sites.get(&addr).filter(|s| s.form != Form::Plain)?;
+                Some((site.patch_site.at, site.patch_site.original()))
+            };
+            let mut follower = Follower::new(targets.module.code(), &original);
             for &(n, f) in &targets.items {
                 let patch_site = if self.sites.contains_key(&f.addr) {
                     Ok(None)
                 } else {
-                    PatchSite::find(f, &originals).and_then(|site| {
-                        self.check_overlap(f, site.at)?;
-                        taken.take(site.at)?;
-                        Ok(Some(site))
-                    })
+                    PatchSite::find(f).map(Some)
                 };
                 let exit = if exits { returns(f, &mut follower).map(Some) } else { Ok(None) };
                 match patch_site
@@ -64,9 +61,7 @@ impl State {
         if examined.is_empty() {
             return;
         }
-        let islands = |item: &Examined<'_>| if item.f.is_inside() { island::INSIDE } else { 1 };
-        let count = examined.iter().map(islands).sum();
-        let mut builder = match Builder::new(&targets.module.file().span, count) {
+        let mut builder = match Builder::new(&targets.module.file().span, examined.len()) {
             Ok(b) => b,
             Err(skip) => {
                 return examined.iter().for_each(|i| set_result(results, i.n, Err(skip.clone())));
@@ -109,7 +104,6 @@ impl State {
         let text = f.module.code().text_of(f.addr).ok_or(Skip::NotCode { addr: f.addr })?;
         let mut relocation_map = [0; PATCH];
         let (entry, body, meta);
-        let mut head = None;
         let new_meta = || Meta::new(f.addr, UNTYPED_ARGS as u64);
         match patch_site.shape {
             Shape::Nop => {
@@ -120,9 +114,7 @@ impl State {
             }
             Shape::Inline => {
                 let to = builder.next_body();
-                // Which reasons count from.
-                let start = f.within.as_ref().map_or(f.addr, |within| within.range.start);
-                let moved = patch_site.relocate(start, to)?;
+                let moved = patch_site.relocate(f.addr, to)?;
                 for (n, (t, b)) in
                     relocation_map.iter_mut().zip(patch_site.boundaries()).enumerate().skip(1)
                 {
@@ -132,25 +124,14 @@ impl State {
                         (true, Some(o)) => to + u64::from(o),
                         (true, None) => {
                             return Err(Skip::Unmovable {
-                                offset: at + n as u64 - start,
+                                offset: at + n as u64 - f.addr,
                                 why: "it was rewritten",
                             });
                         }
                     };
                 }
                 meta = new_meta();
-                if f.is_inside() {
-                    let island = add_inside(builder, meta, &patch_site, start, f.addr)?;
-                    let by = island.body.wrapping_sub(to);
-                    for address in relocation_map.iter_mut().filter(|address| **address != 0) {
-                        *address = address.wrapping_add(by);
-                    }
-                    (entry, body, head) = (island.entry, island.body, Some(island.head));
-                    let place = self.inside.partition_point(|known| *known < (at, f.addr));
-                    self.inside.insert(place, (at, f.addr));
-                } else {
-                    (entry, body) = builder.entry(meta, &moved.code);
-                }
+                (entry, body) = builder.entry(meta, &moved.code);
             }
         }
         let exit = item.exit.map_or(0, |exit| builder.exit(meta, exit));
@@ -165,7 +146,6 @@ impl State {
                 entry,
                 exit,
                 islands: builder.range(),
-                head,
                 exit_islands: builder.range(),
                 form: Form::Plain,
                 aim: Form::Plain,
@@ -176,33 +156,6 @@ impl State {
         );
         Ok(true)
     }
-}
-
-/// Makes the island of the place at `addr` inside a function.
-fn add_inside(
-    builder: &mut Builder,
-    meta: &'static Meta,
-    site: &PatchSite,
-    start: u64,
-    addr: u64,
-) -> Result<island::Inside, Skip> {
-    let (event, len) = (site.event, site.moved.len());
-    builder.inside(meta, event > 0, |part, to| {
-        let some = match part {
-            Part::All => return Ok(site.relocate(start, to)?.code),
-            Part::After if event == len => {
-                return jump(0xe9, to, addr).map(Vec::from).ok_or(Skip::NoRoom);
-            }
-            Part::After => site.part(event..len),
-            Part::Before => site.part(0..event),
-        };
-        let mut code = some.relocate(start, to)?.code;
-        if part == Part::Before {
-            // Nothing before the place leads away, so there is a jump at the end.
-            code.truncate(code.len().saturating_sub(PATCH));
-        }
-        Ok(code)
-    })
 }
 
 /// Finds the exit trampoline that copies what the function needs.

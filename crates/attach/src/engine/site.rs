@@ -31,8 +31,6 @@ pub(super) struct Site {
     pub(super) exit: u64,
     /// The chunks that `entry` and `exit` are in.
     pub(super) islands: Range<u64>,
-    /// The first five bytes of the island of a place inside a function, as they were made.
-    pub(super) head: Option<[u8; PATCH]>,
     pub(super) exit_islands: Range<u64>,
     pub(super) form: Form,
     /// What calls get: another form than that of the bytes while the island they lead to is
@@ -57,14 +55,6 @@ impl Site {
             Some(false) => Form::Entry,
             Some(true) => Form::Exit,
         }
-    }
-
-    /// Tells whether the bytes are those of a hook. Its library may have been closed, and another one
-    /// be there. Asked about code that is mapped.
-    pub(super) fn is_changed(&self) -> bool {
-        // SAFETY: mapped, as the caller says.
-        let now = || unsafe { current(self.patch_site.at) };
-        self.form != Form::Plain && self.bytes(self.form).is_ok_and(|(bytes, _)| bytes == now())
     }
 
     /// The five bytes of a form, and what they do.
@@ -119,7 +109,7 @@ impl Site {
             _ => return Err(Skip::Busy { tid: 0 }),
         };
         let new = match to == self.form {
-            true => self.head.unwrap_or_else(|| island::head(self.form == Form::Exit, at, chunk)),
+            true => island::head(self.form == Form::Exit, at, chunk),
             false => jump(0xe9, at, target).ok_or(Skip::NoRoom)?,
         };
         // SAFETY: islands are mapped for ever.

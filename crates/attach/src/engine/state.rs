@@ -1,7 +1,7 @@
 //! What the engine knows, and what attaching and detaching do to it.
 
 use super::site::{Form, Site};
-use super::targets::{ModuleTargets, Taken, near, set_result};
+use super::targets::{ModuleTargets, set_result};
 use crate::calls_in_progress;
 use crate::deny;
 use crate::frame::{MAX_ARGS, MAX_SESSIONS, UNTYPED_ARGS};
@@ -18,7 +18,7 @@ use crate::sites::{Function, Module};
 use crate::skip::{AttachError, Skip};
 use crate::table::{self, Table};
 use std::collections::{HashMap, HashSet};
-use std::ops::{Range, RangeInclusive};
+use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,9 +28,6 @@ pub(super) struct State {
     last: u64,
     /// Every function that was ever hooked, by address.
     pub(super) sites: HashMap<u64, Site>,
-    /// Those of them that are inside functions: the address of the bytes to change, and their own;
-    /// sorted.
-    pub(super) inside: Vec<(u64, u64)>,
     attachments: HashMap<u64, Vec<u64>>,
     table: table::Writer,
     /// Functions reached through the table.
@@ -63,7 +60,6 @@ impl State {
         Self {
             last: 0,
             sites: HashMap::new(),
-            inside: Vec::new(),
             attachments: HashMap::new(),
             table,
             called: 0,
@@ -85,12 +81,10 @@ impl State {
         let exits = hooks.iter().any(|h| h.position.needs_exit());
         let mut results: Vec<Result<(), Skip>> = Vec::with_capacity(targets.len());
         let mut seen = HashSet::with_capacity(targets.len());
-        let inside = !self.inside.is_empty() || targets.iter().any(|(f, _)| f.is_inside());
-        let mut taken = Taken::new(inside);
         let mut by_module: Vec<ModuleTargets<'_>> = Vec::new();
         let mut text: Option<Vec<Range<u64>>> = None;
         for (n, (f, _)) in targets.iter().enumerate() {
-            results.push(self.admit(f, hooks, &mut seen, &mut taken));
+            results.push(self.admit(f, hooks, &mut seen));
             let known = self.sites.get(&f.addr).is_some_and(|s| !exits || s.exit != 0);
             if known || results.last().is_some_and(Result::is_err) {
                 continue;
@@ -105,7 +99,7 @@ impl State {
             }
         }
         for targets in by_module {
-            self.prepare(&targets, &mut results, exits, &mut taken);
+            self.prepare(&targets, &mut results, exits);
         }
         let mut chosen = Vec::with_capacity(targets.len());
         for ((f, cookie), result) in targets.iter().zip(&results) {
@@ -168,20 +162,13 @@ impl State {
                 self.called -=
                     usize::from(gone.patch_site.shape == Shape::Nop && gone.form == Form::Entry);
                 self.hook_lists.withdraw(gone.meta);
-                self.inside.retain(|(_, place)| *place != addr);
             }
         }
     }
 
     /// Decides whether a function can take the hooks, as far as that can be told without looking at
     /// its code.
-    fn admit(
-        &self,
-        f: &Function,
-        hooks: &[Hook],
-        seen: &mut HashSet<u64>,
-        taken: &mut Taken,
-    ) -> Result<(), Skip> {
+    fn admit(&self, f: &Function, hooks: &[Hook], seen: &mut HashSet<u64>) -> Result<(), Skip> {
         if !seen.insert(f.addr) {
             return Err(Skip::Duplicate);
         }
@@ -196,50 +183,10 @@ impl State {
         if new > 0 && new + site.map_or(0, sessions) > MAX_SESSIONS {
             return Err(Skip::Sessions { max: MAX_SESSIONS });
         }
-        match site {
-            None => deny::entry(f)?,
-            Some(site) => {
-                if site.form == Form::Plain {
-                    self.check_overlap(f, site.patch_site.at)?;
-                }
-                taken.take(site.patch_site.at)?;
-            }
+        if site.is_none() {
+            deny::entry(f)?;
         }
         if hooks.iter().any(|h| h.position.needs_exit()) { deny::exit(f) } else { Ok(()) }
-    }
-
-    /// Refuses a function or place whose five bytes at `at` overlap with others that are changed now.
-    pub(super) fn check_overlap(&self, f: &Function, at: u64) -> Result<(), Skip> {
-        let changed = |addr: u64| {
-            let site = self.sites.get(&addr).filter(|_| addr != f.addr)?;
-            near(at)
-                .contains(&site.patch_site.at)
-                .then_some(site)
-                .filter(|site| site.is_changed())
-                .map(|site| site.patch_site.at)
-        };
-        let inside = self.inside_at(near(at)).find_map(changed);
-        let start = f.within.as_ref().and_then(|within| changed(within.range.start));
-        inside.or(start).map_or(Ok(()), |at| Err(Skip::Overlap { at }))
-    }
-
-    /// The places inside functions whose bytes to change begin in a range.
-    fn inside_at(&self, range: RangeInclusive<u64>) -> impl Iterator<Item = u64> {
-        let first = self.inside.partition_point(|(at, _)| at < range.start());
-        let all = self.inside.get(first..).unwrap_or_default().iter();
-        all.take_while(move |(at, _)| at <= range.end()).map(|(_, addr)| *addr)
-    }
-
-    /// What the linker left where a function is changed now, at its start and inside.
-    pub(super) fn originals(&self, range: &Range<u64>) -> Vec<(u64, [u8; PATCH])> {
-        let before = PATCH as u64 - 1;
-        let inside = self.inside_at(range.start.saturating_sub(before)..=range.end);
-        let all = std::iter::once(range.start).chain(inside);
-        all.filter_map(|addr| {
-            let site = self.sites.get(&addr).filter(|s| s.is_changed())?;
-            Some((site.patch_site.at, site.patch_site.original()))
-        })
-        .collect()
     }
 
     /// Makes new hook lists for functions whose hooks changed.
@@ -353,7 +300,6 @@ impl State {
         }
         self.publish(&gone);
         for addr in gone {
-            self.inside.retain(|(_, place)| *place != addr);
             if let Some(site) = self.sites.remove(&addr)
                 && site.patch_site.shape == Shape::Nop
                 && site.form == Form::Entry

@@ -1,9 +1,7 @@
 //! The breakpoints of a change, and of all changes before it, as signal handlers look them up.
 
 use super::limbo::{Limbo, Reading};
-use crate::jump::PATCH;
 use crate::patch::change::{Change, Detour};
-use crate::sys;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
@@ -28,28 +26,10 @@ struct Trap {
     at: u64,
     to: u64,
     call: bool,
-    /// In the middle of a patch site. Those stay for ever: a thread may have hit one long before its
-    /// handler gets to run. They count while the change is being made, and where it is made: the
-    /// library may have been closed, and another one be there.
+    /// In the middle of a patch site. Those stay valid for ever: a thread may have hit one long
+    /// before its handler gets to run.
     inner: bool,
     active: AtomicBool,
-    /// The patch site's bytes when the change is made, and where they are.
-    new: [u8; PATCH],
-    site: u64,
-}
-
-impl Trap {
-    /// Tells whether a thread must not run the instruction here.
-    fn counts(&self) -> bool {
-        self.active.load(Ordering::Acquire) || (self.inner && self.is_made())
-    }
-
-    /// Tells whether the change is made. Its code may not be mapped any more.
-    fn is_made(&self) -> bool {
-        let mut word = [0];
-        sys::copy_in(&mut word, &[[self.site, PATCH as u64]]) == PATCH as i64
-            && word[0].to_le_bytes().starts_with(&self.new)
-    }
 }
 
 /// All breakpoints, by address.
@@ -71,7 +51,7 @@ fn find(reading: &Reading, at: u64) -> Option<&Trap> {
 /// Looks an instruction in the middle of a patch site up in the relocated-instruction map: where
 /// its copy is.
 pub(super) fn relocated(reading: &Reading, at: u64) -> Option<u64> {
-    find(reading, at).filter(|t| t.inner && t.counts()).map(|t| t.to)
+    find(reading, at).filter(|t| t.inner).map(|t| t.to)
 }
 
 /// Makes the breakpoints of `changes` known, besides those there were. The old table goes to
@@ -89,7 +69,7 @@ pub(super) fn announce(changes: &[Change], limbo: &mut Limbo<Traps>) {
 pub(crate) unsafe fn trapped(at: u64) -> Trapped {
     let reading = Reading::begin();
     if let Some(t) = find(&reading, at)
-        && t.counts()
+        && (t.inner || t.active.load(Ordering::Acquire))
     {
         return if t.call { Trapped::Call(t.to) } else { Trapped::Jump(t.to) };
     }
@@ -105,8 +85,7 @@ pub(crate) unsafe fn trapped(at: u64) -> Trapped {
 pub(crate) fn activate(changes: &[Change], active: bool) {
     let reading = Reading::begin();
     for c in changes {
-        let inner = c.inner.iter().zip(c.at..).filter(|(to, _)| **to != 0).map(|(_, at)| at);
-        for t in inner.chain([c.at]).filter_map(|at| find(&reading, at)) {
+        if let Some(t) = find(&reading, c.at) {
             t.active.store(active, Ordering::Release);
         }
     }
@@ -122,18 +101,25 @@ fn merge(changes: &[Change]) -> Traps {
             Detour::Jump(to) => (to, false),
             Detour::Call(to) => (to, true),
         };
-        let trap = |at, to, call, inner| {
-            let (site, new) = (c.at, c.new);
-            Trap { at, to, call, inner, active: AtomicBool::new(false), new, site }
-        };
-        all.push(trap(c.at, to, call, false));
+        all.push(Trap { at: c.at, to, call, inner: false, active: AtomicBool::new(false) });
         let inner = c.inner.iter().enumerate().filter(|(_, to)| **to != 0);
-        all.extend(inner.map(|(n, to)| trap(c.at + n as u64, *to, false, true)));
+        all.extend(inner.map(|(n, to)| Trap {
+            at: c.at + n as u64,
+            to: *to,
+            call: false,
+            inner: true,
+            active: AtomicBool::new(false),
+        }));
     }
     // Stable sort and de-duplication: what is new stands before what was there.
     for t in old.into_iter().flat_map(|t| &t.0) {
-        let active = AtomicBool::new(false);
-        all.push(Trap { active, ..*t });
+        all.push(Trap {
+            at: t.at,
+            to: t.to,
+            call: t.call,
+            inner: t.inner,
+            active: AtomicBool::new(false),
+        });
     }
     all.sort_by_key(|t| t.at);
     all.dedup_by_key(|t| t.at);

@@ -6,8 +6,9 @@
 //! through rbp where that is the frame pointer, is looked at. What cannot be followed counts as
 //! unknown, and unknown is answered with a larger copy.
 
-use crate::code::{Code, Originals, original_bytes};
+use crate::code::Code;
 use crate::flow::{Flow, flow};
+use crate::jump::PATCH;
 use cold::cold_part;
 use iced_x86::{Code as Op, Decoder, DecoderOptions, Instruction, OpKind, Register};
 use std::borrow::Cow;
@@ -29,7 +30,8 @@ const BUDGET: u32 = 4096;
 /// Follows functions, and the functions that they end in a jump to.
 pub(crate) struct Follower<'a> {
     code: &'a Code,
-    originals: Originals<'a>,
+    /// Tells the original bytes of a function that is changed now, and where they were.
+    original: &'a dyn Fn(u64) -> Option<(u64, [u8; PATCH])>,
     known: HashMap<u64, Option<Use>>,
     /// Parts of functions that were looked at, and with what state.
     parts: HashSet<(u64, At)>,
@@ -39,8 +41,11 @@ pub(crate) struct Follower<'a> {
 }
 
 impl<'a> Follower<'a> {
-    pub(crate) fn new(code: &'a Code, originals: Originals<'a>) -> Self {
-        Self { code, originals, known: HashMap::new(), parts: HashSet::new(), depth: 0, budget: 0 }
+    pub(crate) fn new(
+        code: &'a Code,
+        original: &'a dyn Fn(u64) -> Option<(u64, [u8; PATCH])>,
+    ) -> Self {
+        Self { code, original, known: HashMap::new(), parts: HashSet::new(), depth: 0, budget: 0 }
     }
 
     /// Looks at the function in `range`.
@@ -234,7 +239,14 @@ impl<'a> Follower<'a> {
             return None;
         }
         // SAFETY: inside executable memory of a mapped module.
-        Some(unsafe { original_bytes(range, self.originals) })
+        let mut bytes = Cow::Borrowed(unsafe { crate::code::bytes(range) });
+        if let Some((at, original)) = (self.original)(range.start) {
+            let from = at.wrapping_sub(range.start) as usize;
+            for (b, o) in bytes.to_mut().iter_mut().skip(from).zip(original) {
+                *b = o;
+            }
+        }
+        Some(bytes)
     }
 }
 

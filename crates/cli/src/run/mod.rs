@@ -77,12 +77,8 @@ pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
         .collect::<Result<Vec<_>>>()?;
     let links = || loaded.iter().flat_map(|l| &l.links).map(|(.., link)| link);
     if !args.allow_unmatched && !live {
-        // Those of probes were found already.
-        for state in links().map(|link| link.read()) {
-            let state = state?;
-            if state.probes.is_empty() {
-                unmatched::check(&args.command, &load::included(&state.spec))?;
-            }
+        for link in links() {
+            unmatched::check(&args.command, &load::included(&link.read()?.spec))?;
         }
     }
     let stacks = Stacks::open(args)?;

@@ -15,7 +15,6 @@
 mod fork;
 mod link;
 mod load;
-mod probes;
 mod program;
 mod retired;
 
