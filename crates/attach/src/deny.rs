@@ -108,7 +108,7 @@ pub(crate) fn entry(f: &Function) -> Result<(), Skip> {
     let why = match f.module.role {
         // Empty, and called when the list of libraries has changed: how a tracer learns of
         // libraries that are opened later.
-        Role::Interpreter if f.name == LOADER_EVENT => None,
+        Role::Interpreter if f.name() == LOADER_EVENT => None,
         Role::Interpreter => Some("the dynamic loader: runs before there is thread-local storage"),
         Role::Vdso => Some("the kernel's own page"),
         _ if f.module.is_own() && !f.module.is_main() => Some("part of the tracer"),
@@ -143,5 +143,5 @@ fn find(
             .or_else(|| prefix.iter().find(|(p, _)| name.starts_with(p)))
             .map(|(_, why)| *why)
     };
-    of(&f.name).or_else(|| f.aliases.iter().find_map(|a| of(a)))
+    of(f.name()).or_else(|| f.aliases().iter().find_map(|a| of(a)))
 }

@@ -186,16 +186,17 @@ impl HookList {
 }
 
 impl Meta {
-    /// Makes the metadata of a function. Never freed.
-    pub(crate) fn new(ip: u64, nr_args: u64) -> &'static Self {
-        Box::leak(Box::new(Self {
+    /// Makes the metadata of functions. Never freed.
+    pub(crate) fn for_all(ips: impl Iterator<Item = u64>, nr_args: u64) -> &'static [Self] {
+        let new = |ip| Self {
             list: AtomicPtr::new(empty()),
             ip,
             body: AtomicU64::new(ip),
             nr_args: AtomicU64::new(nr_args),
             wants: AtomicU32::new(0),
             cookies: [const { AtomicU64::new(0) }; COOKIES],
-        }))
+        };
+        Box::leak(ips.map(new).collect())
     }
 
     /// Publishes a hook list and returns the one before. Pairs with the trampolines' loads of the

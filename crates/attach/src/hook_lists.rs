@@ -207,7 +207,8 @@ mod tests {
     #[test]
     fn functions_with_the_same_hooks_share_a_hook_list_and_keep_their_cookies() {
         let mut hook_lists = HookLists::default();
-        let metas = [Meta::new(1, 6), Meta::new(2, 6)];
+        let [a, b] = Meta::for_all([1, 2].into_iter(), 6) else { panic!("two") };
+        let metas = [a, b];
         let mut words = [CookieWords::default(); 2];
         for (i, meta) in metas.into_iter().enumerate() {
             hook_lists.publish(meta, &[entry(7, 100 + i as u64)], &mut words[i]);
@@ -225,7 +226,7 @@ mod tests {
     #[test]
     fn a_cookie_is_not_overwritten_before_a_drain() {
         let mut hook_lists = HookLists::default();
-        let meta = Meta::new(1, 6);
+        let [meta] = Meta::for_all([1].into_iter(), 6) else { panic!("one") };
         let mut words = CookieWords::default();
         for seq in 1..=3 {
             hook_lists.publish(meta, &[entry(seq, seq * 10)], &mut words);

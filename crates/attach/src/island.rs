@@ -33,6 +33,8 @@ pub(crate) struct Builder {
     base: u64,
     size: u64,
     used: u64,
+    /// The island that is being made.
+    bytes: Vec<u8>,
 }
 
 impl Builder {
@@ -40,7 +42,7 @@ impl Builder {
     pub(crate) fn new(span: &Range<u64>, n: usize) -> Result<Self, Skip> {
         let size = (HEAD + n as u64 * MOST).next_multiple_of(PAGE);
         let base = near(span, size).ok_or(Skip::NoRoom)?;
-        let mut out = Self { base, size, used: HEAD };
+        let out = Self { base, size, used: HEAD, bytes: Vec::with_capacity(MOST as usize) };
         let mut head = Vec::with_capacity(HEAD as usize);
         for t in tramp::TRAMPOLINES {
             head.extend_from_slice(&(t as usize as u64).to_le_bytes());
@@ -74,20 +76,20 @@ impl Builder {
     /// [`next_body`](Self::next_body). Returns where sites with entry hooks jump, and where the
     /// moved instructions begin.
     pub(crate) fn entry(&mut self, meta: &'static Meta, code: &[u8]) -> (u64, u64) {
-        let (start, mut bytes) = self.island(meta);
-        self.through(&mut bytes, start, CALL, tramp::ENTRY_ISLAND);
-        bytes.extend_from_slice(code);
-        self.push(&bytes);
+        let start = self.begin(meta);
+        self.through(start, CALL, tramp::ENTRY_ISLAND);
+        self.bytes.extend_from_slice(code);
+        self.push();
         (start + 8, start + 14)
     }
 
     /// Adds a path to an exit trampoline, an index in [`tramp::TRAMPOLINES`], and returns its
     /// address.
     pub(crate) fn exit(&mut self, meta: &'static Meta, trampoline: usize) -> u64 {
-        let (start, mut bytes) = self.island(meta);
-        bytes.extend_from_slice(&PUSH_META);
-        self.through(&mut bytes, start, [0xff, 0x25], trampoline);
-        self.push(&bytes);
+        let start = self.begin(meta);
+        self.bytes.extend_from_slice(&PUSH_META);
+        self.through(start, [0xff, 0x25], trampoline);
+        self.push();
         start + 8
     }
 
@@ -96,23 +98,26 @@ impl Builder {
         self.base..self.base + self.size
     }
 
-    fn island(&self, meta: &'static Meta) -> (u64, Vec<u8>) {
-        let mut bytes = Vec::with_capacity(64);
-        bytes.extend_from_slice(&(std::ptr::from_ref(meta) as u64).to_le_bytes());
-        (self.next(), bytes)
+    /// Begins an island; returns its address.
+    fn begin(&mut self, meta: &'static Meta) -> u64 {
+        self.bytes.clear();
+        self.bytes.extend_from_slice(&(std::ptr::from_ref(meta) as u64).to_le_bytes());
+        self.next()
     }
 
-    fn push(&mut self, bytes: &[u8]) {
-        self.write(self.next(), bytes);
-        self.used += (bytes.len() as u64).next_multiple_of(16);
+    /// Puts the island into the chunk.
+    fn push(&mut self) {
+        self.write(self.next(), &self.bytes);
+        self.used += (self.bytes.len() as u64).next_multiple_of(16);
     }
 
     /// Appends an instruction that goes through the address of a trampoline at the chunk's start.
-    fn through(&self, bytes: &mut Vec<u8>, start: u64, opcode: [u8; 2], n: usize) {
-        bytes.extend_from_slice(&through(self.base, start + bytes.len() as u64, opcode, n));
+    fn through(&mut self, start: u64, opcode: [u8; 2], n: usize) {
+        let at = start + self.bytes.len() as u64;
+        self.bytes.extend_from_slice(&through(self.base, at, opcode, n));
     }
 
-    fn write(&mut self, at: u64, bytes: &[u8]) {
+    fn write(&self, at: u64, bytes: &[u8]) {
         // By the size computed in `new`: a function's islands are at most MOST bytes.
         assert!(
             at >= self.base && at + bytes.len() as u64 <= self.base + self.size,

@@ -54,6 +54,7 @@ pub use process::is_own as owns_memory;
 pub use skep_sys::{sandbox, thread};
 pub use skip::{AttachError, Skip};
 
+mod addresses;
 mod calls_in_progress;
 mod code;
 mod deny;

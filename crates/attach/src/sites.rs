@@ -42,8 +42,8 @@ pub struct Module {
 #[derive(Clone, Debug)]
 pub struct Function {
     pub(crate) module: Arc<Module>,
-    pub(crate) name: String,
-    pub(crate) aliases: Vec<String>,
+    /// The best one first.
+    names: Arc<[String]>,
     pub(crate) addr: u64,
     pub(crate) size: u64,
     pub(crate) kind: Kind,
@@ -62,13 +62,13 @@ impl Function {
     /// has none.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.name
+        self.names.first().map_or("", String::as_str)
     }
 
     /// Returns its other names.
     #[must_use]
     pub fn aliases(&self) -> &[String] {
-        &self.aliases
+        self.names.get(1..).unwrap_or_default()
     }
 
     /// Returns its address in memory.
@@ -137,7 +137,7 @@ struct Entry {
     size: u64,
     kind: Kind,
     convention: Convention,
-    names: Vec<String>,
+    names: Arc<[String]>,
 }
 
 /// Modules that were listed before and are still there. What was learnt about their code was learnt
@@ -245,11 +245,9 @@ impl Module {
     }
 
     fn function(self: &Arc<Self>, e: &Entry) -> Function {
-        let mut names = e.names.iter().cloned();
         Function {
             module: Arc::clone(self),
-            name: names.next().unwrap_or_default(),
-            aliases: names.collect(),
+            names: Arc::clone(&e.names),
             addr: e.addr,
             size: e.size,
             kind: e.kind,
@@ -336,8 +334,12 @@ impl List {
                 _ => f.size,
             };
             let convention = conventions.tell(f.vaddr, &name, evidence);
-            let aliases = f.aliases().map(|a| String::from_utf8_lossy(a.name).into_owned());
-            let names = std::iter::once(name).chain(aliases).collect();
+            let mut aliases =
+                f.aliases().map(|a| String::from_utf8_lossy(a.name).into_owned()).peekable();
+            let names: Arc<[String]> = match aliases.peek() {
+                None => Arc::new([name]),
+                Some(_) => std::iter::once(name).chain(aliases).collect(),
+            };
             entries.push(Entry { addr: file.addr(f.vaddr), size, kind, convention, names });
         }
         let named = entries.len();
@@ -368,7 +370,7 @@ impl List {
                     size: fde.end - fde.start,
                     kind: Kind::Func,
                     convention,
-                    names: vec![name],
+                    names: Arc::new([name]),
                 });
             }
         }

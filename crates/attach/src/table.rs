@@ -198,7 +198,7 @@ mod tests {
     /// exactly what is in it.
     #[test]
     fn grows_and_shrinks() {
-        let meta = Meta::new(0, 0);
+        let [meta] = Meta::for_all([0].into_iter(), 0) else { panic!("one") };
         // SAFETY: no engine is made in this test.
         let mut writer = unsafe { Writer::new() };
         let mut model: BTreeMap<u64, &'static Meta> = BTreeMap::new();

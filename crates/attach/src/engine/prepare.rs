@@ -14,6 +14,7 @@ use crate::sites::Function;
 use crate::skip::Skip;
 use crate::stack_arguments::Follower;
 use crate::tramp::entry_points as tramp;
+use std::slice::Iter;
 use std::sync::atomic::Ordering;
 
 /// What was found out about one of them.
@@ -67,10 +68,12 @@ impl State {
                 return examined.iter().for_each(|i| set_result(results, i.n, Err(skip.clone())));
             }
         };
+        let new = examined.iter().filter(|item| item.patch_site.is_some());
+        let mut metas = Meta::for_all(new.map(|item| item.f.addr), UNTYPED_ARGS as u64).iter();
         let mut added = Vec::with_capacity(examined.len());
         for item in examined {
             let (n, addr) = (item.n, item.f.addr);
-            match self.add_site(&mut builder, item) {
+            match self.add_site(&mut builder, &mut metas, item) {
                 Ok(new) => added.push((n, addr, new)),
                 Err(skip) => set_result(results, n, Err(skip)),
             }
@@ -90,10 +93,17 @@ impl State {
         }
     }
 
-    /// Makes what a function lacks. True when the function is new.
-    fn add_site(&mut self, builder: &mut Builder, item: Examined<'_>) -> Result<bool, Skip> {
+    /// Makes what a function lacks; a new one gets the next of the metas. True when the function is
+    /// new.
+    fn add_site(
+        &mut self,
+        builder: &mut Builder,
+        metas: &mut Iter<'static, Meta>,
+        item: Examined<'_>,
+    ) -> Result<bool, Skip> {
         let f = item.f;
-        let Some(patch_site) = item.patch_site else {
+        let Some((mut patch_site, meta)) = item.patch_site.and_then(|p| Some((p, metas.next()?)))
+        else {
             if let (Some(site), Some(exit)) = (self.sites.get_mut(&f.addr), item.exit) {
                 site.exit = builder.exit(site.meta, exit);
                 site.exit_islands = builder.range();
@@ -103,14 +113,13 @@ impl State {
         let at = patch_site.at;
         let text = f.module.code().text_of(f.addr).ok_or(Skip::NotCode { addr: f.addr })?;
         let mut relocation_map = [0; PATCH];
-        let (entry, body, meta);
-        let new_meta = || Meta::new(f.addr, UNTYPED_ARGS as u64);
+        let (entry, body);
         match patch_site.shape {
             Shape::Nop => {
                 for (t, b) in relocation_map.iter_mut().zip(patch_site.boundaries()).skip(1) {
                     *t = if b { at + PATCH as u64 } else { 0 };
                 }
-                (entry, body, meta) = (builder.veneer(), at + PATCH as u64, new_meta());
+                (entry, body) = (builder.veneer(), at + PATCH as u64);
             }
             Shape::Inline => {
                 let to = builder.next_body();
@@ -130,15 +139,16 @@ impl State {
                         }
                     };
                 }
-                meta = new_meta();
                 (entry, body) = builder.entry(meta, &moved.code);
             }
         }
         let exit = item.exit.map_or(0, |exit| builder.exit(meta, exit));
         meta.body.store(body, Ordering::Release);
+        // They are in the island now; there may be a million functions.
+        patch_site.moved = Vec::new();
         self.sites.insert(
             f.addr,
-            Site {
+            Box::new(Site {
                 text,
                 patch_site,
                 meta,
@@ -152,7 +162,7 @@ impl State {
                 entries: Vec::new(),
                 cookies: CookieWords::default(),
                 relocation_map,
-            },
+            }),
         );
         Ok(true)
     }

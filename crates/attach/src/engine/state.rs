@@ -2,6 +2,7 @@
 
 use super::site::{Form, Site};
 use super::targets::{ModuleTargets, set_result};
+use crate::addresses::{AddressMap, AddressSet};
 use crate::calls_in_progress;
 use crate::deny;
 use crate::frame::{MAX_ARGS, MAX_SESSIONS, UNTYPED_ARGS};
@@ -17,7 +18,7 @@ use crate::per_thread::quiescence;
 use crate::sites::{Function, Module};
 use crate::skip::{AttachError, Skip};
 use crate::table::{self, Table};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ use std::sync::atomic::Ordering;
 pub(super) struct State {
     last: u64,
     /// Every function that was ever hooked, by address.
-    pub(super) sites: HashMap<u64, Site>,
+    pub(super) sites: AddressMap<Box<Site>>,
     attachments: HashMap<u64, Vec<u64>>,
     table: table::Writer,
     /// Functions reached through the table.
@@ -59,7 +60,7 @@ impl State {
     pub(super) fn new(table: table::Writer) -> Self {
         Self {
             last: 0,
-            sites: HashMap::new(),
+            sites: AddressMap::default(),
             attachments: HashMap::new(),
             table,
             called: 0,
@@ -80,7 +81,7 @@ impl State {
         self.forget(targets.iter().map(|(f, _)| f.addr));
         let exits = hooks.iter().any(|h| h.position.needs_exit());
         let mut results: Vec<Result<(), Skip>> = Vec::with_capacity(targets.len());
-        let mut seen = HashSet::with_capacity(targets.len());
+        let mut seen = AddressSet::with_capacity_and_hasher(targets.len(), Default::default());
         let mut by_module: Vec<ModuleTargets<'_>> = Vec::new();
         let mut text: Option<Vec<Range<u64>>> = None;
         for (n, (f, _)) in targets.iter().enumerate() {
@@ -125,7 +126,7 @@ impl State {
         let failed = self.repatch(&chosen);
         if !failed.is_empty() {
             let addrs: Vec<u64> = failed.iter().map(|f| f.0).collect();
-            let failed: HashMap<u64, Skip> = failed.into_iter().collect();
+            let failed: AddressMap<Skip> = failed.into_iter().collect();
             for ((f, _), r) in targets.iter().zip(&mut results).filter(|(_, r)| r.is_ok()) {
                 if let Some(skip) = failed.get(&f.addr) {
                     *r = Err(skip.clone());
@@ -168,11 +169,11 @@ impl State {
 
     /// Decides whether a function can take the hooks, as far as that can be told without looking at
     /// its code.
-    fn admit(&self, f: &Function, hooks: &[Hook], seen: &mut HashSet<u64>) -> Result<(), Skip> {
+    fn admit(&self, f: &Function, hooks: &[Hook], seen: &mut AddressSet) -> Result<(), Skip> {
         if !seen.insert(f.addr) {
             return Err(Skip::Duplicate);
         }
-        let site = self.sites.get(&f.addr);
+        let site = self.sites.get(&f.addr).map(Box::as_ref);
         let sessions =
             |s: &Site| s.entries.iter().filter(|e| e.hook.position == Position::Session).count();
         let new = hooks.iter().filter(|h| h.position == Position::Session).count();
@@ -216,8 +217,12 @@ impl State {
             return;
         }
         let live = |s: &&Site| s.patch_site.shape == Shape::Nop && s.form == Form::Entry;
-        let mut keys =
-            self.sites.values().filter(live).map(|s| (s.patch_site.at + PATCH as u64, s.meta));
+        let mut keys = self
+            .sites
+            .values()
+            .map(Box::as_ref)
+            .filter(live)
+            .map(|s| (s.patch_site.at + PATCH as u64, s.meta));
         let old = self.table.reserve(new.len(), &mut keys, self.called);
         self.tables.extend(old.map(Old));
         for (key, meta) in new {
@@ -235,7 +240,7 @@ impl State {
         self.forget(addrs.iter().copied());
         let has_exit =
             |s: &&Site| s.entries.iter().any(|e| e.seq == id && e.hook.position.needs_exit());
-        let sites = addrs.iter().filter_map(|addr| Some((*addr, self.sites.get(addr)?)));
+        let sites = addrs.iter().filter_map(|addr| Some((*addr, self.sites.get(addr)?.as_ref())));
         let exits = sites.filter(|(_, s)| has_exit(s)).map(|(addr, s)| (addr, s.meta)).collect();
         // The address may be another function's by now, which never had these hooks.
         let addrs: Vec<u64> = addrs
@@ -245,7 +250,7 @@ impl State {
         self.publish(&addrs);
         self.repatch(&addrs);
         let count = |f: fn(&Site) -> bool| {
-            addrs.iter().filter(|a| self.sites.get(a).is_some_and(f)).count()
+            addrs.iter().filter(|a| self.sites.get(a).is_some_and(|s| f(s))).count()
         };
         Ok(Removed {
             restored: count(|s| s.form == Form::Plain),

@@ -27,7 +27,13 @@ impl Module {
             role: self.role,
             file: self.file.clone(),
             list: OnceLock::from(List {
-                entries: vec![Entry { addr, size, kind, convention: Convention::C, names }],
+                entries: vec![Entry {
+                    addr,
+                    size,
+                    kind,
+                    convention: Convention::C,
+                    names: names.into(),
+                }],
                 edges: Vec::new(),
             }),
             code: OnceLock::new(),

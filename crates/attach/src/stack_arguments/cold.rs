@@ -1,9 +1,9 @@
 //! Cold parts of functions, which are only jumped to.
 
 use super::track::{At, UNKNOWN, Use, memory, same, step};
+use crate::addresses::AddressMap;
 use crate::flow::{Flow, flow};
 use iced_x86::{Decoder, DecoderOptions, OpKind};
-use std::collections::HashMap;
 use std::ops::Range;
 
 /// A part that is only jumped to. Other places in it that the hot part jumps to are looked at with
@@ -12,7 +12,7 @@ use std::ops::Range;
 /// do to the return address does not count.
 pub(super) fn cold_part(range: &Range<u64>, bytes: &[u8], at: At, budget: &mut u32) -> Use {
     let mut out = Use::default();
-    let mut ahead: HashMap<u64, At> = HashMap::new();
+    let mut ahead: AddressMap<At> = AddressMap::default();
     let (mut now, mut guessed) = (at, false);
     let mut decoder = Decoder::with_ip(64, bytes, range.start, DecoderOptions::NONE);
     while decoder.can_decode() {

@@ -6,13 +6,13 @@
 //! through rbp where that is the frame pointer, is looked at. What cannot be followed counts as
 //! unknown, and unknown is answered with a larger copy.
 
+use crate::addresses::{AddressMap, AddressSet};
 use crate::code::Code;
 use crate::flow::{Flow, flow};
 use crate::jump::PATCH;
 use cold::cold_part;
 use iced_x86::{Code as Op, Decoder, DecoderOptions, Instruction, OpKind, Register};
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use stores::Stores;
 use track::{At, LARGE, TAKEN, UNKNOWN, Use, memory, same, step};
@@ -32,9 +32,9 @@ pub(crate) struct Follower<'a> {
     code: &'a Code,
     /// Tells the original bytes of a function that is changed now, and where they were.
     original: &'a dyn Fn(u64) -> Option<(u64, [u8; PATCH])>,
-    known: HashMap<u64, Option<Use>>,
+    known: AddressMap<Option<Use>>,
     /// Parts of functions that were looked at, and with what state.
-    parts: HashSet<(u64, At)>,
+    parts: AddressSet<(u64, At)>,
     depth: u32,
     /// Instructions of cold parts that may still be decoded for the function that was asked for.
     budget: u32,
@@ -45,7 +45,14 @@ impl<'a> Follower<'a> {
         code: &'a Code,
         original: &'a dyn Fn(u64) -> Option<(u64, [u8; PATCH])>,
     ) -> Self {
-        Self { code, original, known: HashMap::new(), parts: HashSet::new(), depth: 0, budget: 0 }
+        Self {
+            code,
+            original,
+            known: AddressMap::default(),
+            parts: AddressSet::default(),
+            depth: 0,
+            budget: 0,
+        }
     }
 
     /// Looks at the function in `range`.
@@ -74,7 +81,7 @@ impl<'a> Follower<'a> {
         let mut out = Use::default();
         // States at the targets of forward jumps, and the one that code without a visible path to
         // it is taken to be in.
-        let mut ahead: HashMap<u64, At> = HashMap::new();
+        let mut ahead: AddressMap<At> = AddressMap::default();
         let mut usual: Option<At> = None;
         // In code that only backward or indirect jumps lead to, so that its state is a guess.
         let mut guessed = false;
@@ -85,7 +92,9 @@ impl<'a> Follower<'a> {
         while decoder.can_decode() {
             decoder.decode_out(&mut i);
             let mut landed = false;
-            if let Some(at) = ahead.remove(&i.ip()) {
+            if !ahead.is_empty()
+                && let Some(at) = ahead.remove(&i.ip())
+            {
                 landed = true;
                 // What was guessed of the padding before it says nothing.
                 now = Some(match now.filter(|_| !guessed) {
@@ -171,7 +180,7 @@ impl<'a> Follower<'a> {
             && matches!(i.op0_kind(), OpKind::NearBranch64)
         {
             // Its target is looked at when a branch that is no guess leads there.
-            self.branch(i, at, range, &mut HashMap::new(), out);
+            self.branch(i, at, range, &mut AddressMap::default(), out);
         }
     }
 
@@ -180,7 +189,7 @@ impl<'a> Follower<'a> {
         i: &Instruction,
         at: At,
         range: &Range<u64>,
-        ahead: &mut HashMap<u64, At>,
+        ahead: &mut AddressMap<At>,
         out: &mut Use,
     ) {
         let target = i.near_branch_target();

@@ -272,6 +272,8 @@ impl ActiveLink {
             function.set_nr_args(of.max());
         }
         let mut groups: BTreeMap<Layouts, Group<'_>> = BTreeMap::new();
+        // Those of one function, which are mostly those of the one before.
+        let mut layouts: Vec<Option<u32>> = Vec::with_capacity(known.len());
         for (at, ((function, &index), &cookie)) in
             functions.iter().zip(indexes).zip(cookies).enumerate()
         {
@@ -280,11 +282,15 @@ impl ActiveLink {
                 skipped.push((index, format!("more than {max} functions in one link")));
                 continue;
             }
-            let layouts: Result<Layouts, String> =
-                known.iter().map(|(p, known)| p.layout(known.get(at).copied().flatten())).collect();
-            match layouts {
-                Ok(layouts) => {
-                    let group = groups.entry(layouts).or_default();
+            layouts.clear();
+            let of = known.iter().map(|(p, known)| p.layout(known.get(at).copied().flatten()));
+            let told = of.map(|layout| layout.map(|layout| layouts.push(layout))).collect();
+            match told {
+                Ok(()) => {
+                    if !groups.contains_key(&*layouts) {
+                        groups.insert(Layouts::from(&*layouts), Group::default());
+                    }
+                    let Some(group) = groups.get_mut(&*layouts) else { continue };
                     let cookie = match self.spec.cookie {
                         Cookie::Target => cookie,
                         Cookie::Index => {
