@@ -658,9 +658,9 @@ impl QpTrie {
             },
         };
         let locks = self.lock_nodes(above.owner, link.owner, link.owner)?;
-        let there = node
-            .find(symbol)
-            .is_some_and(|i| self.memory.offset_of(node.child(i).as_ptr().cast()) == link.at);
+        let number = node.find(symbol).unwrap_or(u32::MAX);
+        let there = number != u32::MAX
+            && self.memory.offset_of(node.child(number).as_ptr().cast()) == link.at;
         let good = self.holds(&above)
             && self.holds(&link)
             && there
@@ -670,7 +670,6 @@ impl QpTrie {
             let bucket = self.open_bucket(hash);
             let before = self.uncache_leaf(bucket, link.to);
             let mut change = self.change(seat);
-            let number = node.find(symbol).unwrap_or(0);
             let other = |from| match node.live_from(from) {
                 Some((i, _)) if i == number => node.live_from(i.wrapping_add(1)),
                 other => other,
