@@ -85,4 +85,12 @@ impl<T> Reader<T> {
         }
         &self.value
     }
+
+    /// Tells whether what [`Reader::get`] returned last is still the current value.
+    #[inline]
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        // Pairs with the Release of `publish`.
+        self.current.number.load(Acquire) == self.number
+    }
 }

@@ -247,6 +247,12 @@ impl Batch {
         self.slots.get(index).map(|slot| slot.bounds)
     }
 
+    /// Returns where a frame lies, and what else is known of it.
+    #[inline]
+    pub(super) fn place(&self, index: usize) -> Option<(Bounds, Meta)> {
+        self.slots.get(index).map(|slot| (slot.bounds, slot.meta))
+    }
+
     /// Says where a frame lies now that a program has moved its ends; `false` when that is not
     /// inside its slot, and the frame stays as it was.
     #[inline]

@@ -84,7 +84,7 @@ impl Context {
         may_fragment: bool,
         run: impl FnOnce(*mut u8) -> R,
     ) -> Option<R> {
-        let (at, meta) = (batch.bounds(index)?, batch.meta(index)?);
+        let (at, meta) = batch.place(index)?;
         let base = batch.buffer_mut().as_mut_ptr().expose_provenance() as u64;
         let slot = base + u64::from(at.slot);
         let data = base + u64::from(at.data);

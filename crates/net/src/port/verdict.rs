@@ -48,7 +48,7 @@ impl Verdict {
 
     /// Reads what a program returned; `target` is where it redirected to. Numbers that are no verdict
     /// are [`Verdict::Aborted`], as in drivers.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn from_raw(raw: u32, target: Target) -> Self {
         match raw {

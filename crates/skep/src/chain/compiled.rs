@@ -13,7 +13,7 @@ use skep_runtime::tail::{Form, TailCalls};
 use skep_store::chain::ChainFile;
 use skep_store::dir::{Dir, Kind};
 use skep_store::prog::{ProgramFile, WithMaps};
-use skep_vm::chain::{Count, Interpreted, Plan, Unit};
+use skep_vm::chain::{Count, Counting, Interpreted, Plan, Unit};
 
 use super::{ChainError, Result, convert};
 use crate::test_run::{Engine, RunnerError};
@@ -182,6 +182,16 @@ impl Ready {
         let parts = ids.map(|id| Part::open(dir, id, engine)).collect::<Result<Vec<_>>>()?;
         let code = Code::new(&plan, &parts, engine, count)?;
         Ok(Self { code, plan, order, parts })
+    }
+
+    /// Returns the chain as machine code that adds to these counters; `None` when it is for the
+    /// interpreter.
+    #[inline]
+    pub fn compiled<'a>(&'a self, counters: &'a [AtomicU64]) -> Option<Counting<'a>> {
+        match &self.code {
+            Code::Jit(unit) => Some(unit.counting(counters)),
+            Code::Interp(_) => None,
+        }
     }
 
     /// Runs the chain once.

@@ -2,16 +2,14 @@
 
 use std::cell::RefCell;
 use std::sync::atomic::AtomicU64;
-use std::time::Instant;
 
 use skep_isa::{AttachType, ProgramType};
-use skep_maps::slots;
 use skep_net::test_run::{Errno, Program as RunOnce};
 use skep_runtime::directory;
 
 use super::compiled::Compiled;
 use super::step::{Look, Steps};
-use crate::test_run::Slots;
+use crate::test_run::{Slots, again};
 
 /// The programs each by itself, and who looks at packets between them.
 pub(super) type Watched<'a> = (&'a Steps, &'a RefCell<&'a mut dyn Look>);
@@ -30,7 +28,6 @@ impl Once<'_> {
     ///
     /// # Safety
     /// As [`RunOnce::run`].
-    #[inline(always)]
     unsafe fn one(&self, ctx: *mut u8) -> Result<u32, Errno> {
         let Some(ready) = &self.compiled.ready else {
             return Ok(self.compiled.graph.empty_verdict());
@@ -64,22 +61,12 @@ unsafe impl RunOnce for Once<'_> {
         let repeat = repeat.max(1);
         let _directory = directory::use_for_run(&self.slots.table, &self.slots.path)
             .map_err(|_| Errno::EBUSY)?;
-        // The thread's first slot is not what is measured.
-        slots::exit(slots::enter());
-        let began = Instant::now();
-        let mut r0 = 0;
-        for _ in 0..repeat {
-            let entered = slots::enter();
-            if entered.is_refused() {
-                slots::exit(entered);
-                return Err(Errno::EBUSY);
-            }
+        let ready = self.compiled.ready.as_ref().filter(|_| self.watched.is_none());
+        match ready.and_then(|ready| ready.compiled(self.counters)) {
             // SAFETY: the caller's promise.
-            let done = unsafe { self.one(ctx) };
-            slots::exit(entered);
-            r0 = done?;
+            Some(chain) => again(repeat, || Ok(unsafe { chain.run(ctx) })),
+            // SAFETY: as above.
+            None => again(repeat, || unsafe { self.one(ctx) }),
         }
-        let ns = began.elapsed().as_nanos() / u128::from(repeat);
-        Ok((r0, u64::try_from(ns).unwrap_or(u64::MAX)))
     }
 }

@@ -311,8 +311,16 @@ impl ChainRunner {
     fn run_revision(&mut self, batch: &mut Batch, verdicts: &mut Verdicts, first: usize) -> usize {
         let Self { reader, counted: compiled, counters, frames, watcher, .. } = self;
         let (counters, may_fragment) = (counters.words(), compiled.graph.takes_fragments());
+        let ready = compiled.ready.as_ref().filter(|_| watcher.is_none());
+        if let Some(chain) = ready.and_then(|ready| ready.compiled(counters)) {
+            let first = (first, may_fragment);
+            // SAFETY: the context is that of an XDP program, which the programs are.
+            let run = |ctx| Some(unsafe { chain.run(ctx) });
+            // SAFETY: that runs on this thread, and the compiled chain has the programs' maps.
+            return unsafe { frames.each(batch, verdicts, first, run, || reader.is_current()) };
+        }
         for index in first..batch.len() {
-            if !Arc::ptr_eq(reader.get(), compiled) {
+            if !reader.is_current() {
                 return index;
             }
             let watched = watcher.as_mut().and_then(|w| w.next(batch.frame(index)));

@@ -194,17 +194,29 @@ impl Running<'_> {
         frames.begin();
         let started = Instant::now();
         runner.enter(|program| {
-            for index in 0..batch.len() {
-                // SAFETY: the program is an XDP program (checked when the runner was made), and
-                // this is the context of one, pointed at a frame.
-                let run = |ctx| unsafe { program.run(ctx) };
-                // SAFETY: that runs on this thread, and the runner has the program's maps.
-                let verdict = unsafe { frames.one(batch, verdicts, index, *may_fragment, run) };
-                if let Some(count) = stats.verdicts.get_mut(verdict.kind()) {
-                    *count += 1;
+            let first = (0, *may_fragment);
+            match program.entry() {
+                Some(entry) => {
+                    // SAFETY: the program is an XDP program (checked when the runner was made), and
+                    // this is the context of one, pointed at a frame.
+                    let run = |ctx| Some(unsafe { entry(ctx) } as u32);
+                    // SAFETY: that runs on this thread, and the runner has the program's maps.
+                    unsafe { frames.each(batch, verdicts, first, run, || true) };
+                }
+                None => {
+                    // SAFETY: as above.
+                    let run = |ctx| unsafe { program.run(ctx) };
+                    // SAFETY: as above.
+                    unsafe { frames.each(batch, verdicts, first, run, || true) };
                 }
             }
         })?;
+        // What programs of entries say is not this program's.
+        for verdict in verdicts.all() {
+            if let Some(count) = stats.verdicts.get_mut(verdict.kind()) {
+                *count += 1;
+            }
+        }
         frames.run_entries(runner.with(), batch, verdicts, workers)?;
         stats.runs += batch.len() as u64;
         stats.ns += u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);

@@ -140,6 +140,15 @@ enum Compiled {
 pub(crate) struct Entered<'r>(&'r Compiled);
 
 impl Entered<'_> {
+    /// Returns the program as a function of its context; `None` when it is for the interpreter.
+    #[inline]
+    pub(crate) fn entry(&self) -> Option<unsafe extern "C" fn(*mut u8) -> u64> {
+        match self.0 {
+            Compiled::Jit(code) => Some(code.entry()),
+            Compiled::Interp(_) => None,
+        }
+    }
+
     /// Runs the program once; `None` when the interpreter fails.
     ///
     /// # Safety
@@ -408,28 +417,42 @@ unsafe impl skep_net::test_run::Program for Runner {
         let repeat = repeat.max(1);
         let _directory = directory::use_for_run(&self.slots.table, &self.slots.path)
             .map_err(|_| Errno::EBUSY)?;
-        let mut r0 = 0;
-        // The thread's first slot is not what is measured.
-        slots::exit(slots::enter());
-        let started = Instant::now();
-        for _ in 0..repeat {
-            let entered = slots::enter();
-            if entered.is_refused() {
-                slots::exit(entered);
-                return Err(Errno::EBUSY);
-            }
-            let done = match &self.compiled {
+        match &self.compiled {
+            Compiled::Jit(code) => {
+                let entry = code.entry();
                 // SAFETY: the caller's promise; the code was compiled from a verified program.
-                Compiled::Jit(code) => Ok(unsafe { code.entry()(ctx) }),
-                Compiled::Interp(program) => {
-                    // SAFETY: the caller's promise; it was made from a verified program.
-                    unsafe { program.run([ctx as u64, 0, 0, 0, 0]) }.map_err(|_| Errno::EIO)
-                }
-            };
-            slots::exit(entered);
-            r0 = done?;
+                again(repeat, || Ok(unsafe { entry(ctx) } as u32))
+            }
+            Compiled::Interp(program) => again(repeat, || {
+                // SAFETY: the caller's promise; it was made from a verified program.
+                let done = unsafe { program.run([ctx as u64, 0, 0, 0, 0]) };
+                done.map(|r0| r0 as u32).map_err(|_| Errno::EIO)
+            }),
         }
-        let ns = started.elapsed().as_nanos() / u128::from(repeat);
-        Ok((r0 as u32, u64::try_from(ns).unwrap_or(u64::MAX)))
     }
+}
+
+/// Runs something so often, each time with a slot of the thread, which has the directory; returns
+/// what the last run did, and the nanoseconds of one.
+#[inline(always)]
+pub(crate) fn again(
+    repeat: u32,
+    mut run: impl FnMut() -> Result<u32, Errno>,
+) -> Result<(u32, u64), Errno> {
+    // The thread's first slot is not what is measured.
+    slots::exit(slots::enter());
+    let began = Instant::now();
+    let mut last = 0;
+    for _ in 0..repeat {
+        let entered = slots::enter();
+        if entered.is_refused() {
+            slots::exit(entered);
+            return Err(Errno::EBUSY);
+        }
+        let done = run();
+        slots::exit(entered);
+        last = done?;
+    }
+    let ns = began.elapsed().as_nanos() / u128::from(repeat);
+    Ok((last, u64::try_from(ns).unwrap_or(u64::MAX)))
 }

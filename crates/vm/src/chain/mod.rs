@@ -16,7 +16,7 @@ use skep_isa::Insn;
 
 pub use interp::Interpreted;
 pub use plan::{Edge, Exhausted, Plan, PlanError, Step, To};
-pub use unit::{ChainError, Unit};
+pub use unit::{ChainError, Counting, Unit};
 
 use crate::env::Env;
 

@@ -60,6 +60,29 @@ pub struct Unit {
     words: usize,
 }
 
+/// The function that a chain is: of a context and counters.
+type Entry = unsafe extern "C" fn(*mut u8, *const AtomicU64) -> u64;
+
+/// A compiled chain with counters for what it does: [`Unit::counting`].
+#[derive(Clone, Copy, Debug)]
+pub struct Counting<'a> {
+    entry: Entry,
+    /// As many as the plan has, and the unit lives as long.
+    counters: &'a [AtomicU64],
+}
+
+impl Counting<'_> {
+    /// Runs the chain once, and returns its verdict.
+    ///
+    /// # Safety
+    /// As [`Unit::run`].
+    #[inline(always)]
+    pub unsafe fn run(self, ctx: *mut u8) -> u32 {
+        // SAFETY: the caller vouches for the context; the length was looked at.
+        (unsafe { (self.entry)(ctx, self.counters.as_ptr()) }) as u32
+    }
+}
+
 impl std::fmt::Debug for Unit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Unit").field("bytes", &self.exec.bytes().len()).finish_non_exhaustive()
@@ -118,13 +141,23 @@ impl Unit {
     /// `ctx` is the kind of context that the programs were verified for.
     #[inline]
     pub unsafe fn run(&self, ctx: *mut u8, counters: &[AtomicU64]) -> u32 {
+        // SAFETY: the caller's promise.
+        unsafe { self.counting(counters).run(ctx) }
+    }
+
+    /// Makes the chain ready to run many times with the same counters, as [`Unit::run`] runs it
+    /// once.
+    ///
+    /// # Panics
+    /// When there are fewer counters than the plan's [`Layout`] has.
+    #[inline]
+    #[must_use]
+    pub fn counting<'a>(&'a self, counters: &'a [AtomicU64]) -> Counting<'a> {
         assert!(counters.len() >= self.words, "the counters are those of the plan");
         // SAFETY: the memory holds a whole function of this type from its first byte on, and is
         // executable.
-        let entry: unsafe extern "C" fn(*mut u8, *const AtomicU64) -> u64 =
-            unsafe { std::mem::transmute(self.exec.bytes().as_ptr()) };
-        // SAFETY: the caller vouches for the context, and the length was looked at.
-        (unsafe { entry(ctx, counters.as_ptr()) }) as u32
+        let entry = unsafe { std::mem::transmute::<*const u8, Entry>(self.exec.bytes().as_ptr()) };
+        Counting { entry, counters }
     }
 
     /// Returns the machine code.
