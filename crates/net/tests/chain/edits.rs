@@ -8,6 +8,7 @@ use skep_net::chain::{
 };
 use skep_testkit::random::Random;
 
+use crate::engines::engines;
 use crate::model::{program, run, verdicts};
 
 fn add(id: u32, place: Place) -> Edit {
@@ -39,6 +40,7 @@ fn a_specific_edge_goes_before_the_wildcard_for_every_verdict() {
         for verdict in verdicts() {
             let next = if verdict == own { 2 } else { 3 };
             assert_eq!(run(&graph, |_, _| verdict), (vec![1, next], verdict), "{own} {verdict}");
+            assert_eq!(engines(&graph, |_| verdict), (vec![1, next], verdict), "{own} {verdict}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Chains as data: edits against a naive model, and the three front ends against their tables.
 
 mod edits;
+mod engines;
 mod model;
 mod mprog;
 mod priority;

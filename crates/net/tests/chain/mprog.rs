@@ -6,6 +6,7 @@ use skep_net::chain::ProgramRef;
 use skep_net::chain::mprog::{Flags, How, List, MOST, Relative};
 use skep_testkit::random::Random;
 
+use crate::engines::engines;
 use crate::model::{program, run};
 
 fn tcx(id: u32) -> ProgramRef {
@@ -129,5 +130,6 @@ fn random_lists_run_as_tcx_would() {
             }
         }
         assert_eq!(run(&list.graph(), |id, _| says[id as usize]), want, "seed {seed}");
+        assert_eq!(engines(&list.graph(), |id| says[id as usize]), want, "seed {seed}");
     }
 }

@@ -3,6 +3,7 @@
 use skep_net::chain::priority::{AtEnd, DEFAULT_ACTIONS, Entry, RunConfig, graph};
 use skep_testkit::random::Random;
 
+use crate::engines::engines;
 use crate::model::{program, run, verdicts};
 
 fn entry(id: u32, priority: u32, actions: u32) -> Entry {
@@ -51,6 +52,9 @@ fn random_lists_run_as_the_dispatcher_would() {
             }
             let graph = graph(&list, at_end).expect("they are of one kind");
             assert_eq!(run(&graph, |id, _| says[id as usize]), want, "seed {seed}");
+            if count > 0 {
+                assert_eq!(engines(&graph, |id| says[id as usize]), want, "seed {seed}");
+            }
         }
     }
 }

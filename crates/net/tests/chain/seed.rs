@@ -6,6 +6,7 @@ use skep_net::chain::ProgramRef;
 use skep_net::chain::seed::Command::{self, Add, Del, Get};
 use skep_net::chain::seed::{Handle, Programs, WILDCARD};
 
+use crate::engines::engines;
 use crate::model::{program, run, verdicts};
 
 /// Descriptors 1 to 50 are programs of that number, 99 is something else. Program 50 was not
@@ -97,13 +98,15 @@ fn the_most_specific_slot_wins() {
         for verdict in verdicts() {
             let next = if verdict == code { 3 } else { 2 };
             assert_eq!(run(&graph, |_, _| verdict).0, [1, next], "{code} {verdict}");
+            assert_eq!(engines(&graph, |_| verdict).0, [1, next], "{code} {verdict}");
         }
         // Without the wildcard, codes from 7 on and -1 end the chain.
         assert_eq!(call(&mut all, Del, 1, WILDCARD, 0), Ok(0));
         let graph = all.graph(1).expect("it is loaded");
         for verdict in verdicts() {
             let ran = if verdict == code { vec![1, 3] } else { vec![1] };
-            assert_eq!(run(&graph, |_, _| verdict), (ran, verdict));
+            assert_eq!(run(&graph, |_, _| verdict), (ran.clone(), verdict));
+            assert_eq!(engines(&graph, |_| verdict), (ran, verdict));
         }
     }
 }
