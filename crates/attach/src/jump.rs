@@ -9,3 +9,9 @@ pub(crate) fn jump(opcode: u8, from: u64, to: u64) -> Option<[u8; PATCH]> {
     let [a, b, c, d] = distance.to_le_bytes();
     Some([opcode, a, b, c, d])
 }
+
+/// Where a jump leads that `jump` made with the opcode 0xe9.
+pub(crate) fn jump_target(from: u64, [opcode, distance @ ..]: [u8; PATCH]) -> Option<u64> {
+    let end = from.wrapping_add(PATCH as u64);
+    (opcode == 0xe9).then(|| end.wrapping_add_signed(i32::from_le_bytes(distance).into()))
+}

@@ -15,6 +15,7 @@ use crate::skip::Skip;
 use crate::stack_arguments::Follower;
 use crate::tramp::entry_points as tramp;
 use std::slice::Iter;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// What was found out about one of them.
@@ -149,6 +150,7 @@ impl State {
         self.sites.insert(
             f.addr,
             Box::new(Site {
+                module: Arc::downgrade(&f.module),
                 text,
                 patch_site,
                 meta,

@@ -1,13 +1,16 @@
 //! One hooked function: how its first bytes are, and how they shall be.
 
+use crate::code;
 use crate::hook_list::{AttachedHook, Meta};
 use crate::hook_lists::CookieWords;
 use crate::island;
 use crate::jump::{PATCH, jump};
-use crate::patch::change::{Change, Detour, current};
+use crate::patch::change::{Change, Detour, Hooked, current};
 use crate::patch_site::{PatchSite, Shape};
+use crate::sites::Module;
 use crate::skip::Skip;
 use std::ops::Range;
+use std::sync::Weak;
 use std::sync::atomic::Ordering;
 
 /// How a function's first bytes are now.
@@ -20,6 +23,8 @@ pub(super) enum Form {
 
 #[derive(Debug)]
 pub(super) struct Site {
+    /// What it was found in.
+    pub(super) module: Weak<Module>,
     pub(super) text: Range<u64>,
     pub(super) patch_site: PatchSite,
     pub(super) meta: &'static Meta,
@@ -42,6 +47,24 @@ pub(super) struct Site {
 }
 
 impl Site {
+    /// Tells whether the code is the one that was looked at, with the changes that were made to it.
+    /// All of it was read then that moves: another library may begin with the same five bytes.
+    ///
+    /// # Safety
+    /// Code is mapped over all of [`extent`](Self::extent).
+    pub(super) unsafe fn is_there(&self) -> bool {
+        let at = self.patch_site.at;
+        // SAFETY: the caller's promise.
+        let (head, all) = unsafe { (current(at), code::bytes(&self.extent())) };
+        self.bytes(self.form).is_ok_and(|(bytes, _)| head == bytes)
+            && (self.form != Form::Plain || all.get(PATCH..) == self.patch_site.bytes.get(PATCH..))
+    }
+
+    /// Where the instructions are that move.
+    pub(super) fn extent(&self) -> Range<u64> {
+        self.patch_site.at..self.patch_site.at + self.patch_site.bytes.len().max(PATCH) as u64
+    }
+
     /// Removes an attachment's hooks; false when it had none.
     pub(super) fn remove(&mut self, id: u64) -> bool {
         let before = self.entries.len();
@@ -84,7 +107,13 @@ impl Site {
         // Whoever arrives in the middle of a change does what keeps the other attachments' events.
         let head = if to == Form::Plain { before } else { after };
         let inner = if self.form == Form::Plain { self.relocation_map } else { [0; PATCH] };
-        Ok(Change { at: self.patch_site.at, old, new, text: self.text.clone(), head, inner })
+        let hooked = Hooked { entry: self.bytes(Form::Entry)?.0, meta: self.meta_address() };
+        let (at, text) = (self.patch_site.at, self.text.clone());
+        Ok(Change { at, old, new, text, head, inner, hooked })
+    }
+
+    fn meta_address(&self) -> u64 {
+        std::ptr::from_ref(self.meta) as u64
     }
 
     /// The island that the bytes lead to; `None` when they lead to none, or to one that is not the
@@ -121,6 +150,7 @@ impl Site {
             text: chunk.clone(),
             head: Detour::Jump(target),
             inner: [0; PATCH],
+            hooked: Hooked { entry: new, meta: self.meta_address() },
         })
     }
 }

@@ -12,7 +12,6 @@ use crate::hook_lists::HookLists;
 use crate::jump::PATCH;
 use crate::live;
 use crate::patch;
-use crate::patch::change::current;
 use crate::patch_site::Shape;
 use crate::per_thread::quiescence;
 use crate::sites::{Function, Module};
@@ -78,7 +77,7 @@ impl State {
     ) -> (u64, Vec<Result<(), Skip>>) {
         self.last += 1;
         let id = self.last;
-        self.forget(targets.iter().map(|(f, _)| f.addr));
+        self.forget(targets.iter().map(|(f, _)| (f.addr, Some(&f.module))));
         let exits = hooks.iter().any(|h| h.position.needs_exit());
         let mut results: Vec<Result<(), Skip>> = Vec::with_capacity(targets.len());
         let mut seen = AddressSet::with_capacity_and_hasher(targets.len(), Default::default());
@@ -144,19 +143,21 @@ impl State {
     }
 
     /// Drops what is known about functions that are gone, with the library they were in, or that
-    /// are others now.
-    pub(super) fn forget(&mut self, addrs: impl Iterator<Item = u64>) {
+    /// are others now: of the module that is given, if one is.
+    fn forget<'a>(&mut self, addrs: impl Iterator<Item = (u64, Option<&'a Arc<Module>>)>) {
         let mut text: Option<Vec<Range<u64>>> = None;
-        for addr in addrs {
+        for (addr, module) in addrs {
             let Some(site) = self.sites.get(&addr) else { continue };
             let text = text.get_or_insert_with(patch::executable);
-            let at = site.patch_site.at..site.patch_site.at + PATCH as u64;
+            let at = site.extent();
             let mapped = text
                 .get(text.partition_point(|r| r.end <= at.start))
                 .is_some_and(|r| r.start <= at.start && at.end <= r.end);
+            // What is around the bytes counts as well: a branch into them, for one.
+            let of_other = |module: &Arc<Module>| site.module.as_ptr() != Arc::as_ptr(module);
+            let is_other = site.form == Form::Plain && module.is_some_and(of_other);
             // SAFETY: all of them are mapped.
-            let current = || unsafe { current(at.start) };
-            if mapped && site.bytes(site.form).is_ok_and(|(bytes, _)| current() == bytes) {
+            if mapped && !is_other && unsafe { site.is_there() } {
                 continue;
             }
             if let Some(gone) = self.sites.remove(&addr) {
@@ -237,7 +238,7 @@ impl State {
 
     pub(super) fn detach(&mut self, id: u64) -> Result<Removed, AttachError> {
         let addrs = self.attachments.remove(&id).ok_or(AttachError::NoAttachment { id })?;
-        self.forget(addrs.iter().copied());
+        self.forget(addrs.iter().map(|addr| (*addr, None)));
         let has_exit =
             |s: &&Site| s.entries.iter().any(|e| e.seq == id && e.hook.position.needs_exit());
         let sites = addrs.iter().filter_map(|addr| Some((*addr, self.sites.get(addr)?.as_ref())));

@@ -1,7 +1,7 @@
 //! Stopping the world: all other threads stop, in a signal handler of ours or asleep in a system
 //! call, until a change is made.
 
-use super::breakpoints::relocated;
+use super::breakpoints::{relocated, relocated_here};
 use super::limbo::{Limbo, Reading};
 use super::saved_contexts::Copy;
 use crate::signals::context::Info;
@@ -45,12 +45,14 @@ pub(crate) fn token() -> u64 {
     ptr::from_ref(&STOP) as u64
 }
 
-/// Stops the calling thread, whose signal handler this is, until the change is made.
+/// Stops the calling thread, whose signal handler this is, until the change is made. It was about to
+/// run the instruction at `rip`.
 pub(crate) fn stop_here(rip: &mut u64, stack: u64) {
     let reading = Reading::begin();
     // SAFETY: from a box, and freed only when nobody is reading.
     let Some(stop) = (unsafe { STOP.load(Ordering::SeqCst).as_ref() }) else { return };
-    if let Some(to) = relocated(&reading, *rip) {
+    // SAFETY: the caller's signal frame says so.
+    if let Some(to) = unsafe { relocated_here(&reading, *rip) } {
         *rip = to;
     }
     let me = sys::gettid();

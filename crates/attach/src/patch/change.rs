@@ -1,6 +1,7 @@
 //! One change of code: five bytes, and what a thread does that runs into them meanwhile.
 
-use crate::jump::PATCH;
+use crate::jump::{PATCH, jump_target};
+use crate::sys;
 use std::ops::Range;
 
 /// One change.
@@ -19,6 +20,28 @@ pub(crate) struct Change {
     /// For instructions of the old bytes after the first: where a thread goes on that is about to
     /// run it. 0: none begins there.
     pub(crate) inner: [u64; PATCH],
+    /// How hooks of the place look.
+    pub(crate) hooked: Hooked,
+}
+
+/// How the five bytes of a place look that has hooks: a jump to one of its islands, each of which has
+/// the address of the function's `Meta` before it, or these bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hooked {
+    pub(crate) entry: [u8; PATCH],
+    pub(crate) meta: u64,
+}
+
+impl Hooked {
+    /// Tells whether `now`, the bytes at `at`, are those of hooks. What they lead to may be anybody's.
+    pub(crate) fn includes(&self, at: u64, now: [u8; PATCH]) -> bool {
+        now == self.entry || jump_target(at, now).is_some_and(|to| self.owns(to))
+    }
+
+    fn owns(&self, island: u64) -> bool {
+        let mut meta = [0];
+        sys::copy_in(&mut meta, &[[island.wrapping_sub(8), 8]]) == 8 && meta == [self.meta]
+    }
 }
 
 /// Where a thread is sent.

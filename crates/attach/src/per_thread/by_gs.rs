@@ -4,7 +4,7 @@ use super::area::{self, Area};
 use super::block::{own, word};
 use super::register::register;
 use super::runtime_id::TID_AT;
-use crate::patch::change::{Change, Detour};
+use crate::patch::change::{Change, Detour, Hooked};
 use crate::patch::writable::WritableCode;
 use crate::skip::Skip;
 use skep_sys::thread_words;
@@ -86,5 +86,7 @@ fn checks() -> Vec<(u64, u64)> {
 
 /// Says where code is to be writable.
 fn unchanged(at: u64) -> Change {
-    Change { at, old: [0; 5], new: [0; 5], text: 0..u64::MAX, head: Detour::Jump(0), inner: [0; 5] }
+    let hooked = Hooked { entry: [0; 5], meta: 0 };
+    let (text, head) = (0..u64::MAX, Detour::Jump(0));
+    Change { at, old: [0; 5], new: [0; 5], text, head, inner: [0; 5], hooked }
 }
