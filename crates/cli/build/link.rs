@@ -24,10 +24,14 @@ pub fn link(linker: OsString) -> Result<i32> {
             }
         }
     }
-    let status = Command::new(&linker)
-        .args(&args)
-        .status()
-        .map_err(|e| format!("cannot run `{}`: {e}", linker.display()))?;
+    let mut command = Command::new(&linker);
+    command.args(&args);
+    // Functions and constants that are the same become one. Nothing in the agent compares addresses
+    // of functions of Rust. Other linkers lack it, and make a larger agent.
+    if args.iter().any(|arg| is(arg, LIBRARY)) && args.iter().any(|arg| arg == "-fuse-ld=lld") {
+        command.arg("-Wl,--icf=all");
+    }
+    let status = command.status().map_err(|e| format!("cannot run `{}`: {e}", linker.display()))?;
     if status.success()
         && let Some(library) = args.iter().find(|arg| is(arg, LIBRARY))
     {

@@ -12,6 +12,9 @@
 //!   with all that it refers to, as somebody may read what it prints; unless the code is one of
 //!   [`FOR_PANICS`].
 //!
+//! And each place that can panic has a `Location`: a file, a line and a column. All references go
+//! to one of them.
+//!
 //! What is not known here stays as it is: names of another mangling, another processor, bitcode in
 //! the place of ELF. The agent is larger then, and does the same.
 
@@ -77,6 +80,7 @@ fn changes(file: &[u8]) -> Result<Vec<(usize, Vec<u8>)>> {
             shrink(0);
         }
     }
+    changes.extend(one_location(file, &elf)?);
     let table = symbols(&elf)?;
     for (i, symbol) in bytes_of(file, table)?.chunks_exact(SYMBOL).enumerate() {
         if goes(u16_at(symbol, SYMBOL_SECTION)?.into()) && u64_at(symbol, SYMBOL_SIZE)? > 0 {
@@ -158,6 +162,57 @@ fn references(file: &[u8], elf: &Elf) -> Result<Vec<Vec<usize>>> {
         }
     }
     Ok(all)
+}
+
+/// Leads all references to a `core::panic::Location` to one of them: constants of their own that
+/// begin with the address and the length of a path ending in `.rs`.
+fn one_location(file: &[u8], elf: &Elf) -> Result<Vec<(usize, Vec<u8>)>> {
+    let symbols = bytes_of(file, symbols(elf)?)?;
+    let is_location = locations(file, elf, symbols)?;
+    // The section of a symbol that is a location.
+    let location = |symbol: usize| -> Result<Option<usize>> {
+        let at = symbol * SYMBOL;
+        let section = usize::from(u16_at(symbols, at + SYMBOL_SECTION)?);
+        let is_one = is_location.get(section) == Some(&true) && u64_at(symbols, at + 8)? == 0;
+        Ok(is_one.then_some(section))
+    };
+    let mut one = None;
+    let mut changes = Vec::new();
+    for section in elf.sections.iter().filter(|s| s.kind == RELA) {
+        for (i, relocation) in bytes_of(file, section)?.chunks_exact(RELOCATION).enumerate() {
+            let info = u64_at(relocation, INFO)?;
+            let symbol = info >> 32;
+            let Some(of) = location(usize::try_from(symbol)?)? else { continue };
+            let (same, with) = *one.get_or_insert((of, symbol));
+            if of != same {
+                let at = usize::try_from(section.offset)? + i * RELOCATION + INFO;
+                changes.push((at, (with << 32 | info & 0xffff_ffff).to_le_bytes().to_vec()));
+            }
+        }
+    }
+    Ok(changes)
+}
+
+/// Tells for each section whether it is a `Location`.
+fn locations(file: &[u8], elf: &Elf, symbols: &[u8]) -> Result<Vec<bool>> {
+    /// Bytes of a `Location`: a `&str`, a line and a column.
+    const LOCATION: u64 = 24;
+    let mut out = vec![false; elf.sections.len()];
+    for section in elf.sections.iter().filter(|s| s.kind == RELA && s.size == RELOCATION as u64) {
+        let (of, relocation) = (section.info as usize, bytes_of(file, section)?);
+        let Some(data) = elf.sections.get(of).filter(|s| s.size == LOCATION) else { continue };
+        if u64_at(relocation, 0)? != 0 {
+            continue;
+        }
+        let len = usize::try_from(u64_at(bytes_of(file, data)?, 8)?)?;
+        let symbol = usize::try_from(u64_at(relocation, INFO)? >> 32)? * SYMBOL;
+        let text = elf.sections.get(usize::from(u16_at(symbols, symbol + SYMBOL_SECTION)?));
+        let at = u64_at(symbols, symbol + 8)?.wrapping_add(u64_at(relocation, 16)?);
+        let path = text.and_then(|text| bytes_of(file, text).ok());
+        let path = path.and_then(|all| all.get(usize::try_from(at).ok()?..)?.get(..len));
+        out[of] = path.is_some_and(|path| path.ends_with(b".rs"));
+    }
+    Ok(out)
 }
 
 fn symbols(elf: &Elf) -> Result<&Section> {
