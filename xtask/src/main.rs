@@ -69,7 +69,7 @@ fn usage() -> String {
     text.push_str("  world [--runs N] [--json] [NAME...]\n                          real programs, alone and under `skep trace '*'`: docs/works-with.md\n");
     text.push_str("  picture                 draw the README's terminal (docs/terminal.svg)\n");
     text.push_str("  man [DIR]               write the manual's pages (target/man)\n");
-    text.push_str("  dist [DIR]              a tarball and a Debian package (target/dist)\n");
+    text.push_str("  dist [--twice] [DIR]    a tarball and a Debian package (target/dist); --twice compares two builds\n");
     text.push_str("  mutate [--again] [WORD...]\n                          take each check out of the verifier (with WORD in file or line): does a test notice?\n");
     text
 }

@@ -29,8 +29,9 @@ pub fn build(out: &Path) -> Result<PathBuf> {
         command.env_remove(name);
     }
     // With flags of their own, users could ask for a processor whose vector registers the compiler
-    // then uses on the event path. An empty list hides those of configuration files as well.
-    command.env("CARGO_ENCODED_RUSTFLAGS", "");
+    // then uses on the event path. This list, which may be empty, hides those of configuration files
+    // as well.
+    command.env("CARGO_ENCODED_RUSTFLAGS", path_flags());
     // This program stands before the linker (`link`), which is the one that cargo was told.
     let linker = std::env::var_os("RUSTC_LINKER").unwrap_or_else(|| "cc".into());
     let name = target.to_uppercase().replace(['-', '.'], "_");
@@ -54,6 +55,15 @@ pub fn build(out: &Path) -> Result<PathBuf> {
         println!("cargo::rerun-if-changed={}", file.display());
     }
     Ok(library)
+}
+
+/// Those flags of the outer build that say how paths are written, for packages that do not depend on
+/// where they are built.
+fn path_flags() -> String {
+    println!("cargo::rerun-if-env-changed=CARGO_ENCODED_RUSTFLAGS");
+    let flags = std::env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
+    let kept = flags.split('\x1f').filter(|flag| flag.starts_with("--remap-path-prefix="));
+    kept.collect::<Vec<_>>().join("\x1f")
 }
 
 fn is_outer(name: &OsStr) -> bool {

@@ -2,10 +2,12 @@
 //!
 //! `dist` writes a tarball and a Debian package with the command, its pages, completions for three
 //! shells, the library for C with its header, and the licenses. Both have the commit's time
-//! everywhere, and files in order, so that the same command gives the same bytes. They run with glibc
-//! 2.28 and newer, whichever the machine has that builds ([`glibc`]).
+//! everywhere, and files in order; so the same commit gives the same bytes in any directory ([`same`]),
+//! which `--twice` tries. They run with glibc 2.28 and newer, whichever the machine has that builds
+//! ([`glibc`]).
 
 mod glibc;
+mod same;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,9 +28,11 @@ pub fn man(args: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Writes the tarball and the package; into `target/dist` unless a directory is named.
+/// Writes the tarball and the package; into `target/dist` unless a directory is named. With `--twice`
+/// they are built once more in another directory, and have to be the same.
 pub fn dist(args: &[&str]) -> Result<()> {
-    let out = directory(args, "dist")?;
+    let (twice, args): (Vec<&str>, Vec<&str>) = args.iter().partition(|arg| **arg == "--twice");
+    let out = directory(&args, "dist")?;
     let (release, library) = build(&out)?;
     let version = word(Command::new(&release).arg("--version"))?;
     let version = version.rsplit(' ').next().unwrap_or_default().to_owned();
@@ -40,6 +44,7 @@ pub fn dist(args: &[&str]) -> Result<()> {
     let staged = out.join(&name);
     clear(&staged)?;
     let libc = stage(&staged, "lib", &release, &library)?;
+    same::set_modes(&staged)?;
     let tarball = out.join(format!("{name}.tar.gz"));
     let mut tar = Command::new("tar");
     tar.current_dir(&out)
@@ -59,9 +64,12 @@ pub fn dist(args: &[&str]) -> Result<()> {
     let control = files.join("DEBIAN");
     fs::create_dir_all(&control)?;
     fs::write(control.join("control"), control_file(&version, &libc))?;
+    same::set_modes(&files)?;
     let mut build = Command::new("dpkg-deb");
     build
         .env("SOURCE_DATE_EPOCH", &epoch)
+        // Each thread makes a block of its own.
+        .env("DPKG_DEB_THREADS_MAX", "1")
         .args(["--root-owner-group", "-Zxz", "--build"])
         .arg(&files)
         .arg(&package)
@@ -71,16 +79,18 @@ pub fn dist(args: &[&str]) -> Result<()> {
     for dir in [&files, &staged, &out.join("build")] {
         fs::remove_dir_all(dir)?;
     }
-    Ok(())
+    let sums = same::write_sums(&out, &[tarball, package])?;
+    print!("{sums}");
+    if twice.is_empty() { Ok(()) } else { same::compare(&out, &sums) }
 }
 
 /// Builds the command and `libskep.so.0`, and returns where they are.
 fn build(out: &Path) -> Result<(PathBuf, PathBuf)> {
     let link_arg = format!("-Clink-arg={}", glibc::LIBRARIES);
-    let mut command = cargo();
+    let mut command = same::builder()?;
     command.args(["rustc", "--release", "-p", "skep-cli", "--bin", "skep", "--", &link_arg]);
     check(&mut command)?;
-    check(cargo().args([
+    check(same::builder()?.args([
         "rustc",
         "--profile",
         "capi",
@@ -97,11 +107,11 @@ fn build(out: &Path) -> Result<(PathBuf, PathBuf)> {
         .arg("-Wl,--build-id=none")
         .arg(format!("-Wl,--version-script={}", capi.join("skep.map").display()))
         .arg("-Wl,--whole-archive")
-        .arg(root().join("target/capi/libskep_c.a"))
+        .arg(same::target_dir().join("capi/libskep_c.a"))
         .args(["-Wl,--no-whole-archive", "-lgcc_s", glibc::LIBRARIES, "-lm", "-o"])
         .arg(&library);
     check(&mut link)?;
-    Ok((root().join("target/release/skep"), library))
+    Ok((same::target_dir().join("release/skep"), library))
 }
 
 /// Debian's file about whose work it is, for the command and all that is linked into it.
@@ -202,7 +212,10 @@ fn directory(args: &[&str], name: &str) -> Result<PathBuf> {
     let dir = match args {
         [] => root().join("target").join(name),
         [dir] if !dir.starts_with('-') => std::path::absolute(dir)?,
-        _ => bail!("usage: cargo xtask {name} [DIR]"),
+        _ => bail!(
+            "usage: cargo xtask {name}{} [DIR]",
+            if name == "dist" { " [--twice]" } else { "" }
+        ),
     };
     fs::create_dir_all(&dir).with_context(|| format!("cannot make `{}`", dir.display()))?;
     Ok(dir)
