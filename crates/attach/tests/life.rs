@@ -4,8 +4,9 @@
 mod support;
 
 use skep_attach::signals::{KernelAction, program_action};
-use skep_attach::{Engine, Position, mute};
-use std::ffi::c_int;
+use skep_attach::{Engine, Position, mute, sites};
+use std::ffi::{c_int, c_void};
+use std::os::fd::AsRawFd;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use support::{Library, Seen, counter};
@@ -15,6 +16,14 @@ unsafe extern "C" {
     fn waitpid(pid: c_int, status: *mut c_int, options: c_int) -> c_int;
     fn _exit(status: c_int) -> !;
     fn raise(signal: c_int) -> c_int;
+    fn mmap(
+        at: *mut c_void,
+        len: usize,
+        prot: c_int,
+        flags: c_int,
+        fd: c_int,
+        offset: i64,
+    ) -> *mut c_void;
 }
 
 type F = extern "C" fn(i64) -> i64;
@@ -48,6 +57,53 @@ fn a_library_goes_while_it_is_hooked() {
             }
         }
     }
+}
+
+/// As V8 does with the code of its built-in functions.
+#[test]
+fn a_part_of_a_library_is_mapped_once_more() {
+    let flags = &["-O2", "-falign-functions=4096"];
+    let lib = Library::new("part", C, "c", flags);
+    let thrice = lib.function("thrice");
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("mappings");
+    let offset = maps.lines().find_map(|line| {
+        let mut words = line.split_ascii_whitespace();
+        let (start, end) = words.next()?.split_once('-')?;
+        let [start, end] = [start, end].map(|a| u64::from_str_radix(a, 16).unwrap_or(0));
+        let offset = u64::from_str_radix(words.nth(1)?, 16).ok()?;
+        (start..end).contains(&thrice.addr()).then(|| offset + thrice.addr() - start)
+    });
+    let file = std::fs::File::open(thrice.module().path()).expect("the library");
+    let (read_and_run, private) = (5, 2);
+    let offset = offset.expect("its mapping") as i64;
+    // SAFETY: a new mapping of code that is never written.
+    let at = unsafe {
+        mmap(std::ptr::null_mut(), 4096, read_and_run, private, file.as_raw_fd(), offset)
+    };
+    assert_ne!(at as isize, -1);
+    let modules = sites::scan().expect("modules");
+    let both: Vec<_> = modules.iter().filter(|m| m.path() == thrice.module().path()).collect();
+    assert_eq!(both.len(), 2, "{both:?}");
+    let names = |bias: bool| {
+        let module = both.iter().find(|m| (m.bias() == thrice.module().bias()) == bias);
+        let functions = module.expect("two modules").functions().expect("functions");
+        functions.iter().map(|f| (f.name().to_owned(), f.addr())).collect::<Vec<_>>()
+    };
+    assert_eq!(names(false), [("thrice".to_owned(), at as u64)]);
+    assert!(names(true).iter().any(|(name, _)| name == "twice"), "{:?}", names(true));
+    // Both can be hooked, each for itself.
+    let copy = both.iter().flat_map(|m| m.functions().expect("functions"));
+    let copy = copy.into_iter().find(|f| f.addr() == at as u64).expect("just seen");
+    let (hook, seen) = counter(Position::Exit);
+    let engine = Engine::get().expect("engine");
+    let done = engine.attach(&[(&copy, 0)], &[hook]);
+    assert_eq!(done.results, [Ok(())]);
+    // SAFETY: the same function once more, which names nothing by its place.
+    let again: F = unsafe { std::mem::transmute(at) };
+    // SAFETY: the type is that of the C source.
+    let first: F = unsafe { lib.get("thrice") };
+    assert_eq!((again(4), first(5), seen.runs()), (12, 15, 1));
+    engine.detach(done.id).expect("attached");
 }
 
 #[test]

@@ -175,8 +175,15 @@ impl Sites {
         self.unattached()
     }
 
+    /// Tells why nothing was attached where the agent is, function by function before.
+    pub fn unattached_with_reasons(&self, printer: Printer, verbose: bool) -> Option<Failure> {
+        let failure = self.unattached()?;
+        self.note(printer, "", verbose);
+        Some(failure)
+    }
+
     /// Tells why nothing was attached where the agent is.
-    pub fn unattached(&self) -> Option<Failure> {
+    fn unattached(&self) -> Option<Failure> {
         if self.attached() > 0 {
             return None;
         }

@@ -251,8 +251,9 @@ fn refusals() {
     let (skep, mut target) = (Skep::new(), Target::dynamic());
     let pid = target.pid().to_string();
     let own = std::process::id().to_string();
-    let cases: [(&[&str], i32, &str); 6] = [
+    let cases: [(&[&str], i32, &str); 7] = [
         (&["no_such_function", "-p", &pid], 1, "no function matches"),
+        (&["_start", "-p", &pid], 1, "entered without a return address: _start"),
         (&["work", "-p", "4194399"], 2, "4194399"),
         (&["work", "-p", "1x"], 2, "1x"),
         (&["work", "-p", &pid, "--", "true"], 2, "cannot be used with"),

@@ -54,6 +54,7 @@ pub struct Module {
     pub inode: u64,
     /// Build id, if the file has one.
     pub build_id: Option<BuildId>,
+    whole: bool,
     origin: Origin,
     /// Mapping to open through `map_files`.
     mapping: Range<u64>,
@@ -144,6 +145,12 @@ impl Module {
     /// Tells whether `addr` is in the executable memory of this module.
     pub fn text_contains(&self, addr: u64) -> bool {
         self.text.iter().any(|r| r.contains(&addr))
+    }
+
+    /// Tells whether all of its code is there. A program may map a part of its file once more, as V8
+    /// does with the code of its built-in functions: that is a module with nothing else.
+    pub fn is_whole(&self) -> bool {
+        self.whole
     }
 
     /// Opens the file that is mapped, and makes sure that it is that one.
@@ -317,6 +324,7 @@ impl Lister {
                         dev: vma.dev,
                         inode: vma.inode,
                         build_id: None,
+                        whole: true,
                         origin: self.origin,
                         mapping: vma.range(),
                     };
@@ -325,6 +333,15 @@ impl Lister {
                     out.push(module);
                 }
             }
+        }
+        for module in &mut out {
+            let there = |s: &&&Segment| {
+                let start = module.addr(s.vaddr);
+                // A program may give up pages of its code, and change those of others.
+                module.text.iter().any(|text| text.contains(&start))
+            };
+            let code = loads.iter().filter(|s| s.is_text() && s.file_size != 0);
+            module.whole = code.clone().all(|s| there(&s));
         }
         out.into_iter().map(|m| (m, segments.clone())).collect()
     }

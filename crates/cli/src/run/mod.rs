@@ -94,8 +94,10 @@ pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
         let Some(visit) = visit else { return Ok(0) };
         let unattached = || {
             for link in links() {
-                if let Some(failure) = Sites::new(&link.read()?).unattached() {
-                    return Ok(Some(failure));
+                let sites = Sites::new(&link.read()?);
+                let failure = sites.unattached_with_reasons(printer, args.report.verbose);
+                if failure.is_some() {
+                    return Ok(failure);
                 }
             }
             Ok(None)

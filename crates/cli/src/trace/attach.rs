@@ -37,7 +37,10 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     let mut end = 0;
     let visited = visit.make(
         &links,
-        || Ok(Sites::new(&trace.link().read()?).unattached()),
+        || {
+            let sites = Sites::new(&trace.link().read()?);
+            Ok(sites.unattached_with_reasons(printer, args.report.verbose))
+        },
         || {
             end = trace.link().counter();
             faults.iter().for_each(|f| f.link.detach());

@@ -236,6 +236,9 @@ impl ActiveLink {
         let began = Instant::now();
         let engine = Engine::get()?;
         let mut entry_only = Vec::new();
+        // A file that is there twice has one record of a function: hooked, if one of them is.
+        let twice = (1..new.len()).any(|i| new[..i].iter().any(|m| m.path() == new[i].path()));
+        let mut hooked = HashSet::new();
         for (layouts, group) in &groups {
             let hooks = self.hooks(layouts);
             let attachment = engine.attach(&group.targets, &hooks);
@@ -244,7 +247,12 @@ impl ActiveLink {
                 group.indexes.iter().zip(&group.targets).zip(attachment.results)
             {
                 match result {
-                    Ok(()) => self.attached += 1,
+                    Ok(()) => {
+                        self.attached += 1;
+                        if twice {
+                            hooked.insert(*index);
+                        }
+                    }
                     Err(Skip::NoExit { why }) if self.runs_at_entry_only() => {
                         entry_only.push((*index, *target, why))
                     }
@@ -253,6 +261,7 @@ impl ActiveLink {
             }
         }
         let reasons = self.attach_entries(&entry_only, &mut skipped)?;
+        skipped.retain(|(index, _)| !hooked.contains(index));
         self.attach_ns += nanos(began);
         self.file.entry_only(&reasons)?;
         Ok(self.file.skip(&skipped)?)
@@ -283,9 +292,8 @@ impl ActiveLink {
                 continue;
             }
             layouts.clear();
-            let of = known.iter().map(|(p, known)| p.layout(known.get(at).copied().flatten()));
-            let told = of.map(|layout| layout.map(|layout| layouts.push(layout))).collect();
-            match told {
+            let mut of = known.iter().map(|(p, known)| p.layout(known.get(at).copied().flatten()));
+            match of.try_for_each(|layout| layout.map(|layout| layouts.push(layout))) {
                 Ok(()) => {
                     if !groups.contains_key(&*layouts) {
                         groups.insert(Layouts::from(&*layouts), Group::default());
