@@ -50,11 +50,16 @@ impl Tasks {
         }
     }
 
-    /// Tells whether the process has one thread only.
-    pub(crate) fn is_one(&self) -> bool {
+    /// Counts the threads.
+    pub(crate) fn count(&self) -> usize {
         let mut n = 0;
         self.each(|_| n += 1);
-        n == 1
+        n
+    }
+
+    /// Tells whether the process has one thread only.
+    pub(crate) fn is_one(&self) -> bool {
+        self.count() == 1
     }
 }
 

@@ -31,7 +31,7 @@ use crate::threads;
 use breakpoints::{BREAKPOINT, Traps, activate, announce};
 use limbo::Limbo;
 use saved_contexts::Copy;
-use stop_the_world::{Stop, with_world_stopped};
+use stop_the_world::{Sleepers, Stop, with_world_stopped};
 
 mod breakpoints;
 mod handlers;
@@ -73,15 +73,22 @@ pub(crate) unsafe fn apply(
     };
     let Ok(tasks) = threads::Tasks::open() else { return fail(Skip::Protected { errno: 2 }) };
     let mut copy = Copy::new();
+    // More than there are: some come while this goes on.
+    let mut sleepers = Sleepers::new(tasks.count() + 1024);
     announce(changes, &mut limbo.traps);
     let mut results: Vec<Result<(), Skip>> = Vec::with_capacity(changes.len());
     for some in changes.chunks(AT_ONCE) {
         activate(some, true);
         let done = results.len();
         // SAFETY: the caller's promise; the other threads are stopped.
-        with_world_stopped(&tasks, signal, &mut copy, &mut limbo.stops, |stop_all| unsafe {
-            change(writable, some, stop_all, &mut results)
-        });
+        with_world_stopped(
+            &tasks,
+            signal,
+            &mut copy,
+            &mut sleepers,
+            &mut limbo.stops,
+            |stop_all| unsafe { change(writable, some, stop_all, &mut results) },
+        );
         // Nothing was done when some thread could not be stopped.
         for _ in results.len()..done + some.len() {
             results.push(Err(Skip::Busy { tid: 0 }));

@@ -83,7 +83,13 @@ impl Stop {
     }
 
     /// Stops every running thread. The error is the thread that could not be.
-    fn stop_all(&self, tasks: &threads::Tasks, signal: i32, copy: &mut Copy) -> Result<(), u32> {
+    fn stop_all(
+        &self,
+        tasks: &threads::Tasks,
+        signal: i32,
+        copy: &mut Copy,
+        sleepers: &mut Sleepers,
+    ) -> Result<(), u32> {
         let info = Info::stop_request(signal, token());
         let me = sys::gettid();
         let nothing = AtomicU32::new(0);
@@ -102,9 +108,14 @@ impl Stop {
                 }
                 match threads::state(tid) {
                     threads::State::Gone => return,
-                    threads::State::Asleep { .. }
-                        if round < PATIENCE_WITH_BLOCKED && threads::blocks_traps(tid) =>
+                    threads::State::Asleep { stack, rip }
+                        if round < PATIENCE_WITH_BLOCKED
+                            && !sleepers.is_known((tid, stack, rip))
+                            && threads::blocks_traps(tid) =>
                     {
+                        if round + 1 == PATIENCE_WITH_BLOCKED {
+                            sleepers.remember((tid, stack, rip));
+                        }
                         return missing = Some(tid);
                     }
                     threads::State::Asleep { stack, rip } if relocated(&reading, rip).is_none() => {
@@ -139,6 +150,32 @@ impl Stop {
     }
 }
 
+/// Threads that sleep with `SIGTRAP` blocked and were waited for: thread, stack and place. Pools of
+/// threads often block all signals, and changes are many: while such a thread stays where it is, it
+/// is not waited for once more.
+#[derive(Debug)]
+pub(crate) struct Sleepers(Vec<(u32, u64, u64)>);
+
+impl Sleepers {
+    /// Has room for those of a process with so many threads; it does not grow.
+    pub(crate) fn new(threads: usize) -> Self {
+        Self(Vec::with_capacity(threads))
+    }
+
+    fn is_known(&self, sleeper: (u32, u64, u64)) -> bool {
+        self.0.contains(&sleeper)
+    }
+
+    fn remember(&mut self, sleeper: (u32, u64, u64)) {
+        // Nothing may be allocated while threads are stopped.
+        if let Some(known) = self.0.iter_mut().find(|(tid, ..)| *tid == sleeper.0) {
+            *known = sleeper;
+        } else if self.0.len() < self.0.capacity() {
+            self.0.push(sleeper);
+        }
+    }
+}
+
 impl StoppedThread {
     /// Redirects the contexts saved on the thread's stack, once for each place where the stack was.
     fn search(&self, reading: &Reading, copy: &mut Copy) {
@@ -162,12 +199,12 @@ pub(crate) fn with_world_stopped(
     tasks: &threads::Tasks,
     signal: i32,
     copy: &mut Copy,
+    sleepers: &mut Sleepers,
     limbo: &mut Limbo<Stop>,
     f: impl FnOnce(&mut dyn FnMut() -> Result<(), u32>),
 ) {
     limbo.collect();
-    let mut count = 0;
-    tasks.each(|_| count += 1);
+    let count = tasks.count();
     let thread = || StoppedThread {
         tid: AtomicU32::new(0),
         state: AtomicU32::new(0),
@@ -188,8 +225,8 @@ pub(crate) fn with_world_stopped(
     // this thread, which might want one. Faults must still find their handlers.
     {
         let mask = sys::block_signals();
-        if stop.stop_all(tasks, signal, copy).is_ok() {
-            f(&mut || stop.stop_all(tasks, signal, copy));
+        if stop.stop_all(tasks, signal, copy, sleepers).is_ok() {
+            f(&mut || stop.stop_all(tasks, signal, copy, sleepers));
         }
         STOP.store(ptr::null_mut(), Ordering::SeqCst);
         stop.go_on.store(1, Ordering::SeqCst);
@@ -198,4 +235,22 @@ pub(crate) fn with_world_stopped(
     }
     // SAFETY: from the box above, and no handler finds it any more.
     unsafe { limbo.retire(raw) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sleeper_is_known_as_long_as_it_stays_where_it_is() {
+        let mut sleepers = Sleepers::new(2);
+        sleepers.remember((7, 100, 200));
+        assert!(sleepers.is_known((7, 100, 200)));
+        assert!(!sleepers.is_known((7, 100, 201)) && !sleepers.is_known((8, 100, 200)));
+        sleepers.remember((7, 100, 201));
+        assert!(sleepers.is_known((7, 100, 201)) && !sleepers.is_known((7, 100, 200)));
+        let room = sleepers.0.capacity();
+        (0..2 * room as u32).for_each(|tid| sleepers.remember((100 + tid, 0, 0)));
+        assert_eq!((sleepers.0.len(), sleepers.0.capacity()), (room, room));
+    }
 }
