@@ -253,52 +253,69 @@ fn what_came_before_an_interface_went_down_is_received() {
 }
 
 /// A device that nobody reads from takes as much as its queue has room for. What it does not take is
-/// dropped and counted, the run goes on, and other outputs get all of theirs.
+/// dropped and counted, the run goes on, and other outputs get all of theirs: by packet sockets and by
+/// XDP sockets.
 #[test]
 fn a_full_target_of_redirects_drops_and_counts() {
     const FRAMES: u64 = 2000;
     if !enter_namespace() {
         return;
     }
-    let mut tap = match Tap::open("tap9") {
-        Ok(tap) => tap,
-        Err(e) => return skip(&format!("/dev/net/tun ({e})")),
-    };
-    ip("link set tap9 addrgenmode none");
-    ip("link set tap9 txqueuelen 40");
-    let [near, mut far] = memory::pair([1, 1000], FRAMES as usize);
-    let mut outputs = Outputs::new();
-    let full = PacketSink::open("tap9").unwrap_or_else(|e| panic!("{e}"));
-    let full = outputs.add(Box::new(full));
-    let other = outputs.add(Box::new(near.sink));
-    outputs.send_target(Target::Port(tap.index()), full);
-    outputs.send_target(Target::Port(1000), other);
-    let mut frames = Generator::new(&[64]).packets(FRAMES);
-    let stats = pump(&mut frames, &mut outputs, &Until::default(), |batch, verdicts| {
-        for n in 0..batch.len() {
-            verdicts.set(n, Verdict::Redirect(Target::Port(tap.index())));
-            verdicts.copy(n, Target::Port(1000));
-        }
-        ControlFlow::Continue(())
-    })
-    .unwrap_or_else(|e| panic!("{e}"));
-    let [sent, copied] = [full, other].map(|sink| outputs.sent(sink));
-    assert_eq!((copied.packets, copied.ring_full), (FRAMES, 0));
-    assert_eq!(sent.packets + sent.ring_full, FRAMES);
-    assert!((1..=40).contains(&sent.packets), "{sent:?}");
-    assert_eq!((stats.packets, stats.sent.ring_full), (FRAMES, sent.ring_full));
-    // As many came as it says that were sent, and they are the first ones.
-    let numbers = |source: &mut dyn Source| {
-        let (mut batch, mut all) = (Batch::new(), Vec::new());
-        while source.receive(&mut batch, Duration::ZERO).ok() == Some(Received::Frames) {
-            let number = |bytes: &[u8]| bytes[42..].first_chunk().map(|n| u64::from_be_bytes(*n));
-            all.extend(batch.frames().filter(|f| f.bytes.len() == 64).map(|f| number(f.bytes)));
-            batch.clear();
-        }
-        all
-    };
-    assert_eq!(numbers(&mut tap), (0..sent.packets).map(Some).collect::<Vec<_>>());
-    assert_eq!(numbers(&mut far.source), (0..FRAMES).map(Some).collect::<Vec<_>>());
+    for name in ["tap8", "tap9"] {
+        let mut tap = match Tap::open(name) {
+            Ok(tap) => tap,
+            Err(e) => return skip(&format!("/dev/net/tun ({e})")),
+        };
+        ip(&format!("link set {name} addrgenmode none"));
+        ip(&format!("link set {name} txqueuelen 40"));
+        let [near, mut far] = memory::pair([1, 1000], FRAMES as usize);
+        let mut outputs = Outputs::new();
+        let full: Box<dyn Sink> = if name == "tap8" {
+            Box::new(PacketSink::open(name).unwrap_or_else(|e| panic!("{e}")))
+        } else {
+            if without_bpf() {
+                return;
+            }
+            let copying = Copying::Always;
+            let options = XdpOptions { copying, generic: true, ..XdpOptions::default() };
+            match open_xdp(name, &options) {
+                Some((_, sink)) => Box::new(sink),
+                None => return,
+            }
+        };
+        let full = outputs.add(full);
+        let other = outputs.add(Box::new(near.sink));
+        outputs.send_target(Target::Port(tap.index()), full);
+        outputs.send_target(Target::Port(1000), other);
+        let mut frames = Generator::new(&[64]).packets(FRAMES);
+        let stats = pump(&mut frames, &mut outputs, &Until::default(), |batch, verdicts| {
+            for n in 0..batch.len() {
+                verdicts.set(n, Verdict::Redirect(Target::Port(tap.index())));
+                verdicts.copy(n, Target::Port(1000));
+            }
+            ControlFlow::Continue(())
+        })
+        .unwrap_or_else(|e| panic!("{e}"));
+        let [sent, copied] = [full, other].map(|sink| outputs.sent(sink));
+        assert_eq!((copied.packets, copied.ring_full), (FRAMES, 0));
+        assert_eq!(sent.packets + sent.ring_full, FRAMES, "{name}");
+        assert!((1..=40).contains(&sent.packets), "{name}: {sent:?}");
+        assert_eq!(sent.bytes, 64 * sent.packets, "{name}");
+        assert_eq!((stats.packets, stats.sent.ring_full), (FRAMES, sent.ring_full));
+        // As many came as it says that were sent, and they are the first ones.
+        let numbers = |source: &mut dyn Source| {
+            let (mut batch, mut all) = (Batch::new(), Vec::new());
+            while source.receive(&mut batch, Duration::ZERO).ok() == Some(Received::Frames) {
+                let number =
+                    |bytes: &[u8]| bytes[42..].first_chunk().map(|n| u64::from_be_bytes(*n));
+                all.extend(batch.frames().filter(|f| f.bytes.len() == 64).map(|f| number(f.bytes)));
+                batch.clear();
+            }
+            all
+        };
+        assert_eq!(numbers(&mut tap), (0..sent.packets).map(Some).collect::<Vec<_>>(), "{name}");
+        assert_eq!(numbers(&mut far.source), (0..FRAMES).map(Some).collect::<Vec<_>>());
+    }
 }
 
 /// Opens both ends of a queue; says why it cannot.

@@ -47,6 +47,6 @@ pub use context::Context;
 pub use error::PortError;
 pub use outputs::{Outputs, SinkId, Unsent, Verdicts};
 pub use pump::{PumpError, Stats, Until, pump, pump_shared};
-pub use sink::{Sent, Sink};
+pub use sink::{Dropped, Sent, Sink};
 pub use source::{Lost, Received, Source};
 pub use verdict::{Target, Verdict};

@@ -254,7 +254,10 @@ impl Outputs {
         for output in self.sinks.iter_mut().filter(|output| !output.frames.is_empty()) {
             if done.is_ok() {
                 match output.sink.send(batch, &output.frames) {
-                    Ok(sent) => output.sent += sent,
+                    Ok(sent) => {
+                        output.sent += sent;
+                        output.sent.take_back(output.sink.dropped());
+                    }
                     Err(e) => done = Err(e),
                 }
                 output.dirty = true;
@@ -280,6 +283,7 @@ impl Outputs {
         for output in self.sinks.iter_mut().filter(|output| output.dirty) {
             output.dirty = false;
             let flushed = output.sink.flush();
+            output.sent.take_back(output.sink.dropped());
             done = done.and(flushed);
         }
         done

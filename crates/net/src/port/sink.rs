@@ -26,6 +26,14 @@ impl Sent {
         self.packets += 1;
         self.bytes += bytes as u64;
     }
+
+    /// Says of frames that were taken that they were dropped then.
+    pub(super) fn take_back(&mut self, dropped: Dropped) {
+        let packets = dropped.packets.min(self.packets);
+        self.packets -= packets;
+        self.bytes = self.bytes.saturating_sub(dropped.bytes);
+        self.ring_full += packets;
+    }
 }
 
 impl std::ops::AddAssign for Sent {
@@ -38,6 +46,16 @@ impl std::ops::AddAssign for Sent {
     }
 }
 
+/// Frames that a [`Sink`] has said it took, and that got lost on their way then because the other side
+/// did not keep up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Dropped {
+    /// How many.
+    pub packets: u64,
+    /// Bytes of these.
+    pub bytes: u64,
+}
+
 /// A port that frames go to.
 pub trait Sink: Send {
     /// Takes frames of a batch, by their numbers and in this order. The bytes are the sink's only
@@ -47,6 +65,11 @@ pub trait Sink: Send {
     /// When the port takes no more frames at all; a frame that it cannot take is counted in the
     /// result instead.
     fn send(&mut self, batch: &Batch, frames: &[u16]) -> Result<Sent, PortError>;
+
+    /// Tells what was taken by [`Sink::send`] and dropped afterwards, since it was asked last.
+    fn dropped(&mut self) -> Dropped {
+        Dropped::default()
+    }
 
     /// Sends on what the sink has kept so far. Who uses a sink calls this at the end, and learns
     /// whether all of it arrived.

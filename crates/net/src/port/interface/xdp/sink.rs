@@ -9,7 +9,7 @@ use super::socket::{CHUNK, CHUNKS, Socket};
 use crate::port::batch::Batch;
 use crate::port::error::PortError;
 use crate::port::interface::{failed, sys};
-use crate::port::sink::{Sent, Sink};
+use crate::port::sink::{Dropped, Sent, Sink};
 
 /// How long a full ring may take until there is room again.
 const WAIT: Duration = Duration::from_millis(100);
@@ -24,12 +24,17 @@ pub struct XdpSink {
     send: Ring,
     /// Chunks that hold no frame.
     free: Vec<u64>,
+    /// Bytes of the frame in each chunk.
+    lengths: Vec<u32>,
+    /// Frames that were taken, and then dropped by the device, which nobody was told of yet.
+    dropped: Dropped,
 }
 
 impl XdpSink {
     pub(super) fn new(socket: Arc<Socket>, completion: Ring, send: Ring) -> Self {
         let free = (CHUNKS..2 * CHUNKS).map(|n| n * CHUNK).collect();
-        Self { socket, completion, send, free }
+        let lengths = vec![0; CHUNKS as usize];
+        Self { socket, completion, send, free, lengths, dropped: Dropped::default() }
     }
 
     /// Returns the number of the interface.
@@ -61,14 +66,26 @@ impl XdpSink {
                 Ok(()) => {}
                 Err(e) => match e.raw_os_error() {
                     Some(libc::EAGAIN | libc::EINTR) => {}
-                    // The device is busy: it goes on by itself, or at the next call.
-                    Some(libc::EBUSY | libc::ENOBUFS) => break,
+                    // The device had no room for one frame, which is done with (`NET_XMIT_DROP` in
+                    // net/xdp/xsk.c).
+                    Some(libc::EBUSY) => self.count_dropped(),
+                    // It goes on by itself, or at the next call.
+                    Some(libc::ENOBUFS) => break,
                     _ => return Err(failed(&self.socket.name, "sendto")(e)),
                 },
             }
         }
         self.reclaim();
         Ok(())
+    }
+
+    /// Counts a frame that the device dropped just now: the chunk that came back last was its.
+    fn count_dropped(&mut self) {
+        let last = self.completion.available().checked_sub(1);
+        let chunk = last.map(|n| (self.completion.address(n) / CHUNK).wrapping_sub(CHUNKS));
+        let len = chunk.and_then(|chunk| self.lengths.get(usize::try_from(chunk).ok()?));
+        self.dropped.packets += 1;
+        self.dropped.bytes += u64::from(len.copied().unwrap_or_default());
     }
 
     /// Finds a chunk for a frame, and waits for one if there is none.
@@ -98,6 +115,10 @@ impl Sink for XdpSink {
             } else if let Some(chunk) = self.chunk(&mut pending)? {
                 self.socket.memory.copy_in(chunk as usize, frame.bytes);
                 self.send.put_frame(pending, chunk, len as u32);
+                let number = (chunk / CHUNK).wrapping_sub(CHUNKS);
+                if let Some(length) = self.lengths.get_mut(number as usize) {
+                    *length = len as u32;
+                }
                 pending += 1;
                 sent.took(len);
             } else {
@@ -107,6 +128,10 @@ impl Sink for XdpSink {
         self.send.add(pending);
         self.kick()?;
         Ok(sent)
+    }
+
+    fn dropped(&mut self) -> Dropped {
+        std::mem::take(&mut self.dropped)
     }
 
     /// Waits until the kernel has taken all frames.
