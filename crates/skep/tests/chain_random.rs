@@ -87,6 +87,9 @@ fn program(rng: &mut Random) -> String {
     lines.join("\n")
 }
 
+/// Type, flags, contents, link and info, size of an entry.
+type Section<'a> = (u32, u64, &'a [u8], [u32; 2], u64);
+
 /// An object file of XDP programs, `p0` and so on, without types.
 fn object(programs: &[Vec<Insn>]) -> Vec<u8> {
     let mut names = b"\0xdp\0license\0.symtab\0.strtab\0".to_vec();
@@ -109,8 +112,7 @@ fn object(programs: &[Vec<Insn>]) -> Vec<u8> {
     let mut file = b"\x7fELF\x02\x01\x01".to_vec();
     file.resize(64, 0);
     let mut headers = vec![0u8; 64];
-    // Name, type, flags, contents, link, info, size of an entry.
-    let parts: [(u32, u64, &[u8], [u32; 2], u64); 4] = [
+    let parts: [Section<'_>; 4] = [
         (1, 6, &code, [0, 0], 0),
         (1, 3, b"GPL\0", [0, 0], 0),
         (2, 0, &symbols, [4, 1], 24),
