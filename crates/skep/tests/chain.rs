@@ -414,3 +414,38 @@ fn a_watch_sees_the_programs_of_the_next_revision_and_ends_with_its_error() -> R
     runner.run(&mut batch, &mut verdicts)?;
     Ok(())
 }
+
+/// Frames without a byte and frames of 256 KiB go through a chain as any other: each has its verdict,
+/// is counted with all its bytes, and comes out whole.
+#[test]
+fn frames_of_any_length_go_through_a_chain() -> Result<(), Error> {
+    const LENGTHS: [usize; 9] = [0, 1, 13, 14, 59, 60, 65_535, 65_536, 262_144];
+    let session = Session::scratch()?;
+    let object = session.load(data())?;
+    let chain = Chain::create(&session, "fw", ProgramType::Xdp)?;
+    let first = chain.add(object.program("count")?, Place::First { on: Verdicts::ANY })?;
+    let on: Verdicts = "pass".parse().expect("a verdict");
+    let second = chain.add(object.program("drop_short")?, Place::After { node: first, on })?;
+    for engine in [Engine::Jit, Engine::Interp] {
+        let mut runner = chain.runner_with(engine, Count::Runs)?;
+        let (mut batch, mut verdicts) = (Batch::new(), port::Verdicts::default());
+        let mut came = Vec::new();
+        for len in LENGTHS {
+            let given: Vec<u8> = (0..len).map(|n| (n * 7) as u8).collect();
+            batch.clear();
+            assert!(batch.push(Meta::default(), &given));
+            verdicts.reset(1);
+            runner.run(&mut batch, &mut verdicts)?;
+            assert_eq!(batch.frame(0).map(|f| f.bytes), Some(&given[..]), "{len}");
+            came.push(verdicts.all()[0].name());
+        }
+        let want = LENGTHS.map(|len| if len < 60 { "drop" } else { "pass" });
+        assert_eq!(came, want, "{engine:?}");
+        let stats = runner.stats();
+        let bytes: u64 = LENGTHS.iter().map(|len| *len as u64).sum();
+        for node in [first, second] {
+            assert_eq!((stats.nodes[&node].runs(), stats.nodes[&node].bytes), (9, bytes));
+        }
+    }
+    Ok(())
+}
