@@ -42,19 +42,30 @@ fn archive() -> PathBuf {
     ours.max_by_key(|f| f.metadata().unwrap().modified().unwrap()).expect("an archive").path()
 }
 
-/// Links `libskep.so` as DEVELOPING.md says, once; `None` without a compiler.
+/// The page's command that links the library, its lines in one.
+fn link_command() -> String {
+    let page = std::fs::read_to_string(here("../../docs/c-api.md")).unwrap();
+    let (_, rest) = page.split_once("\ngcc -shared ").expect("the command");
+    let (command, _) = rest.split_once("\n```").expect("its end");
+    format!("gcc -shared {}", command.replace("\\\n", " "))
+}
+
+/// Links `libskep.so` as the page says, once; `None` without a compiler.
 fn library() -> Option<&'static Path> {
     static LIBRARY: OnceLock<Option<(TempDir, PathBuf)>> = OnceLock::new();
     let made = LIBRARY.get_or_init(|| {
         has_command("gcc").then(|| {
             let temp = TempDir::new();
             let out = temp.join("libskep.so.0");
-            let script = format!("-Wl,--version-script={}", here("skep.map").display());
-            let mut gcc = Command::new("gcc");
-            gcc.args(["-shared", "-Wl,-soname,libskep.so.0", "-Wl,--gc-sections", "-Wl,-z,defs"]);
-            gcc.arg(script).arg("-Wl,--whole-archive").arg(archive());
-            gcc.args(["-Wl,--no-whole-archive", "-lgcc_s", "-lpthread", "-ldl", "-lm", "-s"]);
-            ok(gcc.arg("-o").arg(&out));
+            let command = link_command();
+            let mut words: Vec<_> = command.split_whitespace().map(str::to_owned).collect();
+            for (from, to) in
+                [("../../target/capi/libskep_c.a", archive()), ("libskep.so.0", out.clone())]
+            {
+                let word = words.iter_mut().find(|word| *word == from).expect("it is there");
+                *word = to.display().to_string();
+            }
+            ok(Command::new(&words[0]).args(&words[1..]).current_dir(HERE));
             std::os::unix::fs::symlink("libskep.so.0", temp.join("libskep.so")).unwrap();
             (temp, out)
         })

@@ -1,179 +1,232 @@
-//! Every command of some pages, `docs/gallery.md` first, run as it stands there, prints what the page
-//! says.
+//! Every command of the pages, run as it stands there, prints what the page says.
 //!
-//! `SKEP_RECORD=1` writes what the commands print into the page.
+//! `SKEP_RECORD=1` writes what the commands print into the pages.
 
 mod common;
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
+use std::path::Path;
 
+use common::page::{blocks, check, root, shape};
 use common::{Skep, text};
-use skep_testkit::run::run;
-use skep_testkit::skip::{has_command, skip};
-use skep_testkit::trace::skep_bin;
 
-const LIMIT: Duration = Duration::from_secs(120);
-/// Lines that are recorded of what a command prints.
-const RECORDED: usize = 12;
+/// Pages whose commands are run by other tests, which hold them against something better than what
+/// was printed once.
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("docs/c-api.md", "crates/capi/tests/library.rs"),
+    ("docs/chains.md", "crates/cli/tests/chain.rs"),
+    ("docs/vma.md", "crates/cli/tests/vma.rs"),
+];
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
+/// Pages whose commands are run here.
+const HERE: &[&str] = &[
+    "README.md",
+    "docs/call-paths.md",
+    "docs/calls.md",
+    "docs/export.md",
+    "docs/faults.md",
+    "docs/first-program.md",
+    "docs/gallery.md",
+    "docs/live.md",
+    "docs/maps.md",
+    "docs/packets.md",
+    "docs/profiling.md",
+    "docs/prog-verify.md",
+    "docs/symbolize.md",
+    "docs/test-run.md",
+    "docs/unit-tests.md",
+];
 
-/// A section: its title, the programs it needs, its command, what that prints, and whether numbers
-/// are to be the same.
-struct Section<'p> {
-    title: &'p str,
-    needs: Vec<&'p str>,
-    script: &'p str,
-    output: &'p str,
-    exact: bool,
-}
-
-/// What a page has: a command each, with the output behind it.
-fn sections(page: &str) -> Vec<Section<'_>> {
-    let mut all = Vec::new();
-    let (mut title, mut rest) = ("", page);
-    while let Some((before, after)) = rest.split_once("```sh\n") {
-        if let Some((_, last)) = before.rsplit_once("\n## ") {
-            title = last.lines().next().unwrap_or_default();
+/// Puts a folder's files into a test's.
+fn put(skep: &Skep, dir: &str) {
+    for file in std::fs::read_dir(root().join(dir)).expect("it is there").flatten() {
+        if file.file_type().is_ok_and(|t| t.is_file()) {
+            std::fs::copy(file.path(), skep.path(&file.file_name().to_string_lossy())).unwrap();
         }
-        let needs = before.rsplit_once("<!-- needs: ").and_then(|(_, n)| n.split_once(" -->"));
-        let needs = needs.map_or("", |(needs, _)| needs).split(' ').filter(|n| !n.is_empty());
-        let Some((script, after)) = after.split_once("```") else { break };
-        let Some((head, output)) = after.trim_start().split_once('\n') else { break };
-        let Some((output, after)) = output.split_once("```") else { break };
-        let exact = match head {
-            "```text" => false,
-            "```text exact" => true,
-            _ => panic!("no output behind `{script}`"),
-        };
-        all.push(Section { title, needs: needs.collect(), script, output, exact });
-        rest = after;
     }
-    all
 }
 
-/// Puts the gallery into a folder.
-fn with_gallery(skep: Skep) -> Skep {
-    for dir in ["gallery", "gallery/targets"] {
-        for file in std::fs::read_dir(root().join(dir)).expect("it is there").flatten() {
-            if file.file_type().is_ok_and(|t| t.is_file()) {
-                std::fs::copy(file.path(), skep.path(&file.file_name().to_string_lossy())).unwrap();
-            }
-        }
+/// A folder with the gallery, what it is tried on, and the programs beside the command.
+fn with_gallery() -> Skep {
+    let skep = Skep::new();
+    for dir in ["gallery", "gallery/targets", "crates/cli/bpf"] {
+        put(&skep, dir);
     }
     skep
 }
 
-/// Runs a section's command in a folder.
-fn printed(section: &Section<'_>, skep: &Skep) -> String {
-    let bin = skep_bin().parent().expect("a folder").display().to_string();
-    let path = format!("{bin}:{}", std::env::var("PATH").unwrap_or_default());
-    let mut shell = Command::new("sh");
-    shell
-        .args(["-eu", "-c", &format!("exec 2>&1\n{}", section.script)])
-        .current_dir(skep.path("."))
-        .env("PATH", path)
-        .env("SKEP_DIR", skep.path("skep"))
-        .env("LC_ALL", "C")
-        .env_remove("SKEP_PRELOAD")
-        .env_remove("LD_PRELOAD");
-    let ended = run(&mut shell, b"", LIMIT);
-    assert_eq!(ended.shell_status(), 0, "{}: {}", section.title, ended.transcript());
-    text(&ended.stdout).to_owned()
+/// The same with packet programs of the library's tests, and programs that are refused.
+fn with_programs() -> Skep {
+    let skep = with_gallery();
+    for dir in ["crates/skep/tests/data", "crates/skep/tests/data/dry_run"] {
+        put(&skep, dir);
+    }
+    for file in [
+        "crates/verifier/tests/data/bounds.bpf.o",
+        "crates/cli/tests/data/first_bytes.test.toml",
+        "crates/cli/tests/data/inlined.c",
+    ] {
+        let name = Path::new(file).file_name().expect("a file");
+        let text = std::fs::read(root().join(file)).unwrap();
+        std::fs::write(skep.path(&name.to_string_lossy()), text).unwrap();
+    }
+    skep
 }
 
-/// A line without what differs from run to run: numbers, with their units and the blanks before
-/// them, and functions that are named by their address.
-fn shape(line: &str) -> String {
-    let mut out = String::new();
-    let mut rest = line;
-    while let Some(c) = rest.chars().next() {
-        if let Some(after) = rest.strip_prefix("sub_") {
-            rest = after.trim_start_matches(|c: char| c.is_ascii_hexdigit());
-            out.push_str("sub_#");
-        } else if c.is_ascii_digit() {
-            let number = |c: char| c.is_ascii_digit() || c == '.';
-            rest = rest.trim_start_matches(number);
-            for unit in ["ns", "us", "µs", "ms", "s"] {
-                rest = rest.strip_prefix(unit).unwrap_or(rest);
-            }
-            out.push('#');
-        } else {
-            out.push(c);
-            rest = &rest[c.len_utf8()..];
-        }
-    }
-    out
+/// Runs all blocks of a page.
+fn all(page: &str, folder: &dyn Fn() -> Skep, is_shared: bool) {
+    assert!(HERE.contains(&page), "{page}");
+    check(page, folder, is_shared);
 }
 
-/// Runs all commands of a page, each in a folder of its own or all in one.
-fn check(name: &str, least: usize, folder: &dyn Fn() -> Skep, is_shared: bool) {
-    let path = root().join("docs").join(name);
-    let page = std::fs::read_to_string(&path).unwrap();
-    let mut recorded = page.clone();
-    let all = sections(&page);
-    assert_eq!(all.len(), page.matches("```sh\n").count(), "a command without its output");
-    assert!(all.len() >= least);
-    let shared = is_shared.then(folder);
-    let mut problems = Vec::new();
-    for section in &all {
-        let compilers = ["cc ", "clang "].into_iter().filter(|cc| section.script.contains(cc));
-        let needed = section.needs.iter().copied().chain(compilers.map(str::trim));
-        let missing: Vec<&str> = needed.filter(|name| !has_command(name)).collect();
-        if !missing.is_empty() {
-            skip(&format!("{} ({})", missing.join(", "), section.title));
-            if is_shared {
-                break;
-            }
-            continue;
-        }
-        let own = if is_shared { None } else { Some(folder()) };
-        let printed = printed(section, own.as_ref().or(shared.as_ref()).expect("one of them"));
-        if std::env::var_os("SKEP_RECORD").is_some() {
-            let mut lines: Vec<&str> = printed.lines().take(RECORDED).collect();
-            lines.extend((printed.lines().count() > RECORDED).then_some("…"));
-            let head = if section.exact { "```text exact\n" } else { "```text\n" };
-            let (old, new) = (section.output, lines.join("\n") + "\n");
-            let at = format!("{}```\n\n{head}{old}```", section.script);
-            let with = format!("{}```\n\n{head}{new}```", section.script);
-            assert!(recorded.contains(&at), "{at}");
-            recorded = recorded.replacen(&at, &with, 1);
-            continue;
-        }
-        let normal = |line: &str| if section.exact { line.to_owned() } else { shape(line) };
-        let mut there = printed.lines().map(normal);
-        for line in section.output.lines().filter(|line| *line != "…") {
-            if !there.any(|t| t == normal(line)) {
-                problems.push(format!("{}: no line `{line}` in\n{printed}", section.title));
-                break;
-            }
-        }
-        assert!(!section.output.trim().is_empty(), "{}: no output", section.title);
+/// The README's commands are given in the sources, for a command that is built first; its tests are
+/// what `.ci/run` runs. Which functions take `ls` longest differs from machine to machine.
+#[test]
+fn the_readmes_commands_run() {
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let skep = Skep::new();
+    std::os::unix::fs::symlink(root().canonicalize().unwrap().join("crates"), skep.path("crates"))
+        .unwrap();
+    let mut printed = Vec::new();
+    for block in blocks(&readme).iter().filter(|b| b.title != "Test it") {
+        let ended = block.run_with(&skep, "cargo run --release --", "skep");
+        assert_eq!(ended.shell_status(), 0, "{}: {}", block.title, ended.transcript());
+        printed.push(text(&ended.stdout));
     }
-    if recorded != page {
-        std::fs::write(&path, recorded).unwrap();
+    assert_eq!(printed.len(), 2);
+    let shown = |text: &str| text.lines().map(shape).collect::<Vec<_>>();
+    let tried = shown(&printed[0]);
+    let tables = readme.split("```text\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let tables: Vec<_> = tables.map(shown).collect();
+    assert_eq!(tables.len(), 2);
+    let table = tried.iter().position(|line| *line == tables[0][0]).expect("a table");
+    let rows = tried[table + 1..].iter().filter(|line| line.ends_with("libc.so. #"));
+    assert_eq!(rows.count(), tables[0].len() - 1, "{}", printed[0]);
+    // How many were traced, and that more were called.
+    for line in [tables[1].first(), tables[1].last()] {
+        let line = line.expect("a line");
+        assert!(tried.contains(line), "{line}: {}", printed[0]);
     }
-    assert!(problems.is_empty(), "{}", problems.join("\n"));
+    assert!(printed[1].contains("\nsizes (hash, "), "{}", printed[1]);
 }
 
 #[test]
 fn the_gallerys_commands_print_what_the_page_says() {
-    check("gallery.md", 10, &|| with_gallery(Skep::new()), false);
+    let blocks = blocks_of("docs/gallery.md");
+    assert!(blocks >= 10, "{blocks}");
+    all("docs/gallery.md", &with_gallery, false);
 }
 
 /// The tutorial, from its first command to its last.
 #[test]
 fn the_first_programs_commands_print_what_the_page_says() {
-    check("first-program.md", 7, &Skep::new, true);
+    all("docs/first-program.md", &Skep::new, true);
 }
 
 #[test]
 fn the_commands_of_export_print_what_the_page_says() {
-    check("export.md", 1, &Skep::new, true);
+    all("docs/export.md", &Skep::new, true);
+}
+
+#[test]
+fn calls_are_shown_as_the_page_says() {
+    all("docs/calls.md", &with_gallery, true);
+}
+
+#[test]
+fn call_paths_are_shown_as_the_page_says() {
+    all("docs/call-paths.md", &with_gallery, true);
+}
+
+#[test]
+fn calls_fail_as_the_page_says() {
+    all("docs/faults.md", &with_gallery, true);
+}
+
+#[test]
+fn maps_are_made_and_read_as_the_page_says() {
+    all("docs/maps.md", &with_gallery, true);
+}
+
+#[test]
+fn packets_meet_programs_as_the_page_says() {
+    all("docs/packets.md", &with_programs, true);
+}
+
+#[test]
+fn profilers_see_programs_as_the_page_says() {
+    all("docs/profiling.md", &with_programs, true);
+}
+
+#[test]
+fn addresses_have_the_names_that_the_page_says() {
+    all("docs/symbolize.md", &with_programs, true);
+}
+
+#[test]
+fn programs_are_judged_as_the_page_says() {
+    all("docs/prog-verify.md", &with_programs, true);
+}
+
+#[test]
+fn programs_run_without_a_target_as_the_page_says() {
+    all("docs/test-run.md", &with_programs, true);
+}
+
+#[test]
+fn unit_tests_pass_and_fail_as_the_page_says() {
+    all("docs/unit-tests.md", &with_programs, true);
+}
+
+#[test]
+fn running_processes_are_traced_as_the_page_says() {
+    all("docs/live.md", &with_gallery, true);
+}
+
+fn blocks_of(page: &str) -> usize {
+    blocks(&std::fs::read_to_string(root().join(page)).expect("it is there")).len()
+}
+
+/// Every page is here or elsewhere if it has commands, and none has commands in other blocks than
+/// those that are run.
+#[test]
+fn no_page_has_commands_that_nobody_runs() {
+    let mut pages = vec![root().join("README.md")];
+    for dir in ["docs", "docs/parity"] {
+        let files = std::fs::read_dir(root().join(dir)).unwrap().map(|f| f.unwrap().path());
+        pages.extend(files.filter(|file| file.extension().is_some_and(|e| e == "md")));
+    }
+    let (mut hidden, mut unknown) = (Vec::new(), Vec::new());
+    for path in pages {
+        let page = std::fs::read_to_string(&path).unwrap();
+        let name = path.strip_prefix(root()).unwrap().display().to_string();
+        let is_elsewhere = |(page, test): &(&str, &str)| {
+            let test = std::fs::read_to_string(root().join(test)).expect("it is there");
+            let file = Path::new(page).file_name().unwrap().to_string_lossy().into_owned();
+            *page == name && test.contains(&format!("docs/{file}"))
+        };
+        if !blocks(&page).is_empty()
+            && !HERE.contains(&name.as_str())
+            && !ELSEWHERE.iter().any(is_elsewhere)
+        {
+            unknown.push(name.clone());
+        }
+        let mut is_run = true;
+        let mut is_inside = false;
+        for line in page.lines() {
+            if let Some(language) = line.strip_prefix("```") {
+                is_inside = !is_inside;
+                is_run = language.starts_with("sh");
+            } else if is_inside && !is_run {
+                let line = line.trim_start().trim_start_matches("$ ").trim_start_matches("sudo ");
+                if line.starts_with("skep ") {
+                    hidden.push(format!("{name}: {line}"));
+                }
+            } else if !is_inside && line.starts_with("    skep ") {
+                hidden.push(format!("{name}: {line}"));
+            }
+        }
+    }
+    assert!(unknown.is_empty() && hidden.is_empty(), "{unknown:#?} {hidden:#?}");
 }
 
 /// Every program of the gallery is on the page.
@@ -190,8 +243,9 @@ fn the_page_has_all_programs() {
 
 #[test]
 fn shapes_keep_what_stays_the_same() {
-    assert_eq!(shape("  { .stack = 12 }: 7"), "  { .stack = # }: #");
-    assert_eq!(shape("<1.0ms;checkout 9"), "<#;checkout #");
+    assert_eq!(shape("  { .stack = 12 }: 7"), " { .stack = # }: #");
+    assert_eq!(shape("<1.0ms;checkout 9"), "< #;checkout #");
     assert_eq!(shape("sub_a1f0;main 3"), "sub_#;main #");
     assert_eq!(shape("run 1 of f, 2.5µs each"), "run # of f, # each");
+    assert_eq!(shape("    1  123ns  f = 0x7f12ab"), shape("10  1.2µs  f = 0x5"));
 }

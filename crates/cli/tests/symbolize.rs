@@ -17,8 +17,6 @@ use skep_testkit::run::run;
 use skep_testkit::skip::{has_command, skip};
 
 const LIMIT: Duration = Duration::from_secs(100);
-const GUIDE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/symbolize.md"));
-
 /// The program of the guide, built with flags.
 fn program(dir: &TempDir, flags: &[&str]) -> PathBuf {
     Cc::c().args(flags).compile(&[data("inlined.c").as_ref()], &dir.join("inlined"))
@@ -401,30 +399,6 @@ fn a_core_file_is_asked_for_the_addresses_of_its_process() {
         2,
         "an ELF file that is no core file",
     );
-}
-
-/// The commands of the guide, with the addresses that its program has here.
-#[test]
-fn the_guide_is_true() {
-    let (skep, dir) = (Skep::new(), TempDir::new());
-    let file = program(&dir, &["-O2", "-g"]);
-    let outer = format!("{:#x}", symbol(&file, "outer"));
-    let commands = GUIDE.lines().filter(|line| {
-        line.starts_with("skep symbolize --file ./inlined") || line.starts_with("skep addr2line")
-    });
-    let mut ran = 0;
-    for line in commands {
-        let words = line.split(' ').skip(1).map(|w| if w == "ADDRESS" { &outer } else { w });
-        let ended = run(skep.command(words).current_dir(dir.path()), b"", LIMIT);
-        assert_eq!(ended.shell_status(), 0, "{line}: {}", ended.transcript());
-        let said = text(&ended.stdout);
-        assert!(said.contains("outer"), "{line}: {said}");
-        ran += 1;
-    }
-    assert!(ran >= 4, "{ran}");
-    for flag in ["--folded", "--flame", "--pprof", "--weight"] {
-        assert!(GUIDE.contains(flag), "{flag}");
-    }
 }
 
 /// Stacks of a program whose calls are known: as lines, as a picture, as a profile.

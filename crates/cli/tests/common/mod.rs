@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub mod live;
+pub mod page;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
