@@ -5,9 +5,11 @@
 mod common;
 
 use std::path::Path;
+use std::time::Duration;
 
 use common::page::{blocks, check, root, shape};
 use common::{Skep, text};
+use skep_testkit::run::run;
 
 /// Pages whose commands are run by other tests, which hold them against something better than what
 /// was printed once.
@@ -33,7 +35,9 @@ const HERE: &[&str] = &[
     "docs/prog-verify.md",
     "docs/symbolize.md",
     "docs/test-run.md",
+    "docs/tracing.md",
     "docs/unit-tests.md",
+    "docs/verifier-errors.md",
 ];
 
 /// Puts a folder's files into a test's.
@@ -158,6 +162,53 @@ fn profilers_see_programs_as_the_page_says() {
 }
 
 #[test]
+fn questions_are_answered_as_the_page_says() {
+    all("docs/tracing.md", &with_gallery, true);
+}
+
+/// Each program of the object is on the page as it is in the source, and is refused in these words.
+#[test]
+fn mistakes_are_refused_in_the_words_of_the_page() {
+    let page = std::fs::read_to_string(root().join("docs/verifier-errors.md")).unwrap();
+    let source = std::fs::read_to_string(root().join("gallery/refused.bpf.c")).unwrap();
+    let skep = with_gallery();
+    let mut verify = skep.command(["prog", "verify", "refused.bpf.o"]);
+    let said = run(verify.current_dir(skep.path(".")), b"", Duration::from_secs(60));
+    let said = text(&said.stdout);
+    let pieces = |language: &str| {
+        let blocks: Vec<_> = page.split(language).skip(1).collect();
+        blocks.into_iter().filter_map(|rest| rest.split("```").next()).collect::<Vec<_>>()
+    };
+    let (code, words) = (pieces("```c\n"), pieces("```text\n"));
+    for code in &code {
+        assert!(source.contains(code), "not in the source: {code}");
+    }
+    for words in &words {
+        assert!(said.contains(words), "{words}\nis not in\n{said}");
+    }
+    let programs = said.lines().filter(|line| !line.starts_with(' ')).count();
+    assert_eq!((code.len(), words.len()), (programs, programs));
+    all("docs/verifier-errors.md", &with_gallery, true);
+}
+
+/// What the page shows of the library is in its examples, which another test runs.
+#[test]
+fn the_librarys_page_shows_parts_of_its_examples() {
+    let page = std::fs::read_to_string(root().join("docs/library.md")).unwrap();
+    let folder = std::fs::read_dir(root().join("crates/skep/examples")).unwrap();
+    let files = folder.flatten().filter(|f| f.file_type().is_ok_and(|t| t.is_file()));
+    let examples: Vec<String> =
+        files.map(|file| std::fs::read_to_string(file.path()).unwrap()).collect();
+    let code = page.split("```rust\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let mut pieces = 0;
+    for code in code {
+        assert!(examples.iter().any(|text| text.contains(code)), "in no example: {code}");
+        pieces += 1;
+    }
+    assert!(pieces >= 7);
+}
+
+#[test]
 fn addresses_have_the_names_that_the_page_says() {
     all("docs/symbolize.md", &with_programs, true);
 }
@@ -218,7 +269,7 @@ fn no_page_has_commands_that_nobody_runs() {
                 is_run = language.starts_with("sh");
             } else if is_inside && !is_run {
                 let line = line.trim_start().trim_start_matches("$ ").trim_start_matches("sudo ");
-                if line.starts_with("skep ") {
+                if line.starts_with("skep ") && !line.starts_with("skep = ") {
                     hidden.push(format!("{name}: {line}"));
                 }
             } else if !is_inside && line.starts_with("    skep ") {
@@ -229,10 +280,11 @@ fn no_page_has_commands_that_nobody_runs() {
     assert!(unknown.is_empty() && hidden.is_empty(), "{unknown:#?} {hidden:#?}");
 }
 
-/// Every program of the gallery is on the page.
+/// Every program of the gallery is on its page, or on that of those that are refused.
 #[test]
 fn the_page_has_all_programs() {
-    let page = std::fs::read_to_string(root().join("docs/gallery.md")).unwrap();
+    let mut page = std::fs::read_to_string(root().join("docs/gallery.md")).unwrap();
+    page += &std::fs::read_to_string(root().join("docs/verifier-errors.md")).unwrap();
     for file in std::fs::read_dir(root().join("gallery")).unwrap().flatten() {
         let name = file.file_name().into_string().unwrap();
         if name.ends_with(".bpf.c") || name.ends_with(".toml") {
