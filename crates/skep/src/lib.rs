@@ -121,6 +121,11 @@ pub(crate) fn helper(prog: ProgramType, id: HelperId) -> Option<HelperImpl> {
     skep_net::implementation(prog, id).or_else(|| skep_runtime::helpers::implementation(prog, id))
 }
 
+/// The code of README.md compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 #[cfg(test)]
 mod tests {
     use skep_isa::helper::{HELPERS, KFUNCS};

@@ -257,4 +257,29 @@ mod tests {
             assert!(text.contains(part), "{part}: {text}");
         }
     }
+
+    /// Who gets a crate alone gets its licenses, and can find it.
+    #[test]
+    fn published_crates_have_licenses_and_say_what_they_are() {
+        let mut published = 0;
+        for dir in fs::read_dir(root().join("crates")).unwrap() {
+            let dir = dir.unwrap().path();
+            let manifest = fs::read_to_string(dir.join("Cargo.toml")).unwrap();
+            if manifest.contains("\npublish = false\n") {
+                continue;
+            }
+            published += 1;
+            for file in ["LICENSE-MIT", "LICENSE-APACHE"] {
+                let text = fs::read(dir.join(file)).unwrap_or_else(|e| panic!("{dir:?}: {e}"));
+                assert_eq!(text, fs::read(root().join(file)).unwrap(), "{dir:?}");
+            }
+            for key in ["license", "description", "keywords", "categories", "rust-version"] {
+                let is_it = |line: &str| {
+                    line.starts_with(&format!("{key} ")) || line.starts_with(&format!("{key}."))
+                };
+                assert!(manifest.lines().any(is_it), "{dir:?}: {key}");
+            }
+        }
+        assert!(published > 10, "{published}");
+    }
 }
