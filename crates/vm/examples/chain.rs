@@ -69,7 +69,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for (name, on, options) in rows {
         let mut all = Vec::new();
         for length in LENGTHS {
-            let edge = |n| Edge { on, to: To::Step(n), bound: None };
+            let edge = |n| Edge { on, to: To::Node(n), bound: None };
             let steps = (1..=length)
                 .map(|n| Step { edges: if n < length { vec![edge(n)] } else { Vec::new() } })
                 .collect();

@@ -84,15 +84,15 @@ fn any_plan(rng: &mut Rng) -> Plan {
             let to = match below(7) {
                 0 => To::Keep,
                 1 => To::End(below(5) as u32),
-                2 => To::Step(below(count as u64) as usize),
-                _ => To::Step((n + 1 + below(2) as usize).min(count - 1)),
+                2 => To::Node(below(count as u64) as usize),
+                _ => To::Node((n + 1 + below(2) as usize).min(count - 1)),
             };
-            let back = matches!(to, To::Step(to) if to <= n);
+            let back = matches!(to, To::Node(to) if to <= n);
             let bound = (back && bounded).then(|| 1 + below(3) as u32);
             step.edges.push(Edge { on, to, bound });
         }
         if free != 0 && n + 1 < count && below(3) > 0 {
-            step.edges.push(Edge { on: free, to: To::Step(n + 1), bound: None });
+            step.edges.push(Edge { on: free, to: To::Node(n + 1), bound: None });
         }
     }
     let exhausted = if below(2) == 0 { Exhausted::Stop } else { Exhausted::Abort };
@@ -124,7 +124,7 @@ fn naive(plan: &Plan, counters: &mut [u64], mut run: impl FnMut(usize) -> (u32, 
         let next = match edges[n].to {
             To::Keep => return verdict,
             To::End(end) => return end,
-            To::Step(next) => next,
+            To::Node(next) => next,
         };
         let word = layout.refused(at, n);
         taken[at * 20 + n] += 1;
@@ -272,7 +272,7 @@ fn lines_of_31_32_and_33_programs_end_at_the_budget() {
         for exhausted in [Exhausted::Stop, Exhausted::Abort] {
             let programs: Vec<_> =
                 (1..=length).map(|n| assemble(&format!("mov r0, {n}\nexit"))).collect();
-            let line = |n: usize| Edge { on: ALL, to: To::Step(n + 1), bound: None };
+            let line = |n: usize| Edge { on: ALL, to: To::Node(n + 1), bound: None };
             let edges = |n| if n + 1 < length { vec![line(n)] } else { Vec::new() };
             let steps = (0..length).map(|n| Step { edges: edges(n) }).collect();
             let plan = Plan { steps, budget: 32, exhausted };
@@ -293,10 +293,10 @@ fn each_verdict_goes_its_own_way() {
             let mut edges = Vec::new();
             for n in 0..own {
                 programs.push(assemble(&format!("mov r0, {}\nexit", 100 + n)));
-                edges.push(Edge { on: 1 << n, to: To::Step(1 + n), bound: None });
+                edges.push(Edge { on: 1 << n, to: To::Node(1 + n), bound: None });
             }
             programs.push(assemble("mov r0, 99\nexit"));
-            edges.push(Edge { on: ALL & !((1 << own) - 1), to: To::Step(1 + own), bound: None });
+            edges.push(Edge { on: ALL & !((1 << own) - 1), to: To::Node(1 + own), bound: None });
             let mut steps = vec![Step { edges }];
             steps.resize(own + 2, Step::default());
             let plan = Plan { steps, budget: 32, exhausted: Exhausted::Stop };
@@ -311,7 +311,7 @@ fn what_is_no_chain_is_refused() {
     let env = Env::empty();
     let exit = assemble("mov r0, 0\nexit");
     let bad = [Insn::mov64_imm(0, 0)];
-    let step = Step { edges: vec![Edge { on: ALL, to: To::Step(1), bound: None }] };
+    let step = Step { edges: vec![Edge { on: ALL, to: To::Node(1), bound: None }] };
     let plan = Plan { steps: vec![step, Step::default()], budget: 32, exhausted: Exhausted::Stop };
     let compile = |plan: &Plan, programs: &[&[Insn]]| {
         let parts: Vec<Part<'_>> = programs.iter().map(|insns| Part { insns, env: &env }).collect();

@@ -41,15 +41,7 @@ impl fmt::Display for NodeId {
 }
 
 /// Where an edge leads.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum To {
-    /// To another program.
-    Node(NodeId),
-    /// Out of the chain, which answers this verdict.
-    End(u32),
-    /// Out of the chain, which answers what the program said.
-    Keep,
-}
+pub type To = chain::To<NodeId>;
 
 /// An edge without its start.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -253,7 +245,7 @@ impl Graph {
         }
         let places: BTreeMap<NodeId, usize> = order.iter().copied().zip(0..).collect();
         let place = |to: To| match to {
-            To::Node(id) => places.get(&id).map_or(chain::To::Keep, |n| chain::To::Step(*n)),
+            To::Node(id) => places.get(&id).map_or(chain::To::Keep, |n| chain::To::Node(*n)),
             To::End(verdict) => chain::To::End(verdict),
             To::Keep => chain::To::Keep,
         };

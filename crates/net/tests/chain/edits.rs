@@ -274,7 +274,7 @@ fn random_edges_lead_where_a_table_says() {
                     let planned = step.edge(verdict).map(|n| step.edges[n].to);
                     use skep_vm::chain::To as Planned;
                     let planned = match planned {
-                        Some(Planned::Step(n)) => To::Node(order[n]),
+                        Some(Planned::Node(n)) => To::Node(order[n]),
                         Some(Planned::End(v)) => To::End(v),
                         Some(Planned::Keep) | None => To::Keep,
                     };

@@ -26,7 +26,7 @@ fn chain(number: u32) -> Numbered {
         })
         .collect();
     let parts: Vec<Part<'_>> = programs.iter().map(|insns| Part { insns, env: &env }).collect();
-    let edge = |n| Edge { on: ALL, to: To::Step(n), bound: None };
+    let edge = |n| Edge { on: ALL, to: To::Node(n), bound: None };
     let edges = |n| if n < LENGTH { vec![edge(n)] } else { Vec::new() };
     let steps = (1..=LENGTH).map(|n| Step { edges: edges(n) }).collect();
     let plan = Plan { steps, budget: 32, exhausted: Default::default() };

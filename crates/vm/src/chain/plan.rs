@@ -26,11 +26,12 @@ pub fn slot(verdict: u32) -> usize {
     (verdict.wrapping_add(1) as usize).min(OTHER)
 }
 
-/// Where a run goes on after a program.
+/// Where a run goes on after a program. In a plan programs are known by the numbers of their steps,
+/// elsewhere perhaps by names that stay.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum To {
-    /// At another step.
-    Step(usize),
+pub enum To<N = usize> {
+    /// With another program.
+    Node(N),
     /// Nowhere: the chain answers this.
     End(u32),
     /// Nowhere: the chain answers what the program said.
@@ -137,7 +138,7 @@ impl Plan {
                 }
                 seen |= edge.on;
                 match edge.to {
-                    To::Step(to) if to >= steps => return Err(PlanError::Target { step, to }),
+                    To::Node(to) if to >= steps => return Err(PlanError::Target { step, to }),
                     _ => {}
                 }
             }
@@ -155,7 +156,7 @@ impl Plan {
             Done(u32),
         }
         let next = |step: usize, n: usize| match self.steps.get(step)?.edges.get(n)?.to {
-            To::Step(to) => Some(Some(to)),
+            To::Node(to) => Some(Some(to)),
             _ => Some(None),
         };
         let mut seen = vec![Seen::No; self.steps.len()];
@@ -206,7 +207,7 @@ mod tests {
     fn plan(edges: &[(usize, usize)], steps: usize) -> Plan {
         let mut all = vec![Step::default(); steps];
         for (n, (from, to)) in edges.iter().enumerate() {
-            all[*from].edges.push(Edge { on: 1 << n, to: To::Step(*to), bound: None });
+            all[*from].edges.push(Edge { on: 1 << n, to: To::Node(*to), bound: None });
         }
         Plan { steps: all, budget: 32, exhausted: Exhausted::Stop }
     }

@@ -10,7 +10,7 @@ impl Plan {
     /// ```
     /// use skep_vm::chain::{Edge, Plan, Step, To, plan};
     ///
-    /// let on_pass = Edge { on: 1 << plan::slot(2), to: To::Step(1), bound: None };
+    /// let on_pass = Edge { on: 1 << plan::slot(2), to: To::Node(1), bound: None };
     /// let steps = vec![Step { edges: vec![on_pass] }, Step::default()];
     /// let plan = Plan { steps, budget: 32, exhausted: Default::default() };
     /// let says = [2, 1];
@@ -36,7 +36,7 @@ impl Plan {
             let next = match edge.to {
                 To::Keep => return Ok(verdict),
                 To::End(end) => return Ok(end),
-                To::Step(next) => next,
+                To::Node(next) => next,
             };
             if let Some(bound) = edge.bound {
                 let times = taken.iter().filter(|t| **t == (step, number)).count();

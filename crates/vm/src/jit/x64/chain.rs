@@ -352,7 +352,7 @@ impl Unit<'_> {
             return;
         }
         // One question, and the next program comes behind it: it asks for the others.
-        let next = To::Step(step + 1);
+        let next = To::Node(step + 1);
         if let [(Some(way), on)] = ways.as_slice()
             && edges.get(*way).is_some_and(|e| e.to == next)
         {
@@ -416,7 +416,7 @@ impl Unit<'_> {
         let edges = self.plan.steps.get(step).map(|s| s.edges.as_slice()).unwrap_or_default();
         match way.and_then(|n| edges.get(n)) {
             None | Some(Edge { to: To::Keep, .. }) => self.end,
-            Some(Edge { to: To::Step(to), bound: None, .. }) if !self.is_counted => {
+            Some(Edge { to: To::Node(to), bound: None, .. }) if !self.is_counted => {
                 self.steps.get(*to).copied().unwrap_or(self.end)
             }
             Some(_) => {
@@ -439,7 +439,7 @@ impl Unit<'_> {
                 self.out.enc.mov_imm(reg::RAX, u64::from(verdict));
                 self.finish(step, comes_next);
             }
-            To::Step(next) => {
+            To::Node(next) => {
                 let bound = self.bounds.iter().position(|(s, e, _)| (*s, *e) == (step, edge));
                 if let Some(n) = bound {
                     self.take(bound_at(n), step, edge, false);

@@ -17,7 +17,7 @@ impl Composer<'_> {
         let mut later = Vec::new();
         for (n, edge) in edges.iter().enumerate().filter(|(n, _)| Some(*n) != rest) {
             let to = match (edge.to, self.checks(edge)) {
-                (To::Step(to), false) => self.steps.get(to).copied(),
+                (To::Node(to), false) => self.steps.get(to).copied(),
                 (To::Keep, _) => None,
                 _ => {
                     let label = self.asm.label();
@@ -56,7 +56,7 @@ impl Composer<'_> {
 
     /// Tells whether an edge must be checked when it is taken.
     fn checks(&self, edge: &Edge) -> bool {
-        matches!(edge.to, To::Step(_)) && (edge.bound.is_some() || self.plan.is_counted())
+        matches!(edge.to, To::Node(_)) && (edge.bound.is_some() || self.plan.is_counted())
     }
 
     /// Jumps if the verdict is of a set.
@@ -96,7 +96,7 @@ impl Composer<'_> {
                 self.asm.push(op::ALU | op::MOV | op::K, R[0], 0, 0, verdict as i32);
                 return self.exit();
             }
-            To::Step(to) => to,
+            To::Node(to) => to,
         };
         let budget = self.plan.is_counted().then_some(self.left);
         let bound = self.bounds.get(&(step, n)).copied();

@@ -142,7 +142,7 @@ impl<'a> Composer<'a> {
         let mut bounds = BTreeMap::new();
         for (step, s) in plan.steps.iter().enumerate() {
             for (n, edge) in s.edges.iter().enumerate() {
-                if edge.bound.is_some() && matches!(edge.to, To::Step(_)) {
+                if edge.bound.is_some() && matches!(edge.to, To::Node(_)) {
                     bounds.insert((step, n), slot(true));
                 }
             }
