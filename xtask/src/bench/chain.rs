@@ -24,6 +24,9 @@
 //! a program around it, in both engines alike; a row without that has it taken off. Before, 32,768
 //! packets go through both engines, which must send the same.
 //!
+//! Rows of a batch say what lookups ahead of a program could win at most: the rival is the same program
+//! on the same frames with all memory that it needs in the cache.
+//!
 //! Frames of interfaces go over a pair of veth devices in a network namespace of their own, against
 //! `benches/chain/wire.c`: the sender is the same C program for both receivers. Frames that were
 //! sent and did not arrive are lost.
@@ -47,8 +50,12 @@ use crate::{cargo, check, output, root};
 const TURNS: usize = 5;
 
 /// Arguments of the program, by the name of the side.
-const OURS: [(&str, &[&str]); 3] =
-    [("links", &["links", "skep"]), ("packets", &["packets"]), ("balancer", &["balancer", "skep"])];
+const OURS: [(&str, &[&str]); 4] = [
+    ("links", &["links", "skep"]),
+    ("packets", &["packets"]),
+    ("balancer", &["balancer", "skep"]),
+    ("ahead", &["ahead"]),
+];
 const KERNELS: [(&str, &[&str]); 2] =
     [("kernel links", &["links", "kernel"]), ("kernel balancer", &["balancer", "kernel"])];
 const WIRE: &str = "wire";
@@ -82,6 +89,7 @@ const CALLS: &str = "kernel, one program, functions";
 const STRAIGHT: &str = "kernel, one program, straight";
 const TEST_RUN: &str = "kernel, test run";
 const C: &str = "C";
+const AGAIN: &str = "the same frames again at once";
 
 #[rustfmt::skip]
 const ROWS: &[Wanted] = &[
@@ -126,6 +134,9 @@ const ROWS: &[Wanted] = &[
     ("load balancer, test run", figure("balancer", "driven"), Some((figure("kernel balancer", "driven"), TEST_RUN))),
     ("load balancer, test run, without what feeds it", ("balancer", "driven", Some("driver")), Some((("kernel balancer", "driven", Some("driver")), TEST_RUN))),
     ("load balancer, frames copied from memory", figure("balancer", "frames"), Some((figure("kernel balancer", "driven"), TEST_RUN))),
+    ("a batch, one lookup in a hash of 10,000", figure("ahead", "small-hash-first"), Some((figure("ahead", "small-hash-again"), AGAIN))),
+    ("a batch, one lookup in a hash of 1,000,000", figure("ahead", "large-hash-first"), Some((figure("ahead", "large-hash-again"), AGAIN))),
+    ("a batch, load balancer", figure("ahead", "balancer-first"), Some((figure("ahead", "balancer-again"), AGAIN))),
     ("receive, TPACKET_V3", wire("receive-packet-skep"), Some((wire("receive-packet-c"), C))),
     ("receive, TPACKET_V3, lost, per_mille", wire("receive-packet-skep-lost"), Some((wire("receive-packet-c-lost"), C))),
     ("receive, AF_XDP, copied, native", wire("receive-native-skep"), Some((wire("receive-native-c"), C))),

@@ -5,6 +5,7 @@
 //! chain_costs links skep|kernel         2 to 32 programs in sequence
 //! chain_costs packets                   a dropping chain on frames in memory, and on a capture file
 //! chain_costs balancer skep|kernel      a load balancer on a mix of connections
+//! chain_costs ahead                     what programs on a batch take whose memory is in the cache
 //! chain_costs agree                     the balancer on both, packet for packet
 //! chain_costs wire C_PROGRAM            frames of interfaces, by skep and by a program in C
 //! chain_costs receive WAY               one side of that
@@ -17,6 +18,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "the result")]
 
 mod agree;
+mod ahead;
 mod balancer;
 mod balancer_maps;
 mod kernel;
@@ -85,11 +87,14 @@ fn run(args: &[&str]) -> Result<()> {
         ["packets"] => packets::run(),
         ["balancer", "skep"] => balancer::ours(),
         ["balancer", "kernel"] => balancer::kernels(),
+        ["ahead"] => ahead::run(),
         ["agree"] => agree::run(),
         ["wire", c] => wire::compare(c.as_ref()),
         ["receive", way @ ("packet" | "native" | "generic")] => wire::receive(way),
         ["send", way @ ("packet" | "generic"), seconds] => wire::send(way, seconds.parse()?),
-        _ => Err("usage: chain_costs links|packets|balancer|agree|wire|receive|send …".into()),
+        _ => {
+            Err("usage: chain_costs links|packets|balancer|ahead|agree|wire|receive|send …".into())
+        }
     }
 }
 
