@@ -1,5 +1,5 @@
 //! What `skep trace` reports: the statistics of all threads added up, sorted, as a table or as
-//! JSON.
+//! JSON. CSV is made from the fields of JSON.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -144,25 +144,25 @@ pub fn sort(rows: &mut [Row<'_>], by: SortBy) {
 /// stand.
 #[derive(Serialize, Debug)]
 pub struct Function<'a> {
-    name: &'a str,
-    module: &'a str,
-    calls: u64,
-    total_ns: Option<u64>,
-    self_ns: Option<u64>,
-    p50_ns: Option<u64>,
-    p99_ns: Option<u64>,
+    pub name: &'a str,
+    pub module: &'a str,
+    pub calls: u64,
+    pub total_ns: Option<u64>,
+    pub self_ns: Option<u64>,
+    pub p50_ns: Option<u64>,
+    pub p99_ns: Option<u64>,
     /// Why there are no times.
     #[serde(skip_serializing_if = "Option::is_none")]
     entry_only: Option<&'a str>,
     /// Not all calls were timed.
     estimated: bool,
     /// With 95 % confidence the total is not further off than this.
-    error_ns: u64,
+    pub error_ns: u64,
     /// The same for the self time.
-    self_error_ns: u64,
+    pub self_error_ns: u64,
     /// Calls that had not returned at the end.
-    running: u64,
-    path: &'a str,
+    pub running: u64,
+    pub path: &'a str,
     /// Where it differs from the name.
     #[serde(skip_serializing_if = "Option::is_none")]
     symbol: Option<&'a str>,

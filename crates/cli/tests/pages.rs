@@ -132,6 +132,11 @@ fn the_commands_of_export_print_what_the_page_says() {
 }
 
 #[test]
+fn the_commands_of_reports_print_what_the_page_says() {
+    all("docs/reports.md", &Skep::new, true);
+}
+
+#[test]
 fn calls_are_shown_as_the_page_says() {
     all("docs/calls.md", &with_gallery, true);
 }

@@ -19,6 +19,7 @@ Examples:
   skep trace 'libc:*' -- sort /etc/services
   skep trace 'sqlite3_*' --exclude '*mutex*' --sort calls -- ./app
   skep trace '*' --json -o profile.json -- ./app --with arguments
+  skep trace 'app:*' --csv -o profile.csv -- ./app
   skep trace 'app:*' --tree --min 1ms -- ./app
   skep trace 'app:*' --flame app.svg -- ./app
   skep trace 'libc:open*' --args --ret -- ./app
@@ -33,7 +34,7 @@ Examples:
 In the table, `~` marks estimated times, `+` times with calls that had not returned.";
 
 /// What calls are summed up for, and not printed one by one.
-const TABLES: [&str; 7] = ["orphan", "tree", "graph", "flame", "folded", "pprof", "exact"];
+const TABLES: [&str; 8] = ["orphan", "csv", "tree", "graph", "flame", "folded", "pprof", "exact"];
 
 /// Arguments of `skep trace`.
 #[derive(Args, Debug)]
@@ -47,10 +48,13 @@ pub struct TraceArgs {
     /// Column to sort by
     #[arg(long, value_enum, default_value_t = SortBy::SelfTime, value_name = "COLUMN")]
     pub sort: SortBy,
-    /// Print this many functions or calls; 0 prints all [default: 30 functions, with --json all; all
-    /// calls]
+    /// Print this many functions or calls; 0 prints all [default: 30 functions, with --json or
+    /// --csv all; all calls]
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
+    /// Print the functions as CSV, times in ns
+    #[arg(long, conflicts_with_all = ["json", "tree", "graph", "depth"])]
+    pub csv: bool,
     /// Print calls and times by call path, as a tree
     #[arg(long, conflicts_with = "orphan")]
     pub tree: bool,
@@ -122,7 +126,7 @@ pub struct TraceArgs {
     )]
     pub orphan: Option<Option<u32>>,
     /// Run no command; compare two reports of `--json`, and print what changed most
-    #[arg(long, value_names = ["BEFORE", "AFTER"], num_args = 2, conflicts_with_all = ["patterns", "command", "exclude", "orphan", "pids", "tree", "graph", "flame", "folded", "pprof", "depth", "min", "exact", "args", "ret", "deref", "condition", "prototypes", "chrome", "faults"])]
+    #[arg(long, value_names = ["BEFORE", "AFTER"], num_args = 2, conflicts_with_all = ["patterns", "command", "exclude", "orphan", "pids", "csv", "tree", "graph", "flame", "folded", "pprof", "depth", "min", "exact", "args", "ret", "deref", "condition", "prototypes", "chrome", "faults"])]
     pub diff: Vec<PathBuf>,
     /// Processes that run already
     #[command(flatten)]

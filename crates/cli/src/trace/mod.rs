@@ -3,6 +3,7 @@
 
 mod attach;
 mod calls;
+mod csv;
 mod diff;
 mod faults;
 mod graph;

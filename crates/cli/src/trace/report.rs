@@ -1,4 +1,4 @@
-//! The report of a trace: notes on what was not counted or timed, then the table or JSON.
+//! The report of a trace: notes on what was not counted or timed, then the table, CSV or JSON.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -10,9 +10,9 @@ use skep::Dir;
 use skep::link::{LinkState, Missed};
 use skep_proc::demangle::demangle;
 
-use super::graph;
 use super::objects::{Trace, count};
 use super::tree::{self, Edges, NodeJson, Tree};
+use super::{csv, graph};
 use crate::args::TraceArgs;
 use crate::estimate::{Running, Stat};
 use crate::failure::{Context, Result};
@@ -125,8 +125,12 @@ impl Trace {
             printer.note(&format!("`{dir}` is full: {pages} pages of statistics are lost; set `SKEP_DIR` to use another directory"));
         }
         note_marks(printer, &rows);
+        let all = args.limit.filter(|n| *n > 0).unwrap_or(usize::MAX);
+        if args.csv {
+            let shown = rows.get(..all.min(rows.len())).unwrap_or_default();
+            return printer.data(output, |out| csv::write(out, shown));
+        }
         if args.report.json {
-            let limit = args.limit.filter(|n| *n > 0).unwrap_or(usize::MAX);
             let names = tree.as_ref().map(Tree::names).unwrap_or_default();
             let document = Document {
                 command: ended.command,
@@ -134,7 +138,7 @@ impl Trace {
                 status: ended.status,
                 wall_ns: ended.wall_ns,
                 sites: sites.json(),
-                functions: rows.iter().take(limit).map(Function::from).collect(),
+                functions: rows.iter().take(all).map(Function::from).collect(),
                 tree: tree.as_ref().map(|t| t.json(&names)),
                 missed: link.missed().total(),
                 missed_by: missed::to_json(link.missed()),
