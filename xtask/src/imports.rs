@@ -24,7 +24,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("skep-attach", &["skep-proc", "skep-sys"]),
     ("skep-inject", &["skep-proc"]),
     ("skep-store", &["skep-isa", "skep-proc", "skep-maps"]),
-    ("skep-helpers", &["skep-isa", "skep-sys", "skep-maps", "skep-vm"]),
+    ("skep-helpers", &["skep-isa", "skep-proc", "skep-sys", "skep-maps", "skep-vm"]),
     // XDP sockets get their frames by a program in the kernel.
     ("skep-net", &["skep-isa", "skep-kernel", "skep-sys", "skep-maps", "skep-vm", "skep-helpers"]),
     (
@@ -76,7 +76,6 @@ const AGENT_TREE: &[&str] = &[
     "cfg-if",       // of cpp_demangle
     "cpp_demangle", // patterns match demangled names
     "dlmalloc",     // a heap apart from the program's
-    "gimli",        // unwind tables say what is a function
     "iced-x86",
     "lazy_static", // of iced-x86
     "libc",        // of errno, where rustix is told to use libc

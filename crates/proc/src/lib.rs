@@ -11,6 +11,8 @@
 //!
 //! A part of [skep](https://docs.rs/skep) that needs nothing of the rest, and can be used alone.
 //!
+//! [`unwind`] goes from a frame to its caller's by unwind tables.
+//!
 //! With the feature `symbolize`, [`symbolize`] also finds source lines and inlined functions, of
 //! many addresses at once.
 //!
@@ -31,6 +33,7 @@ pub mod module;
 #[cfg(feature = "users")]
 pub mod procmap_query;
 pub mod symbolize;
+pub mod unwind;
 
 /// The examples of the README.
 #[cfg(all(doctest, feature = "symbolize"))]

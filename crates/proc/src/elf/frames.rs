@@ -9,15 +9,9 @@
 
 use std::ops::Range;
 
-use gimli::{
-    BaseAddresses, CfaRule, CieOrFde, CommonInformationEntry, DwEhPe, EhFrame, EhFrameHdr,
-    EndianSlice, LittleEndian, Pointer, RegisterRule, UnwindContext, UnwindSection, UnwindTableRow,
-    X86_64,
-};
+use crate::unwind::{Memory, cfi};
 
 use super::{EM_X86_64, Elf, ElfError};
-
-const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 
 /// One piece of code that has unwind information.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,9 +31,6 @@ impl Fde {
         self.start..self.end
     }
 }
-
-type Bytes<'a> = EndianSlice<'a, LittleEndian>;
-type Cie<'a> = CommonInformationEntry<Bytes<'a>>;
 
 impl Elf {
     /// Reads all frame descriptions of the code, sorted by address. A file without any gives none.
@@ -115,7 +106,7 @@ impl Elf {
         if !found.is_empty() {
             return Ok(found);
         }
-        let Some(header) = self.segments.iter().find(|s| s.kind == PT_GNU_EH_FRAME) else {
+        let Some(header) = self.segments.iter().find(|s| s.kind == super::PT_GNU_EH_FRAME) else {
             return Ok(found);
         };
         let head = self.read("unwind table header", header.offset, header.file_size.min(64))?;
@@ -132,66 +123,63 @@ impl Elf {
 
 /// Where the header says that the frame descriptions begin.
 fn frame_pointer(vaddr: u64, head: &[u8]) -> Option<u64> {
-    // The table behind the pointer may be longer than what was read, and is not needed: the header
-    // is read as one without.
-    let mut short = head.get(..12).unwrap_or(head).to_vec();
-    for encoding in short.get_mut(2..4)? {
-        *encoding = DwEhPe(0xff).0; // DW_EH_PE_omit
+    let head = Bytes { vaddr, data: head };
+    // Version 1; the pointer is relative to itself, or absolute.
+    let (version, encoding) = (head.number(vaddr, 1)?, head.number(vaddr + 1, 1)?);
+    let at = vaddr + 4;
+    match (version, encoding) {
+        (1, 0x1b) => Some(at.wrapping_add_signed(i64::from(head.number(at, 4)? as i32))),
+        (1, 0x10 | 0x1c) => Some(at.wrapping_add(head.number(at, 8)?)),
+        (1, 0 | 4) => head.number(at, 8),
+        _ => None,
     }
-    let bases = BaseAddresses::default().set_eh_frame_hdr(vaddr);
-    match EhFrameHdr::new(&short, LittleEndian).parse(&bases, 8).ok()?.eh_frame_ptr() {
-        Pointer::Direct(at) => Some(at),
-        Pointer::Indirect(_) => None,
+}
+
+/// Bytes of a file at their link-time addresses.
+struct Bytes<'a> {
+    vaddr: u64,
+    data: &'a [u8],
+}
+
+impl Bytes<'_> {
+    fn number(&self, addr: u64, size: u64) -> Option<u64> {
+        let at = usize::try_from(addr.checked_sub(self.vaddr)?).ok()?;
+        let bytes = self.data.get(at..)?.get(..size as usize)?;
+        Some(bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)))
+    }
+}
+
+impl Memory for Bytes<'_> {
+    fn number(&mut self, addr: u64, size: u64) -> Option<u64> {
+        Bytes::number(self, addr, size)
     }
 }
 
 /// Reads the records of one section, as far as they make sense. `each` gets a piece of code and can
 /// ask whether the stack is at a place in it as at a function's start.
 fn each_frame(vaddr: u64, data: &[u8], mut each: impl FnMut(Fde, &mut dyn FnMut(u64) -> bool)) {
-    let section = EhFrame::new(data, LittleEndian);
-    let bases = BaseAddresses::default().set_eh_frame(vaddr);
-    let mut context = UnwindContext::new();
+    let mut bytes = Bytes { vaddr, data };
+    let end = vaddr.saturating_add(data.len() as u64);
     // Neighbors share their CIE.
-    let mut last: Option<Cie<'_>> = None;
-    let mut entries = section.entries(&bases);
-    while let Ok(Some(entry)) = entries.next() {
-        let CieOrFde::Fde(partial) = entry else { continue };
-        let fde = partial.parse(|section, bases, offset| {
-            if let Some(cie) = last.as_ref().filter(|c| c.offset() == offset.0) {
-                return Ok(cie.clone());
-            }
-            let cie = section.cie_from_offset(bases, offset)?;
-            last = Some(cie.clone());
-            Ok(cie)
-        });
-        let Ok(fde) = fde else { return };
-        let start = fde.initial_address();
-        let Some(end) = start.checked_add(fde.len()) else { return };
-        each(Fde { start, end, function_entry: false }, &mut |place| {
-            let Ok(mut rows) = fde.rows(&section, &bases, &mut context) else { return false };
-            while let Ok(Some(row)) = rows.next_row() {
-                if row.contains(place) {
-                    return !fde.is_signal_trampoline() && is_entry(row);
-                }
-            }
-            false
+    let (mut at, mut last) = (vaddr, None);
+    while let Some(record) = cfi::record(&mut bytes, &mut at, end, last) {
+        let piece = match record {
+            cfi::Record::Piece(piece) => piece,
+            cfi::Record::Cie => continue,
+            cfi::Record::End => return,
+        };
+        last = Some(piece.cie);
+        each(Fde { start: piece.start, end: piece.end, function_entry: false }, &mut |place| {
+            !piece.cie.is_signal
+                && (piece.start..piece.end).contains(&place)
+                && cfi::row(&mut bytes, &piece, place).is_some_and(|row| is_entry(&row))
         });
     }
 }
 
 /// Tells whether a row is that of a function just called: nothing on the stack but the return
 /// address.
-fn is_entry(row: &UnwindTableRow<usize>) -> bool {
-    let on_top =
-        matches!(row.cfa(), CfaRule::RegisterAndOffset { register: X86_64::RSP, offset: 8 });
-    let mut rules = row.registers();
-    // A rule that is not there says that the return address is in a register, which this machine
-    // does not have.
-    let returns = rules.clone().any(|r| *r == (X86_64::RA, RegisterRule::Offset(-8)));
-    on_top && returns && rules.all(|(register, rule)| *register == X86_64::RA || is_kept(rule))
-}
-
-/// Tells whether a register is where the caller left it, or nowhere.
-fn is_kept(rule: &RegisterRule<usize>) -> bool {
-    matches!(rule, RegisterRule::Undefined | RegisterRule::SameValue)
+fn is_entry(row: &cfi::Row) -> bool {
+    let on_top = row.cfa == cfi::Cfa::Offset(cfi::RSP as u8) && row.cfa_offset == 8;
+    on_top && row.ra == cfi::Saved::AtCfa && row.ra_offset == -8 && row.saved == 0
 }

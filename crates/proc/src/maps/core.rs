@@ -16,16 +16,21 @@ use super::mappings::Mappings;
 use super::snapshot::Snapshot;
 use super::vma::{Perms, Vma};
 use crate::elf::{self, Header, Segment, build_id_in_notes, u16_at, u32_at, u64_at};
+use crate::unwind::{CoreThread, Registers};
 
 const ET_CORE: u16 = 4;
 /// The number of program headers is in the first section header.
 const PN_XNUM: u16 = 0xffff;
+const NT_PRSTATUS: u32 = 1;
 const NT_PRPSINFO: u32 = 3;
 const NT_AUXV: u32 = 6;
 const NT_FILE: u32 = 0x4649_4c45;
 const AT_SYSINFO_EHDR: u64 = 33;
 /// Of `struct elf_prpsinfo` on 64-bit machines.
 const PID_OFFSET: usize = 24;
+/// Of `struct elf_prstatus` on x86-64.
+const TID: usize = 32;
+const REGISTERS: usize = 112;
 
 /// Reads the mappings in a core file of a 64-bit little-endian machine.
 ///
@@ -44,15 +49,18 @@ pub fn core_from_bytes(bytes: Vec<u8>) -> Result<Snapshot, MapsError> {
 }
 
 /// What the file says.
-struct Core {
+#[derive(Debug)]
+pub(crate) struct Core {
     input: Input,
     loads: Vec<Segment>,
     files: Vec<FileRange>,
+    threads: Vec<CoreThread>,
     pid: u32,
     vdso: u64,
 }
 
 /// A line of `NT_FILE`.
+#[derive(Debug)]
 struct FileRange {
     start: u64,
     end: u64,
@@ -61,7 +69,8 @@ struct FileRange {
 }
 
 impl Core {
-    fn read(input: Input) -> Result<Self, MapsError> {
+    /// Reads headers and notes.
+    pub(crate) fn read(input: Input) -> Result<Self, MapsError> {
         let bad = |what, offset| MapsError::BadFile { what, offset };
         let head = input.read("ELF header", 0, 64)?;
         let header = Header::parse(&head).map_err(|_| bad("ELF header", 0))?;
@@ -72,12 +81,23 @@ impl Core {
             PN_XNUM => u32_at(&input.read("section header", header.shoff, 64)?, 44),
             n => n.into(),
         };
+        let is_known = header.machine == elf::EM_X86_64;
         let table = input.read("program headers", header.phoff, u64::from(count) * 56)?;
         let segments = elf::parse_segments(&table);
-        let mut core = Self { input, loads: Vec::new(), files: Vec::new(), pid: 0, vdso: 0 };
+        let mut core = Self {
+            input,
+            loads: Vec::new(),
+            files: Vec::new(),
+            threads: Vec::new(),
+            pid: 0,
+            vdso: 0,
+        };
         for note in segments.iter().filter(|s| s.kind == elf::PT_NOTE) {
             let notes = core.input.read("notes", note.offset, note.file_size)?;
             core.notes(&notes).ok_or(bad("notes", note.offset))?;
+        }
+        if !is_known {
+            core.threads.clear();
         }
         core.loads = segments.into_iter().filter(|s| s.kind == elf::PT_LOAD).collect();
         Ok(core)
@@ -92,6 +112,12 @@ impl Core {
             let (name, content) = (rest.get(12..12 + name_len)?, rest.get(start..end)?);
             match u32_at(rest, 8) {
                 _ if name != b"CORE\0" => {}
+                NT_PRSTATUS if content.len() >= REGISTERS + 27 * 8 => {
+                    let register = |number: usize| u64_at(content, REGISTERS + number * 8);
+                    let (ip, sp, bp) = (register(16), register(19), register(4));
+                    let registers = Registers { ip, sp, bp, is_return: false };
+                    self.threads.push(CoreThread { tid: u32_at(content, TID), registers });
+                }
                 NT_PRPSINFO => self.pid = u32_at(content, PID_OFFSET),
                 NT_AUXV => {
                     let mut pairs = content.chunks_exact(16);
@@ -120,7 +146,18 @@ impl Core {
         Some(())
     }
 
-    fn snapshot(&self) -> Result<Snapshot, MapsError> {
+    /// The threads, the one that ended the process first; none of another machine's.
+    pub(crate) fn threads(&self) -> impl Iterator<Item = CoreThread> {
+        self.threads.iter().copied()
+    }
+
+    /// The file, and where memory lies in it.
+    pub(crate) fn into_parts(self) -> (Input, Vec<Segment>) {
+        (self.input, self.loads)
+    }
+
+    /// The mappings.
+    pub(crate) fn snapshot(&self) -> Result<Snapshot, MapsError> {
         let mut vmas: Vec<Vma> = Vec::new();
         for s in self.loads.iter().filter(|s| s.mem_size > 0) {
             let bad = MapsError::BadFile { what: "segment", offset: s.vaddr };

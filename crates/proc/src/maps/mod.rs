@@ -7,11 +7,11 @@ mod build_id_file;
 #[cfg(feature = "users")]
 mod build_ids;
 #[cfg(feature = "users")]
-mod core;
+pub(crate) mod core;
 mod filter;
 mod identity;
 #[cfg(feature = "users")]
-mod input;
+pub(crate) mod input;
 mod live;
 mod mappings;
 #[cfg(feature = "users")]

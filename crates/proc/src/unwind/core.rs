@@ -1,0 +1,159 @@
+//! The stacks of a process that left a core file.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use super::{Memory, Registers, Step};
+use crate::elf::{Elf, PT_LOAD, Segment};
+use crate::maps::MapsError;
+use crate::maps::core::Core;
+use crate::maps::input::Input;
+use crate::module::{self, Module};
+
+/// Bytes that are read at once.
+const WINDOW: u64 = 16 << 10;
+
+/// A thread of a process that left a core file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CoreThread {
+    /// Its id.
+    pub tid: u32,
+    /// Its registers.
+    pub registers: Registers,
+}
+
+/// A core file, and the files that were mapped, for walking the stacks of its threads.
+///
+/// ```no_run
+/// use skep_proc::unwind::CoreStacks;
+/// let mut core = CoreStacks::open("core.1234".as_ref())?;
+/// for thread in core.threads().to_vec() {
+///     for frame in core.walk(thread.registers, 100) {
+///         println!("{}: {:#x}", thread.tid, frame.ip);
+///     }
+/// }
+/// # Ok::<(), skep_proc::maps::MapsError>(())
+/// ```
+#[derive(Debug)]
+pub struct CoreStacks {
+    threads: Vec<CoreThread>,
+    memory: CoreMemory,
+    modules: Vec<(Module, Option<Option<FileMemory>>)>,
+    kept: HashMap<u64, Step>,
+}
+
+impl CoreStacks {
+    /// Opens a core file of a 64-bit little-endian machine.
+    ///
+    /// # Errors
+    /// Where it cannot be read, is no core file or is damaged.
+    pub fn open(path: &Path) -> Result<Self, MapsError> {
+        let core = Core::read(Input::open(path)?)?;
+        let modules = module::saved(&core.snapshot()?);
+        let threads = core.threads().collect();
+        let (input, mut loads) = core.into_parts();
+        loads.sort_by_key(|s| s.vaddr);
+        Ok(Self {
+            threads,
+            memory: CoreMemory { input, loads, at: 0, window: Vec::new() },
+            modules: modules.into_iter().map(|m| (m, None)).collect(),
+            kept: HashMap::new(),
+        })
+    }
+
+    /// The threads, the one that ended the process first.
+    pub fn threads(&self) -> &[CoreThread] {
+        &self.threads
+    }
+
+    /// Walks a stack: the frame with these registers, its caller's, and so on, at most `most`. A
+    /// stack that makes no sense ends early.
+    pub fn walk(&mut self, from: Registers, most: usize) -> Vec<Registers> {
+        let mut frames = Vec::new();
+        let mut next = Some(from);
+        while let Some(frame) = next.filter(|_| frames.len() < most) {
+            frames.push(frame);
+            let step = self.step(frame.place());
+            next = step.take(&mut self.memory, frame);
+        }
+        frames
+    }
+
+    fn step(&mut self, place: u64) -> Step {
+        if let Some(step) = self.kept.get(&place) {
+            return *step;
+        }
+        let module = self.modules.iter_mut().find(|(m, _)| m.text_contains(place));
+        let found = module.and_then(|(module, file)| {
+            let file = file.get_or_insert_with(|| FileMemory::open(module)).as_mut()?;
+            Some(Step::find(file, module.unwind_table?, place))
+        });
+        let step = found.unwrap_or(Step::UNKNOWN);
+        self.kept.insert(place, step);
+        step
+    }
+}
+
+/// What is in the core file.
+#[derive(Debug)]
+struct CoreMemory {
+    input: Input,
+    /// Sorted.
+    loads: Vec<Segment>,
+    at: u64,
+    window: Vec<u8>,
+}
+
+impl Memory for CoreMemory {
+    fn number(&mut self, addr: u64, size: u64) -> Option<u64> {
+        if let Some(number) = number(&self.window, addr.wrapping_sub(self.at), size) {
+            return Some(number);
+        }
+        let after = self.loads.partition_point(|s| s.vaddr <= addr);
+        let load = self.loads.get(after.checked_sub(1)?)?;
+        let from = addr - load.vaddr;
+        let len = load.file_size.checked_sub(from)?.min(WINDOW);
+        // Of a file that was cut off, what is there.
+        let offset = load.offset.checked_add(from)?;
+        let len = len.min(self.input.len().checked_sub(offset)?);
+        (self.at, self.window) = (addr, self.input.read("memory", offset, len).ok()?);
+        number(&self.window, 0, size)
+    }
+}
+
+/// What is in a file that was mapped.
+#[derive(Debug)]
+struct FileMemory {
+    elf: Elf,
+    bias: u64,
+    at: u64,
+    window: Vec<u8>,
+}
+
+impl FileMemory {
+    fn open(module: &Module) -> Option<Self> {
+        Some(Self { elf: module.elf().ok()?, bias: module.bias, at: 0, window: Vec::new() })
+    }
+}
+
+impl Memory for FileMemory {
+    fn number(&mut self, addr: u64, size: u64) -> Option<u64> {
+        let addr = addr.wrapping_sub(self.bias);
+        if let Some(number) = number(&self.window, addr.wrapping_sub(self.at), size) {
+            return Some(number);
+        }
+        let is_in =
+            |s: &&Segment| s.kind == PT_LOAD && addr >= s.vaddr && addr - s.vaddr < s.file_size;
+        let segment = self.elf.segments().iter().find(is_in)?;
+        let len = (segment.file_size - (addr - segment.vaddr)).min(WINDOW);
+        (self.at, self.window) = (addr, self.elf.read_vaddr(addr, len).ok()?);
+        number(&self.window, 0, size)
+    }
+}
+
+/// A number at a place in bytes, the lowest byte first.
+fn number(bytes: &[u8], at: u64, size: u64) -> Option<u64> {
+    let bytes = bytes.get(usize::try_from(at).ok()?..)?.get(..size as usize)?;
+    Some(bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)))
+}
