@@ -27,6 +27,7 @@ mod objects;
 mod orphans;
 mod printer;
 mod prog;
+mod protobuf;
 mod rejection;
 mod replace;
 mod report;

@@ -1,7 +1,7 @@
 //! Arguments of `skep trace`.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -108,6 +108,9 @@ pub struct TraceArgs {
     /// Write calls for timelines: ui.perfetto.dev, chrome://tracing
     #[arg(long, value_name = "FILE", conflicts_with_all = TABLES)]
     pub chrome: Option<PathBuf>,
+    /// The same in Perfetto's own format, which is smaller, and is for its trace_processor too
+    #[arg(long, value_name = "FILE", conflicts_with_all = TABLES, conflicts_with = "chrome")]
+    pub perfetto: Option<PathBuf>,
     /// Leave out what took less in total, as in 10us or 5ms; of single calls, those that did
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub min: Option<Duration>,
@@ -126,7 +129,7 @@ pub struct TraceArgs {
     )]
     pub orphan: Option<Option<u32>>,
     /// Run no command; compare two reports of `--json`, and print what changed most
-    #[arg(long, value_names = ["BEFORE", "AFTER"], num_args = 2, conflicts_with_all = ["patterns", "command", "exclude", "orphan", "pids", "csv", "tree", "graph", "flame", "folded", "pprof", "depth", "min", "exact", "args", "ret", "deref", "condition", "prototypes", "chrome", "faults"])]
+    #[arg(long, value_names = ["BEFORE", "AFTER"], num_args = 2, conflicts_with_all = ["patterns", "command", "exclude", "orphan", "pids", "csv", "tree", "graph", "flame", "folded", "pprof", "depth", "min", "exact", "args", "ret", "deref", "condition", "prototypes", "chrome", "perfetto", "faults"])]
     pub diff: Vec<PathBuf>,
     /// Processes that run already
     #[command(flatten)]
@@ -150,7 +153,12 @@ impl TraceArgs {
 
     /// Tells whether calls are recorded one by one.
     pub fn wants_calls(&self) -> bool {
-        self.wants_values() || self.chrome.is_some()
+        self.wants_values() || self.timeline().is_some()
+    }
+
+    /// Where a timeline of calls goes.
+    pub fn timeline(&self) -> Option<&Path> {
+        self.chrome.as_deref().or(self.perfetto.as_deref())
     }
 
     /// Tells whether calls are counted by call path.

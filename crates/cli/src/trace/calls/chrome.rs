@@ -8,28 +8,30 @@ use std::io::{self, Write};
 use serde_json::json;
 
 use super::record::Call;
+use super::timeline::Timeline;
 
 /// Writes a document, call by call.
 #[derive(Default)]
-pub struct Timeline {
+pub struct Events {
     begun: bool,
     processes: HashSet<u32>,
 }
 
-impl Timeline {
+impl Events {
     fn next(&mut self, out: &mut dyn Write) -> io::Result<()> {
         let before =
             if self.begun { ",\n" } else { "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n" };
         self.begun = true;
         out.write_all(before.as_bytes())
     }
+}
 
-    /// Adds a call. `process` names its process.
-    pub fn call(
+impl Timeline for Events {
+    fn call(
         &mut self,
         out: &mut dyn Write,
         call: &Call<'_>,
-        process: impl FnOnce() -> String,
+        process: &dyn Fn() -> String,
     ) -> io::Result<()> {
         if self.processes.insert(call.pid) {
             let name = json!({"name": process()});
@@ -53,20 +55,15 @@ impl Timeline {
             (Some(_), true) => out.write_all(b",\"ph\":\"B\"")?,
             (None, _) => out.write_all(b",\"ph\":\"i\"")?,
         }
-        let result = call.result_json();
-        if call.plan.knows_args() || result.is_some() {
-            let mut args = call.args_json();
-            if let (Some(args), Some(result)) = (args.as_object_mut(), result) {
-                args.insert("ret".to_owned(), result);
-            }
+        let args = call.annotations();
+        if !args.is_null() {
             out.write_all(b",\"args\":")?;
             serde_json::to_writer(&mut *out, &args)?;
         }
         out.write_all(b"}")
     }
 
-    /// Ends the document.
-    pub fn end(&mut self, out: &mut dyn Write) -> io::Result<()> {
+    fn end(&mut self, out: &mut dyn Write) -> io::Result<()> {
         let before = if self.begun { "" } else { "{\"traceEvents\":[" };
         writeln!(out, "{before}]}}")
     }

@@ -1,4 +1,4 @@
-//! `skep trace --args`, `--ret`, `--if` and `--chrome`: calls one by one, with values.
+//! `skep trace --args`, `--ret`, `--if`, `--chrome` and `--perfetto`: calls one by one, with values.
 //!
 //! Before the command starts, [`resolve`] finds the prototypes of the functions that it will have, and
 //! makes a [`plan`] for each: what is read of its calls. Functions get numbers, which the link tells
@@ -9,11 +9,13 @@
 mod chrome;
 mod condition;
 mod history;
+mod perfetto;
 mod plan;
 mod prototypes;
 mod reader;
 mod record;
 mod resolve;
+mod timeline;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -51,14 +53,14 @@ const AT_RETURN: u32 = 2;
 /// Where calls are written.
 pub struct Outputs {
     report: Output,
-    chrome: Option<Output>,
+    timeline: Option<Output>,
 }
 
 impl Outputs {
     /// Creates the files that were asked for.
     pub fn open(args: &TraceArgs) -> Result<Self> {
-        let chrome = args.chrome.as_deref().map(|path| Output::open(Some(path))).transpose()?;
-        Ok(Self { report: Output::open(args.report.output.as_deref())?, chrome })
+        let timeline = args.timeline().map(|path| Output::open(Some(path))).transpose()?;
+        Ok(Self { report: Output::open(args.report.output.as_deref())?, timeline })
     }
 }
 

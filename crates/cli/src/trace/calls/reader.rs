@@ -11,10 +11,10 @@ use skep::maps::{Consumer, Map};
 use skep_proc::demangle::demangle;
 
 use super::Outputs;
-use super::chrome::Timeline;
 use super::history::History;
 use super::plan::Plan;
 use super::record::{Call, Record};
+use super::timeline::{self, Timeline};
 use crate::args::TraceArgs;
 use crate::failure::{Context, Failure, Result};
 use crate::printer::Printer;
@@ -78,11 +78,11 @@ impl Reader {
             },
             limit: args.limit.filter(|n| *n > 0).map_or(u64::MAX, |n| n as u64),
             printed: Printed::default(),
-            timeline: Timeline::default(),
+            timeline: timeline::of(args),
             begun: false,
             history: History::new(args, ticks)?,
         };
-        let Outputs { report, chrome } = outputs;
+        let Outputs { report, timeline: chrome } = outputs;
         let run = move || {
             let mut ended = Ok(());
             match chrome {
@@ -135,7 +135,7 @@ struct Work {
     form: Form,
     limit: u64,
     printed: Printed,
-    timeline: Timeline,
+    timeline: Box<dyn Timeline>,
     /// Something was written.
     begun: bool,
     /// Only the last calls are printed.
@@ -253,7 +253,7 @@ impl Work {
                 let other = || agents.last().map(|a| file_name(&a.exe).to_owned());
                 own.or_else(comm).or_else(other).unwrap_or_default().trim_end().to_owned()
             };
-            self.timeline.call(&mut **file, &call, process)?;
+            self.timeline.call(&mut **file, &call, &process)?;
         }
         if self.printed.calls > self.limit {
             self.printed.hidden += 1;

@@ -101,6 +101,19 @@ impl<'c> Call<'c> {
         self.result().map(|value| value.as_ref().map_or(Json::Null, to_json))
     }
 
+    /// Its arguments and its result as `ret`; null where nothing is known of them.
+    pub fn annotations(&self) -> Json {
+        let result = self.result_json();
+        if !self.plan.knows_args() && result.is_none() {
+            return Json::Null;
+        }
+        let mut args = self.args_json();
+        if let (Some(args), Some(result)) = (args.as_object_mut(), result) {
+            args.insert("ret".to_owned(), result);
+        }
+        args
+    }
+
     /// The call as JSON.
     pub fn json(&self) -> Json {
         let mut out = Map::new();
