@@ -211,6 +211,11 @@ fn the_librarys_page_shows_parts_of_its_examples() {
         pieces += 1;
     }
     assert!(pieces >= 7);
+    // The README's piece is that of the crate's, which is compiled.
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let compiled = std::fs::read_to_string(root().join("crates/skep/README.md")).unwrap();
+    let code = readme.split("```rust\n").nth(1).and_then(|rest| rest.split("```").next());
+    assert!(compiled.contains(code.expect("some code")));
 }
 
 #[test]
