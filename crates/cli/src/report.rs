@@ -87,7 +87,15 @@ pub struct Row<'a> {
     pub entry_only: Option<&'a str>,
     /// What was measured.
     pub stat: Figures,
+    /// Where functions have a row for each caller: which one this is.
+    pub caller: Option<Caller<'a>>,
 }
+
+/// The caller whose calls a row has; `None`: no traced function.
+pub type Caller<'a> = Option<Cow<'a, str>>;
+
+/// How a caller that is no traced function is named.
+pub const NOT_TRACED: &str = "(not traced)";
 
 impl Row<'_> {
     fn module(&self) -> &str {
@@ -136,7 +144,11 @@ pub fn sort(rows: &mut [Row<'_>], by: SortBy) {
         SortBy::Name => 0,
     };
     rows.sort_by(|a, b| {
-        number(b).cmp(&number(a)).then_with(|| a.name.cmp(&b.name)).then_with(|| a.path.cmp(b.path))
+        number(b)
+            .cmp(&number(a))
+            .then_with(|| a.name.cmp(&b.name))
+            .then_with(|| a.path.cmp(b.path))
+            .then_with(|| a.caller.cmp(&b.caller))
     });
 }
 
@@ -146,6 +158,9 @@ pub fn sort(rows: &mut [Row<'_>], by: SortBy) {
 pub struct Function<'a> {
     pub name: &'a str,
     pub module: &'a str,
+    /// `null`: no traced function.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub caller: Option<Option<&'a str>>,
     pub calls: u64,
     pub total_ns: Option<u64>,
     pub self_ns: Option<u64>,
@@ -173,6 +188,7 @@ impl<'a> From<&'a Row<'_>> for Function<'a> {
         Self {
             name: &row.name,
             module: row.module(),
+            caller: row.caller.as_ref().map(Option::as_deref),
             calls: row.stat.calls,
             total_ns: row.time(row.stat.total_ns),
             self_ns: row.time(row.stat.self_ns),
@@ -198,7 +214,11 @@ pub fn table(out: &mut dyn Write, rows: &[Row<'_>], width: Option<usize>) -> io:
     let percentile = |ns: Option<u64>| ns.map_or_else(none, units::time);
     let module_width =
         rows.iter().map(|r| r.module().chars().count()).max().unwrap_or(0).max("module".len());
-    let room = width.map(|w| w.saturating_sub(10 + 2 * 10 + 2 * 9 + 2 + 2 + module_width).max(16));
+    let by_caller = rows.first().is_some_and(|r| r.caller.is_some());
+    let room = width.map(|w| {
+        let room = w.saturating_sub(10 + 2 * 10 + 2 * 9 + 2 + 2 + module_width);
+        if by_caller { (room.saturating_sub(2) / 2).max(16) } else { room.max(16) }
+    });
     let names: Vec<String> = rows.iter().map(|r| cut(&r.name, room)).collect();
     let name_width = names
         .iter()
@@ -208,8 +228,14 @@ pub fn table(out: &mut dyn Write, rows: &[Row<'_>], width: Option<usize>) -> io:
         .clamp("function".len(), room.unwrap_or(NAME_COLUMN));
     writeln!(
         out,
-        "{:>10}{:>10}{:>10}{:>9}{:>9}  {:name_width$}  module",
-        "calls", "total", "self", "p50", "p99", "function"
+        "{:>10}{:>10}{:>10}{:>9}{:>9}  {:name_width$}  {}",
+        "calls",
+        "total",
+        "self",
+        "p50",
+        "p99",
+        "function",
+        if by_caller { format!("{:module_width$}  caller", "module") } else { "module".into() }
     )?;
     for (row, name) in rows.iter().zip(&names) {
         let stat = &row.stat;
@@ -225,7 +251,13 @@ pub fn table(out: &mut dyn Write, rows: &[Row<'_>], width: Option<usize>) -> io:
             )),
             percentile(stat.p50_ns),
             percentile(stat.p99_ns),
-            row.module(),
+            match &row.caller {
+                None => row.module().to_owned(),
+                Some(caller) => {
+                    let caller = caller.as_deref().unwrap_or(NOT_TRACED);
+                    format!("{:module_width$}  {}", row.module(), cut(caller, room))
+                }
+            }
         )?;
     }
     Ok(())
@@ -328,6 +360,7 @@ mod tests {
             path: "/lib/libx.so.1",
             entry_only: None,
             stat: Stat::sum(value, CLOCK, Running::default()).into(),
+            caller: None,
         }
     }
 

@@ -125,6 +125,55 @@ fn every_path_has_its_calls() {
     }
 }
 
+/// What the program says of itself, function by caller; the numbers are its source's.
+#[test]
+fn rows_by_caller_are_what_the_source_says() {
+    let (dir, skep) = (TempDir::new(), Skep::new());
+    let program = &program(&dir);
+    let document = json_of(&skep, &["trace", "paths:*", "--caller", "--json", "--", program]);
+    let mut want: BTreeMap<(Option<&str>, &str), u64> = BTreeMap::new();
+    for (caller, name, calls) in [
+        (None, "main", 1),
+        (None, "work", 4),
+        (Some("work"), "right", 20),
+        (Some("right"), "leaf", 20),
+        (Some("right"), "left", 20),
+        (Some("main"), "left", 7),
+        (Some("left"), "leaf", 54),
+        (Some("main"), "recurse", 1),
+        (Some("recurse"), "recurse", 4),
+        (Some("recurse"), "leaf", 1),
+        (Some("main"), "escape", 2),
+        (Some("escape"), "jump", 2),
+        (Some("jump"), "jump", 6),
+        (Some("escape"), "leaf", 2),
+        (Some("main"), "last", 1),
+        (Some("last"), "leaf", 1),
+    ] {
+        assert_eq!(want.insert((caller, name), calls), None);
+    }
+    let rows = document["functions"].as_array().expect("rows");
+    let row = |row: &'_ Json| {
+        assert!(row.get("caller").is_some(), "{row}");
+        (row["caller"].as_str().map(str::to_owned), row["name"].as_str().unwrap().to_owned())
+    };
+    let got: BTreeMap<_, u64> =
+        rows.iter().map(|r| (row(r), r["calls"].as_u64().expect("calls"))).collect();
+    let got: BTreeMap<(Option<&str>, &str), u64> =
+        got.iter().map(|((c, n), calls)| ((c.as_deref(), n.as_str()), *calls)).collect();
+    assert_eq!(got, want);
+    let args = ["trace", "paths:*", "--caller", "--limit", "0", "--sort", "calls", "--", program];
+    let table = out(&skep, &args);
+    let words: Vec<Vec<&str>> = table.lines().map(|l| l.split_whitespace().collect()).collect();
+    assert_eq!(words.len(), want.len() + 1, "{table}");
+    assert_eq!(words[0].last(), Some(&"caller"), "{table}");
+    assert_eq!((words[1][0], &words[1][5..]), ("54", &["leaf", "paths", "left"][..]), "{table}");
+    let csv = out(&skep, &["trace", "paths:*", "--caller", "--csv", "--", program]);
+    assert!(csv.starts_with("function,caller,module,calls,"), "{csv}");
+    assert!(csv.contains("\r\nleaf,left,paths,54,") && csv.contains("\r\nmain,,paths,1,"), "{csv}");
+    fails(&skep, &["trace", "x", "--caller", "--tree", "--", "true"], 2, "--tree");
+}
+
 #[test]
 fn stacks_are_written_for_other_tools() {
     let (dir, skep) = (TempDir::new(), Skep::new());

@@ -21,6 +21,7 @@ Examples:
   skep trace '*' --json -o profile.json -- ./app --with arguments
   skep trace 'app:*' --csv -o profile.csv -- ./app
   skep trace 'app:*' --tree --min 1ms -- ./app
+  skep trace 'app:*' --caller --sort calls -- ./app
   skep trace 'app:*' --flame app.svg -- ./app
   skep trace 'libc:open*' --args --ret -- ./app
   skep trace 'app:*' --if 'size > 4096' -- ./app
@@ -55,6 +56,9 @@ pub struct TraceArgs {
     /// Print the functions as CSV, times in ns
     #[arg(long, conflicts_with_all = ["json", "tree", "graph", "depth"])]
     pub csv: bool,
+    /// Print a row for each function and traced function that called it
+    #[arg(long, conflicts_with_all = ["orphan", "tree", "graph", "depth"])]
+    pub caller: bool,
     /// Print calls and times by call path, as a tree
     #[arg(long, conflicts_with = "orphan")]
     pub tree: bool,
@@ -129,7 +133,7 @@ pub struct TraceArgs {
     )]
     pub orphan: Option<Option<u32>>,
     /// Run no command; compare two reports of `--json`, and print what changed most
-    #[arg(long, value_names = ["BEFORE", "AFTER"], num_args = 2, conflicts_with_all = ["patterns", "command", "exclude", "orphan", "pids", "csv", "tree", "graph", "flame", "folded", "pprof", "depth", "min", "exact", "args", "ret", "deref", "condition", "prototypes", "chrome", "perfetto", "faults"])]
+    #[arg(long, value_names = ["BEFORE", "AFTER"], num_args = 2, conflicts_with_all = ["patterns", "command", "exclude", "orphan", "pids", "csv", "caller", "tree", "graph", "flame", "folded", "pprof", "depth", "min", "exact", "args", "ret", "deref", "condition", "prototypes", "chrome", "perfetto", "faults"])]
     pub diff: Vec<PathBuf>,
     /// Processes that run already
     #[command(flatten)]
@@ -165,6 +169,7 @@ impl TraceArgs {
     pub fn wants_paths(&self) -> bool {
         self.tree
             || self.graph
+            || self.caller
             || self.depth.is_some()
             || [&self.flame, &self.folded, &self.pprof].into_iter().any(Option::is_some)
     }

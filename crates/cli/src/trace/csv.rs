@@ -5,15 +5,21 @@ use std::io::{self, Write};
 
 use crate::report::{Function, Row};
 
-/// The first line.
-const COLUMNS: &str = "function,module,calls,total_ns,self_ns,p50_ns,p99_ns,error_ns,self_error_ns,running,path,symbol";
+/// The first line, behind `function`.
+const COLUMNS: &str =
+    "module,calls,total_ns,self_ns,p50_ns,p99_ns,error_ns,self_error_ns,running,path,symbol";
 
 /// Writes a line of names, and one for each function. What is not known is empty.
-pub fn write(out: &mut dyn Write, rows: &[Row<'_>]) -> io::Result<()> {
-    write!(out, "{COLUMNS}\r\n")?;
+pub fn write(out: &mut dyn Write, rows: &[Row<'_>], by_caller: bool) -> io::Result<()> {
+    let caller = if by_caller { "caller," } else { "" };
+    write!(out, "function,{caller}{COLUMNS}\r\n")?;
     for row in rows {
         let f = Function::from(row);
-        write!(out, "{},{}", field(f.name), field(f.module))?;
+        write!(out, "{}", field(f.name))?;
+        if by_caller {
+            write!(out, ",{}", field(f.caller.flatten().unwrap_or_default()))?;
+        }
+        write!(out, ",{}", field(f.module))?;
         for number in [Some(f.calls), f.total_ns, f.self_ns, f.p50_ns, f.p99_ns] {
             match number {
                 Some(number) => write!(out, ",{number}")?,

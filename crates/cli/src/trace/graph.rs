@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::tree::{Sum, Tree, heading};
-use crate::report::cut;
+use crate::report::{NOT_TRACED, cut};
 use crate::units;
 
 /// Writes a block for each of the `limit` functions that took longest, and at least `min` ns: its
@@ -38,7 +38,7 @@ pub fn write(
     let room = width.map(|w| w.saturating_sub(32).max(16));
     let name = |function: Option<usize>| match function {
         Some(function) => names.get(function).map_or("", String::as_str),
-        None => "(not traced)",
+        None => NOT_TRACED,
     };
     let line = |out: &mut dyn Write, sum: &Sum, own: bool, text: String| {
         let plus = if sum.running > 0 { "+" } else { "" };

@@ -108,6 +108,7 @@ impl Trace {
             })
             .transpose()?;
         let mut rows = match &tree {
+            Some(tree) if args.caller => tree.rows_by_caller(),
             Some(tree) => tree.rows(),
             None => self.rows(state, &running)?,
         };
@@ -128,7 +129,7 @@ impl Trace {
         let all = args.limit.filter(|n| *n > 0).unwrap_or(usize::MAX);
         if args.csv {
             let shown = rows.get(..all.min(rows.len())).unwrap_or_default();
-            return printer.data(output, |out| csv::write(out, shown));
+            return printer.data(output, |out| csv::write(out, shown, args.caller));
         }
         if args.report.json {
             let names = tree.as_ref().map(Tree::names).unwrap_or_default();
@@ -195,8 +196,9 @@ impl Trace {
             });
         } else if shown.len() < rows.len() {
             printer.note(&format!(
-                "{} more functions were called; `--limit 0` shows all",
-                rows.len() - shown.len()
+                "{} more {}; `--limit 0` shows all",
+                rows.len() - shown.len(),
+                if args.caller { "rows" } else { "functions were called" }
             ));
         }
         Ok(())
@@ -221,6 +223,7 @@ impl Trace {
                     path,
                     entry_only: function.entry_only.as_deref(),
                     stat: stat.into(),
+                    caller: None,
                 });
             }
         })

@@ -224,31 +224,40 @@ impl<'a> Tree<'a> {
 
     /// The functions, as without call paths.
     pub fn rows(&self) -> Vec<Row<'a>> {
-        let row = |(function, sum): (usize, Sum)| {
-            let (symbol, path) = self.symbol(function);
-            let Sum { calls, running, total_ns, self_ns } = sum;
-            Row {
-                name: demangle(symbol),
-                symbol,
-                path,
-                entry_only: self
-                    .state
-                    .functions
-                    .get(function)
-                    .and_then(|f| f.entry_only.as_deref()),
-                stat: Figures {
-                    calls,
-                    total_ns,
-                    self_ns,
-                    error_ns: None,
-                    self_error_ns: None,
-                    running,
-                    p50_ns: None,
-                    p99_ns: None,
-                },
-            }
+        let called = self.sums().0.into_iter().filter(|(_, sum)| sum.calls > 0);
+        called.map(|(function, sum)| self.row(function, sum)).collect()
+    }
+
+    /// A row for each function and function that called it.
+    pub fn rows_by_caller(&self) -> Vec<Row<'a>> {
+        let called = self.sums().1.into_iter().filter(|(_, sum)| sum.calls > 0);
+        let row = |((caller, function), sum): (Pair, Sum)| Row {
+            caller: Some(caller.map(|c| demangle(self.symbol(c).0))),
+            ..self.row(function, sum)
         };
-        self.sums().0.into_iter().filter(|(_, sum)| sum.calls > 0).map(row).collect()
+        called.map(row).collect()
+    }
+
+    fn row(&self, function: usize, sum: Sum) -> Row<'a> {
+        let (symbol, path) = self.symbol(function);
+        let Sum { calls, running, total_ns, self_ns } = sum;
+        Row {
+            name: demangle(symbol),
+            symbol,
+            path,
+            entry_only: self.state.functions.get(function).and_then(|f| f.entry_only.as_deref()),
+            stat: Figures {
+                calls,
+                total_ns,
+                self_ns,
+                error_ns: None,
+                self_error_ns: None,
+                running,
+                p50_ns: None,
+                p99_ns: None,
+            },
+            caller: None,
+        }
     }
 
     /// Writes the tree: the `limit` paths that took longest, and at least `min` ns. Returns how many
