@@ -49,7 +49,10 @@ fn packets_of_a_capture_are_explained_by_number() {
     fails(&skep, &[&args[..], &["--packet", "0"]].concat(), 1, "has no packet 0");
     std::fs::write(skep.path("in.pcap"), pcap(&[&[1; 13]])).unwrap();
     fails(&skep, &args, 1, "packet 1 has 13 bytes");
-    fails(&skep, &["chain", "explain", "fw"], 2, "--data-in");
+    for command in ["explain", "bench"] {
+        fails(&skep, &["chain", command, "fw"], 2, "<--data-in <FILE>|--in <PORT>>");
+    }
+    fails(&skep, &["chain", "pin", "fw"], 1, "chain `fw` is pinned already");
 }
 
 #[test]

@@ -258,7 +258,7 @@ fn a_chain_keeps_its_programs_and_their_maps() -> Result<(), Error> {
         let chain = Chain::create(&session, "kept", ProgramType::Xdp)?;
         chain.add(object.program("count")?, Place::First { on })?;
         chain.pin()?;
-        assert!(matches!(chain.pin(), Err(ChainError::Pin { what: "make", .. })));
+        assert!(matches!(chain.pin(), Err(ChainError::Pinned { .. })));
     }
     let collect = || dir.collect().expect("the directory is there");
     collect();

@@ -244,17 +244,13 @@ pub enum ModeName {
 
 /// Which packets are explained.
 #[derive(Args, Debug)]
+#[command(group(ArgGroup::new("packets").required(true).args(["data_in", "input"])))]
 pub struct ExplainArgs {
     /// The chain, or a file that describes one
     #[arg(value_name = "CHAIN|FILE")]
     pub chain: String,
     /// A packet; can be repeated, `-` reads stdin
-    #[arg(
-        long,
-        value_name = "FILE",
-        required_unless_present = "input",
-        conflicts_with_all = ["input", "packet"]
-    )]
+    #[arg(long, value_name = "FILE", conflicts_with = "packet")]
     pub data_in: Vec<PathBuf>,
     /// A capture file, or another port, that the packets are in
     #[arg(long = "in", value_name = "PORT")]
@@ -269,12 +265,13 @@ pub struct ExplainArgs {
 
 /// What is measured.
 #[derive(Args, Debug)]
+#[command(group(ArgGroup::new("packets").required(true).args(["data_in", "input"])))]
 pub struct BenchArgs {
     /// The chain, or a file that describes one
     #[arg(value_name = "CHAIN|FILE")]
     pub chain: String,
     /// The packet; `-` reads stdin
-    #[arg(long, value_name = "FILE", required_unless_present = "input", conflicts_with = "input")]
+    #[arg(long, value_name = "FILE")]
     pub data_in: Option<PathBuf>,
     /// A capture file, or another port: its first 65,536 packets go through the chain, in turn and
     /// each as it was captured

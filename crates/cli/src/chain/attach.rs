@@ -99,7 +99,12 @@ fn failed(error: Error) -> Failure {
         }
         Error::NotAttached { .. } | Error::Race { .. } | Error::Graph(_) => (FAILED, None),
         Error::Stack { .. } | Error::Unsupported { .. } | Error::Type { .. } => (FAILED, None),
-        Error::Map { .. } | Error::Functions { .. } | Error::TooLong => (FAILED, None),
+        // Maps come first, and are what somebody without privileges is refused.
+        Error::Map { .. } => match skep_kernel::probe() {
+            Err(e) => (ENVIRONMENT, e.requirement().map(|needs| format!("it takes {needs}"))),
+            Ok(()) => (FAILED, None),
+        },
+        Error::Functions { .. } | Error::TooLong => (FAILED, None),
         Error::Kernel { ref source, .. } => {
             (ENVIRONMENT, source.requirement().map(|needs| format!("it takes {needs}")))
         }

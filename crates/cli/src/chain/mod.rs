@@ -51,7 +51,7 @@ pub fn run(command: &ChainCommand, printer: Printer) -> Result<u8> {
             show::show(chain, [*json, *dot, *svg], printer)
         }
         ChainCommand::List(format) => show::list(format.json, printer),
-        ChainCommand::Pin { chain } => Ok(open(chain)?.1.pin().map(|()| 0)?),
+        ChainCommand::Pin { chain } => open(chain)?.1.pin().map(|()| 0).map_err(failed),
         ChainCommand::Unpin { chain } => Ok(open(chain)?.1.unpin().map(|()| 0)?),
         ChainCommand::Run(args) => run::run(args, printer),
         ChainCommand::Explain(args) => explain::explain(args, printer),
@@ -77,6 +77,7 @@ fn failed(error: ChainError) -> Failure {
         error,
         ChainError::Edit(_)
             | ChainError::Exists { .. }
+            | ChainError::Pinned { .. }
             | ChainError::Name { .. }
             | ChainError::NotThere { .. }
     );

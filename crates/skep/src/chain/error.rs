@@ -53,6 +53,12 @@ pub enum ChainError {
     /// Another file of the directory cannot be used.
     #[error(transparent)]
     Store(skep_store::Error),
+    /// There is a pin of this name already.
+    #[error("chain `{name}` is pinned already")]
+    Pinned {
+        /// The chain.
+        name: String,
+    },
     /// A pin cannot be made or removed.
     #[error("cannot {what} the pin of chain `{name}`: {source}")]
     Pin {

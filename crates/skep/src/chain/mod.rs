@@ -257,10 +257,12 @@ impl Chain {
         let pin = pin_of(&self.place.dir, self.name());
         let file = self.place.dir.object(Kind::Chain, self.id());
         let made = pin.parent().map_or(Ok(()), std::fs::create_dir_all);
-        made.and_then(|()| std::fs::hard_link(file, &pin)).map_err(|source| ChainError::Pin {
-            what: "make",
-            name: self.name().to_owned(),
-            source,
+        made.and_then(|()| std::fs::hard_link(file, &pin)).map_err(|source| {
+            let name = self.name().to_owned();
+            match source.kind() {
+                std::io::ErrorKind::AlreadyExists => ChainError::Pinned { name },
+                _ => ChainError::Pin { what: "make", name, source },
+            }
         })
     }
 
