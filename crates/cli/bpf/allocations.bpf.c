@@ -3,8 +3,8 @@
  *     skep run allocations.bpf.o -- ./program
  *
  * A key is the stack as text, outermost caller first: `000000401196;000000401171;00000040114b`, a return address each. So what stands
- * together was called by the same functions, and `--prefix` sums up a caller. The stack is found along frame pointers, in what is built with
- * -fno-omit-frame-pointer; of deeper ones the innermost callers are there. `skep run --folded FILE` and `--flame FILE` write the
+ * together was called by the same functions, and `--prefix` sums up a caller. Programs need no frame pointers; of deeper stacks the
+ * innermost callers are there. `skep run --folded FILE` and `--flame FILE` write the
  * names of the functions.
  */
 #include "skep.bpf.h"

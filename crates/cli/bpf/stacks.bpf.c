@@ -2,8 +2,8 @@
  *
  *     skep run stacks.bpf.o --attach 'by_stack=./program:*' --flame calls.svg -- ./program
  *
- * A stack lies once in `stacks`, under a number that follows from its addresses; `calls` counts by that number. Stacks are found along frame
- * pointers, in what is built with -fno-omit-frame-pointer.
+ * A stack lies once in `stacks`, under a number that follows from its addresses; `calls` counts by that number. Programs need no frame
+ * pointers.
  */
 #include "skep.bpf.h"
 #include "skep_maps.bpf.h"

@@ -39,6 +39,7 @@ use skep_isa::{HelperId, ProgramType as P, kfunc};
 use skep_vm::{HelperCall, HelperImpl};
 
 pub use print::set_log;
+pub use stack::{set_modules, set_own_code};
 pub use table::{Lookup, Row};
 use table::{find, row, when};
 pub use task::set_errno_location;

@@ -28,6 +28,7 @@ extern "C" fn start() {
         // and want memory.
         unsafe { dlmalloc::enable_alloc_after_fork() };
         std::panic::set_hook(Box::new(|_| {}));
+        resident::tell_own_code();
         // SAFETY: the library is built with optimization for the baseline of x86-64, runs where the
         // C library has loaded it, and its constructor runs once. It is relocated then, and signals
         // wait while it is copied; threads that earlier constructors may have made write to none of

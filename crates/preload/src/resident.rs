@@ -23,6 +23,7 @@ use rustix::mm::{
 const PAGE: usize = 4096;
 const PT_LOAD: u32 = 1;
 const PT_TLS: u32 = 7;
+const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 const PT_GNU_RELRO: u32 = 0x6474_e552;
 const PF_X: u32 = 1;
 const PF_W: u32 = 2;
@@ -93,6 +94,18 @@ fn headers() -> (usize, &'static [ProgramHeader]) {
 pub fn storage_len() -> u64 {
     let storage = headers().1.iter().find(|h| h.kind == PT_TLS);
     storage.map_or(0, |h| h.memory_size.next_multiple_of(h.align.max(1)))
+}
+
+/// Tells the runtime where this library's code lies.
+pub fn tell_own_code() {
+    let (base, headers) = headers();
+    let at = |vaddr: u64| base as u64 + vaddr;
+    let code = headers.iter().find(|h| h.kind == PT_LOAD && h.flags & PF_X != 0);
+    let table = headers.iter().find(|h| h.kind == PT_GNU_EH_FRAME);
+    if let Some((code, table)) = code.zip(table) {
+        let range = at(code.vaddr)..at(code.vaddr + code.memory_size);
+        skep_runtime::start::own_code(range, at(table.vaddr));
+    }
 }
 
 /// Replaces all mappings of this library's file by copies of what is there.

@@ -79,6 +79,12 @@ pub unsafe fn start(prepare: impl FnOnce()) {
     }
 }
 
+/// Says where the agent's own code lies, and its unwind table (`.eh_frame_hdr`): the kernel does not tell
+/// that. Stack traces go through it, and show none of it.
+pub fn own_code(code: std::ops::Range<u64>, table: u64) {
+    skep_helpers::set_own_code(code, table);
+}
+
 /// Attaches a link to this process, whose program asks for it; returns how many functions were
 /// attached.
 ///

@@ -12,6 +12,7 @@ Addresses are in hex; without any, they are read from stdin, one a line.
 Examples:
   skep symbolize -p 1234 0x7f54a2c8b1d4
   skep symbolize --file ./app --inlines 0x1234 0x5678
+  skep symbolize --core core.1234 --stacks
   cut -d' ' -f1 addresses | skep symbolize --names --file ./app";
 
 /// Arguments of `skep symbolize`.
@@ -29,6 +30,9 @@ pub struct SymbolizeArgs {
     /// Addresses of a process that left a core file
     #[arg(long, value_name = "FILE", group = "source")]
     pub core: Option<PathBuf>,
+    /// The call stacks of all threads in the core file
+    #[arg(long, conflicts_with_all = ["addresses", "pid", "file", "snapshot"])]
+    pub stacks: bool,
     /// Names only: no debug information is read
     #[arg(long)]
     pub names: bool,

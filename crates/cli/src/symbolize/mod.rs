@@ -3,6 +3,7 @@
 pub mod addr2line;
 mod debuginfod;
 mod input;
+mod stacks;
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -40,6 +41,9 @@ type Put<'a> = dyn FnMut(u64, &Place<'_>, Option<Vma>) -> io::Result<()> + 'a;
 /// Answers the question; the exit status is 1 if an address has no name.
 pub fn run(args: &SymbolizeArgs, printer: Printer) -> Result<u8> {
     let fetch = args.debuginfod.then(|| debuginfod::fetch(printer)).transpose()?;
+    if let Some(core) = args.core.as_ref().filter(|_| args.stacks) {
+        return stacks::print(core, args, fetch, printer);
+    }
     let mut source = open(args, fetch, printer)?;
     let mut addresses = Addresses::new(&args.addresses);
     let mut named = true;

@@ -81,7 +81,7 @@ const PRINTS: &str = "the line goes to whoever loaded the program; \
     `%p` and `%pK` print the address itself, `%ps`, `%pS` and `%pB` print `0x…`";
 const FORMAT: &str = "`%p` and `%pK` print the address itself, `%ps`, `%pS` and `%pB` print `0x…`";
 const STAYS: &str = "the answer is given; only packets that come from a port go where it says";
-const STACKS: &str = "user stacks only (`BPF_F_USER_STACK`), along frame pointers; \
+const STACKS: &str = "user stacks only (`BPF_F_USER_STACK`), by unwind tables, else along frame pointers; \
     a kernel stack is `-EFAULT`, build ids are `-EOPNOTSUPP`; \
     empty-handed (`-EFAULT`) where the context has no registers";
 const NETLINK: &str = "routes and neighbors are asked for by netlink, without rules on the input \

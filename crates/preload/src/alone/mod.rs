@@ -87,6 +87,7 @@ fn begin(config: &Config) -> Result<(), String> {
         return Err("the agent's thread cannot have words of its own".into());
     }
     std::panic::set_hook(Box::new(|_| {}));
+    crate::resident::tell_own_code();
     Ok(())
 }
 

@@ -310,6 +310,7 @@ impl Links {
         modules: &[Arc<Module>],
         detach: DetachFn,
     ) -> Result<u32, AgentError> {
+        know_unwind_tables(modules);
         let file = LinkFile::open(dir, id)?;
         let began = Instant::now();
         let mut link = match ActiveLink::open(dir, file, directory, detach) {
@@ -331,6 +332,7 @@ impl Links {
     /// Hooks the functions of libraries that came, forgets those that went.
     fn look_at_modules(&mut self) {
         let Ok(modules) = sites::scan() else { return };
+        know_unwind_tables(&modules);
         if let Ok(engine) = Engine::get() {
             engine.forget(&modules);
         }
@@ -406,6 +408,14 @@ impl Detached {
         !self.unknown
             && self.parts.iter_mut().all(|part| part.wait(timeout.saturating_sub(begin.elapsed())))
     }
+}
+
+/// Tells the helpers how stacks are unwound. Called with the links' lock held.
+fn know_unwind_tables(modules: &[Arc<Module>]) {
+    skep_helpers::set_modules(modules.iter().flat_map(|module| {
+        let table = module.file().unwind_table;
+        module.text().iter().filter_map(move |text| Some((text.clone(), table?)))
+    }));
 }
 
 /// Returns the path of this process's executable; empty when the kernel does not say.

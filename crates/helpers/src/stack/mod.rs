@@ -1,152 +1,24 @@
-//! Stack traces of the traced program: from its registers along the chain of frame pointers.
+//! Stack traces of the traced program, from its registers: by the unwind tables of its modules
+//! ([`walk`], [`modules`]), along the chain of frame pointers where there are none.
 //!
-//! Code without frame pointers shortens or bends a trace, as it does in the kernel's. Memory is
-//! read by a system call that cannot fault. There is no kernel stack here: asking for one answers
-//! `-EFAULT`, as the kernel does when it has none.
+//! Memory is read by a system call that cannot fault. There is no kernel stack here: asking for one
+//! answers `-EFAULT`, as the kernel does when it has none.
+
+mod modules;
+mod walk;
 
 use std::mem::MaybeUninit;
 
-use skep_isa::ctx::{pt_regs, tracing as frame};
-
 use super::memory::zero;
 use super::{errno, fail};
+pub use modules::{set_modules, set_own_code};
+use walk::{Start, walk};
 
 /// Most entries of a trace (`kernel.perf_event_max_stack`).
 pub(super) const DEPTH: usize = 127;
 const SKIP: u64 = 0xff;
 const USER_STACK: u64 = 1 << 8;
 const USER_BUILD_ID: u64 = 1 << 11;
-/// Words of stack that are read at once.
-const WINDOW: usize = 64;
-
-/// Where a trace begins.
-#[derive(Clone, Copy)]
-pub(super) struct Start {
-    ip: u64,
-    bp: u64,
-    /// Address of the return address, when the function has not made its frame yet.
-    sp: u64,
-}
-
-impl Start {
-    /// Takes the registers of a tracing program's frame; `None` for a test run, which has none.
-    ///
-    /// # Safety
-    /// `ctx` is the context of a tracing program.
-    pub(super) unsafe fn of_frame(ctx: u64) -> Option<Self> {
-        let ctx = ctx as *const u64;
-        // SAFETY: every such context has the words below it; one whose function has an address is a
-        // trampoline's frame.
-        unsafe {
-            if ctx.byte_offset(frame::IP as isize).read_volatile() == 0 {
-                return None;
-            }
-            let word = |at: i32| ctx.byte_offset(at as isize).read_volatile();
-            let (bp, sp) = (word(frame::BP), word(frame::SP));
-            // At return the function is over: the trace begins where it was called.
-            Some(if word(frame::IS_RETURN) != 0 {
-                Self { ip: (sp as *const u64).read_volatile(), bp, sp: 0 }
-            } else {
-                Self { ip: word(frame::IP), bp, sp }
-            })
-        }
-    }
-
-    /// Takes the registers in `struct pt_regs`.
-    ///
-    /// # Safety
-    /// `ctx` is readable for it.
-    pub(super) unsafe fn of_registers(ctx: u64) -> Self {
-        // SAFETY: the caller's promise.
-        let word = |off: u32| unsafe { ((ctx + u64::from(off)) as *const u64).read_volatile() };
-        Self { ip: word(pt_regs::IP), bp: word(pt_regs::BP), sp: 0 }
-    }
-
-    /// As [`Start::of_registers`], for a context of our own hooks, which may be at a function's
-    /// first instruction.
-    ///
-    /// # Safety
-    /// As above, with the hidden words below it.
-    pub(super) unsafe fn of_probe(ctx: u64) -> Self {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let hidden = |off: i32| (ctx as *const u64).byte_offset(off as isize).read_volatile();
-            let mut start = Self::of_registers(ctx);
-            if hidden(frame::IP) != 0
-                && hidden(frame::IS_RETURN) == 0
-                && hidden(frame::IP) == start.ip
-            {
-                start.sp = ((ctx + u64::from(pt_regs::SP)) as *const u64).read_volatile();
-            }
-            start
-        }
-    }
-}
-
-/// A piece of the stack, read at once.
-///
-/// The words lie apart: in a structure whose other fields begin as zero, the compiler may call
-/// memset for all of it.
-struct Window<'a> {
-    words: &'a mut MaybeUninit<[u64; WINDOW]>,
-    at: u64,
-    len: u64,
-}
-
-impl Window<'_> {
-    /// Reads a word; `None` where nothing is.
-    fn word(&mut self, at: u64) -> Option<u64> {
-        const PAGE: u64 = 4096;
-        if at & 7 != 0 {
-            return None;
-        }
-        if at < self.at || at - self.at >= self.len {
-            let len = (PAGE - at % PAGE).min(WINDOW as u64 * 8);
-            // SAFETY: `len` bytes fit.
-            if unsafe { super::probe::read(self.words.as_mut_ptr() as u64, len, at, 0, 0) } != 0 {
-                self.len = 0;
-                return None;
-            }
-            (self.at, self.len) = (at, len);
-        }
-        // SAFETY: inside what was read.
-        Some(unsafe {
-            self.words.as_ptr().cast::<u64>().byte_add((at - self.at) as usize).read_volatile()
-        })
-    }
-}
-
-/// Calls `put` with each address of the trace, at most `most` times; returns how many there were.
-pub(super) fn walk(start: Start, most: usize, mut put: impl FnMut(usize, u64)) -> usize {
-    let mut words = MaybeUninit::uninit();
-    let mut window = Window { words: &mut words, at: 0, len: 0 };
-    let mut count = 0;
-    let mut push = |ip: u64| {
-        if count < most {
-            put(count, ip);
-            count += 1;
-        }
-        count < most
-    };
-    if !push(start.ip) {
-        return count;
-    }
-    if start.sp != 0 {
-        match window.word(start.sp) {
-            Some(ip) if push(ip) => {}
-            _ => return count,
-        }
-    }
-    let mut bp = start.bp;
-    // The kernel follows the chain wherever it leads, as far as the trace is long.
-    while let (Some(next), Some(ip)) = (window.word(bp), window.word(bp.wrapping_add(8))) {
-        if ip == 0 || !push(ip) {
-            break;
-        }
-        bp = next;
-    }
-    count
-}
 
 /// `bpf_get_stack` from wherever.
 ///
@@ -253,6 +125,7 @@ beginning!(get_of_nothing, id_of_nothing, _ctx => None);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use skep_isa::ctx::pt_regs;
 
     /// Registers of a chain of three frames, the last of which leads nowhere.
     fn chain(frames: &mut [u64; 6]) -> Vec<u64> {
