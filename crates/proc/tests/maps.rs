@@ -312,6 +312,46 @@ fn rights_are_needed_to_open_and_can_be_handed_on() {
     assert!(out.status.success() && text.contains("1 passed"), "{text}");
 }
 
+/// A descriptor that somebody opened may be of another file of the process.
+#[test]
+fn files_that_answer() {
+    use rustix::fs::{Mode, OFlags, open};
+    if !Live::own().unwrap().has_ioctl() {
+        return skip("PROCMAP_QUERY (Linux 6.11)");
+    }
+    let f = Fixture::new("files");
+    let pid = f.child.id();
+    let opened = |name: &str, flags: OFlags| {
+        let path = format!("/proc/{pid}/{name}");
+        // A kernel may be built without some of them.
+        Some(Live::from_fd(open(path, flags, Mode::empty()).ok()?, pid))
+    };
+    let first = |live: &Live| live.query(0, &Filter::default().or_next(), Want::NAME);
+    let expected = first(&f.live()).unwrap();
+    assert!(expected.is_some());
+    for name in ["maps".to_owned(), format!("task/{pid}/maps")] {
+        let live = opened(&name, OFlags::RDONLY).unwrap();
+        assert!(live.has_ioctl(), "{name}");
+        assert_eq!(first(&live).unwrap(), expected, "{name}");
+    }
+    let own = open("/proc/thread-self/maps", OFlags::RDONLY, Mode::empty()).unwrap();
+    assert!(first(&Live::from_fd(own, std::process::id())).unwrap().is_some());
+    for name in ["smaps", "smaps_rollup", "numa_maps"] {
+        if let Some(live) = opened(name, OFlags::RDONLY) {
+            assert!(!live.has_ioctl(), "{name}");
+        }
+    }
+    // What is no text of mappings is no answer.
+    for (name, flags) in
+        [("maps", OFlags::PATH), ("pagemap", OFlags::RDONLY), ("numa_maps", OFlags::RDONLY)]
+    {
+        if let Some(live) = opened(name, flags) {
+            let answer = first(&live);
+            assert!(matches!(answer, Err(_) | Ok(None)), "{name}: {answer:?}");
+        }
+    }
+}
+
 #[test]
 fn a_kernel_thread_has_no_mappings() {
     // 2 is kthreadd, if we can see it at all.
