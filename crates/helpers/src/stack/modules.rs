@@ -106,3 +106,82 @@ fn table_of(place: u64, sequence: u64) -> Option<u64> {
     let unchanged = sequence & 1 == 0 && SEQUENCE.load(Relaxed) == sequence;
     (unchanged && place < end).then_some(table)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_proc::unwind::Registers;
+    use std::sync::atomic::AtomicBool;
+
+    const RANGE: Range<u64> = 0x10000..0x20000;
+
+    /// A table at an address, for which all code has pushed so many bytes, and a stack of sevens.
+    struct Table {
+        at: u64,
+        bytes: Vec<u8>,
+    }
+
+    impl Table {
+        fn new(at: u64, pushed: u8) -> Self {
+            let mut bytes = vec![1, 0x1b, 3, 0x3b, 0, 0, 0, 0, 1, 0, 0, 0];
+            bytes.extend(((RANGE.start - at) as u32).to_le_bytes());
+            bytes.extend(44_u32.to_le_bytes());
+            // CIE: augmentation `zR`, factors 1 and -8, the CFA is rsp+8.
+            bytes.extend([20, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 0x1b]);
+            bytes.extend([0x0c, 7, 8, 0x90, 1, 0, 0]);
+            // FDE: the CFA is rsp and what was pushed.
+            bytes.extend([16, 0, 0, 0, 28, 0, 0, 0]);
+            bytes.extend(((RANGE.start - at - 52) as u32).to_le_bytes());
+            bytes.extend(((RANGE.end - RANGE.start) as u32).to_le_bytes());
+            bytes.extend([0, 0x0e, pushed, 0]);
+            Self { at, bytes }
+        }
+    }
+
+    struct Tables([Table; 2]);
+
+    impl Memory for Tables {
+        fn number(&mut self, addr: u64, size: u64) -> Option<u64> {
+            let Some(table) = self.0.iter().find(|t| addr.wrapping_sub(t.at) < 64) else {
+                return Some(7);
+            };
+            let bytes = table.bytes.get((addr - table.at) as usize..)?.get(..size as usize)?;
+            Some(bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)))
+        }
+    }
+
+    /// Modules come and go at one address while others look: none gets the step of a list that had
+    /// ended when it began.
+    #[test]
+    fn steps_are_those_of_the_list() {
+        let tables = || Tables([Table::new(0x1000, 16), Table::new(0x2000, 32)]);
+        let pushed = |memory: &mut Tables, place: u64| {
+            let found = step(memory, place);
+            let frame = Registers { ip: place, sp: 0x7000, bp: 0x9000, is_return: false };
+            let caller = found.take(memory, frame).expect("there is a stack");
+            (found != Step::UNKNOWN).then(|| caller.sp - frame.sp)
+        };
+        let done = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            let _done = skep_testkit::run::SetOnDrop(&done);
+            s.spawn(|| {
+                let mut memory = tables();
+                while !done.load(Relaxed) {
+                    for place in RANGE.step_by(0x101).take(40) {
+                        assert!(matches!(pushed(&mut memory, place), None | Some(16 | 32)));
+                    }
+                }
+            });
+            let mut memory = tables();
+            for turn in 0..20_000 {
+                let (table, want) = if turn % 2 == 0 { (0x1000, 16) } else { (0x2000, 32) };
+                set_modules([(RANGE, table)].into_iter());
+                for place in RANGE.step_by(0x101).take(40) {
+                    assert_eq!(pushed(&mut memory, place), Some(want), "{turn} {place:#x}");
+                }
+            }
+        });
+        set_modules(std::iter::empty());
+        assert_eq!(pushed(&mut tables(), RANGE.start), None);
+    }
+}
