@@ -125,8 +125,8 @@ impl Elf {
 fn frame_pointer(vaddr: u64, head: &[u8]) -> Option<u64> {
     let head = Bytes { vaddr, data: head };
     // Version 1; the pointer is relative to itself, or absolute.
-    let (version, encoding) = (head.number(vaddr, 1)?, head.number(vaddr + 1, 1)?);
-    let at = vaddr + 4;
+    let (version, encoding) = (head.number(vaddr, 1)?, head.number(vaddr.wrapping_add(1), 1)?);
+    let at = vaddr.wrapping_add(4);
     match (version, encoding) {
         (1, 0x1b) => Some(at.wrapping_add_signed(i64::from(head.number(at, 4)? as i32))),
         (1, 0x10 | 0x1c) => Some(at.wrapping_add(head.number(at, 8)?)),

@@ -183,10 +183,10 @@ fn search<M: Memory>(memory: &mut M, header: u64, pc: u64) -> Option<Step> {
     if memory.number(header, 4)? != 0x3b03_1b01 {
         return None;
     }
-    let count = memory.number(header + 8, 4)?;
+    let count = memory.number(header.wrapping_add(8), 4)?;
     let place = i32::try_from(pc.wrapping_sub(header) as i64).ok()?;
     let entry = |memory: &mut M, i: u64, part: u64| -> Option<i32> {
-        Some(memory.number(header + 12 + i * 8 + part * 4, 4)? as i32)
+        Some(memory.number(header.wrapping_add(12 + i * 8 + part * 4), 4)? as i32)
     };
     let (mut low, mut high) = (0, count.min(MAX_RECORDS));
     while low < high {
