@@ -299,7 +299,8 @@ int skep_ring_free(skep_ring *ring);
 #define SKEP_INTERP 1
 int skep_program_runner(skep_program *program, uint32_t flags, skep_runner **out);
 
-/* Makes a chain ready to run, which `skep chain create` made. Changes of the chain are seen. */
+/* Makes a chain ready to run. A run sees what was changed before it, also by other processes; it fails
+ * once if that cannot be compiled, and then the chain of before goes on. */
 int skep_chain_runner(skep_session *session, const char *name, skep_runner **out);
 
 /* As the test run of bpf(2). Buffers may be NULL; `data_out` may be `data_in`. */
@@ -321,6 +322,35 @@ struct skep_test_run {
  * beginning; everything else is there. */
 int skep_runner_test_run(skep_runner *runner, struct skep_test_run *run, size_t size);
 int skep_runner_free(skep_runner *runner);
+
+/* ---- Chains --------------------------------------------------------------------------------- */
+
+/*
+ * A chain is programs in sequence: the verdict of one says which comes next. It is known by its name,
+ * and stays in the session's directory until it is deleted. `skep chain` works on the same chains.
+ *
+ * `on` is a list of verdicts, as in "pass,tx", or "*" for all that have no edge of their own. Programs
+ * have numbers from 1 on, in the order in which they were added.
+ */
+
+/* Makes a chain of programs of one type, BPF_PROG_TYPE_... (-EEXIST: the name is taken). */
+int skep_chain_create(skep_session *session, const char *name, uint32_t program_type);
+
+/* Puts a program behind number `after`, upon these verdicts of that one, or with 0 before all others,
+ * which follow upon these verdicts of its own. Returns the program's number. */
+int skep_chain_add(skep_session *session, const char *name, skep_program *program, uint32_t after,
+		   const char *on);
+
+/* Has verdicts of `from` lead to `to`, or with 0 to the end. -EINVAL: the chain would never end;
+ * `times` is how often a packet may go this way, if it is not 0. */
+int skep_chain_connect(skep_session *session, const char *name, uint32_t from, const char *on,
+		       uint32_t to, uint32_t times);
+
+/* Takes a program out; what led there leads where it led upon the same verdict. */
+int skep_chain_remove(skep_session *session, const char *name, uint32_t node);
+
+/* Removes a chain. Who runs it goes on. */
+int skep_chain_delete(skep_session *session, const char *name);
 
 /* ---- Mappings of processes ------------------------------------------------------------------ */
 

@@ -24,7 +24,7 @@ impl From<Error> for Failure {
 }
 
 /// The error number of a failure.
-fn number(e: &Error) -> i32 {
+pub fn number(e: &Error) -> i32 {
     match e {
         Error::Dir(e) => of_dir(e),
         Error::Record(e) => of_record(e),

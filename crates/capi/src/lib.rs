@@ -21,6 +21,7 @@ skep_sys::define_for_old_glibc!();
 
 pub mod attach;
 pub mod call;
+pub mod chain;
 pub mod dump;
 pub mod errno;
 pub mod handle;

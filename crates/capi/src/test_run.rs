@@ -136,7 +136,14 @@ pub unsafe extern "C" fn skep_runner_test_run(
         let refused = |e: Errno| Failure::new(e.0.abs(), format!("test run: {e}"));
         let done = match &mut *runner.0.lock().unwrap_or_else(PoisonError::into_inner) {
             Ready::Program(program) => program.test_run(&input).map_err(refused)?,
-            Ready::Chain(chain) => chain.test_run(&input).map_err(Error::Chain)?,
+            Ready::Chain(chain) => {
+                match chain.refresh().map_err(Error::Chain) {
+                    // It was deleted; who runs it goes on.
+                    Err(e) if errno::number(&e) == errno::ENOENT => {}
+                    refreshed => drop(refreshed?),
+                }
+                chain.test_run(&input).map_err(Error::Chain)?
+            }
         };
         given.retval = done.retval;
         given.duration_ns = done.duration_ns;

@@ -93,8 +93,10 @@ fn example(name: &str) -> Option<String> {
     let source = here("examples").join(format!("{name}.c"));
     let gcc = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror"];
     let mut program = compile(library, &gcc, &source, &temp.join(name));
-    if name != "maps" {
-        program.arg(OBJECT);
+    match name {
+        "maps" => {}
+        "chain" => drop(program.arg(here("../skep/tests/data/chain.bpf.o"))),
+        _ => drop(program.arg(OBJECT)),
     }
     Some(ok(&mut program))
 }
@@ -202,6 +204,18 @@ fn packets_get_verdicts() {
         let want = "verdict 2, 64 bytes, the same: 1\nverdict 1, 64 bytes, the same: 1\n\
                     dropped a packet that begins with 42\n";
         assert_eq!(printed, want);
+    }
+}
+
+#[test]
+fn chains_are_made_run_and_changed() {
+    if let Some(printed) = example("chain") {
+        // XDP_PASS is 2, XDP_DROP 1; `count` passes what it is given.
+        let want = "verdicts 2 and 1\nverdict 2 of what `count` says\n2 packets counted\nverdict 1 again\n";
+        let (results, rest) = printed.split_at(want.len());
+        assert_eq!(results, want);
+        assert!(rest.contains("the chain would never end: 1 (drop_short) -> 1"), "{rest}");
+        assert!(rest.ends_with("\nverdict 1 to the end\n"), "{rest}");
     }
 }
 
