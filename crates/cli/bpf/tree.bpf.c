@@ -10,6 +10,8 @@
 #include "skep.bpf.h"
 #include "frames.bpf.h"
 
+static long (*const bpf_get_current_comm)(void *to, __u32 size) = (void *)16;
+
 /* Paths beyond that many are counted as lost. */
 #define MAX_NODES (1 << 18)
 
@@ -50,6 +52,7 @@ struct settings {
 	__u32 overhead; /* what a call that does nothing takes; for the reader */
 	__u32 last; /* the last node that has a number */
 	__u32 outside; /* what a timed call adds to its caller; for the reader */
+	__u32 threads; /* each thread has a tree of its own */
 };
 
 struct {
@@ -58,6 +61,41 @@ struct {
 	__type(key, __u32);
 	__type(value, struct settings);
 } settings SEC(".maps");
+
+/* Where threads are told apart, there are nodes below all for processes, and for threads below those; trees stand on the latter. Such
+ * nodes have numbers of processes and threads for functions, with these bits.
+ */
+#define PROCESS (2U << 30)
+#define THREAD (3U << 30)
+
+/* The node of the thread that the slot was last used by. */
+struct root {
+	__u64 tid;
+	__u64 node;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct root);
+} roots SEC(".maps");
+
+struct name {
+	char comm[16];
+};
+
+/* Names of threads by node, as they were last known. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1 << 14);
+	__uint(map_flags, 1); /* BPF_F_NO_PREALLOC */
+	__type(key, __u32);
+	__type(value, struct name);
+} names SEC(".maps");
+
+/* A thread gives itself a name soon after it began: a call that took so long may have been in between, and asking costs nothing beside it. */
+#define RENAMED (1 << 20)
 
 /* In the cookie of a function that has no run at its return (`ENTRY_ONLY`, link/file.rs). */
 #define ENTRY_ONLY (1ull << 63)
@@ -92,10 +130,47 @@ static __attribute__((noinline)) __u32 node_of(struct stat *from, __u32 caller, 
 	return id;
 }
 
+/* Writes down what this thread is called. */
+static __attribute__((noinline)) int name_thread(struct root *root)
+{
+	struct name name = {};
+	__u32 node;
+
+	if (!root || !root->node)
+		return 0;
+	node = root->node;
+	if (!bpf_get_current_comm(&name, sizeof(name)))
+		bpf_map_update_elem(&names, &node, &name, BPF_ANY);
+	return 0;
+}
+
+/* The node of a thread; 0 if there are too many. */
+static __attribute__((noinline)) __u32 root_of(__u64 tid)
+{
+	__u32 zero = 0, node = 0;
+	struct root *root = bpf_map_lookup_elem(&roots, &zero);
+	struct stat *from = bpf_map_lookup_elem(&stats, &zero);
+
+	if (!root || !from)
+		return 0;
+	if (root->tid == tid && root->node)
+		return root->node;
+	node = node_of(from, 0, PROCESS | (__u32)(tid >> 32));
+	from = bpf_map_lookup_elem(&stats, &node);
+	if (!node || !from)
+		return 0;
+	node = node_of(from, node, THREAD | (__u32)tid);
+	root->tid = tid;
+	root->node = node;
+	name_thread(root);
+	return node;
+}
+
 static __attribute__((noinline)) int returned(__u64 *ctx, struct thread *t)
 {
 	__u64 now = bpf_get_cpu_time_counter();
 	__u64 call = *bpf_session_cookie(ctx), took;
+	__u32 zero = 0;
 	struct frame *f;
 	struct stat *s;
 
@@ -116,6 +191,12 @@ static __attribute__((noinline)) int returned(__u64 *ctx, struct thread *t)
 		s->longest = took;
 	t->done = f->done + took;
 	t->top = call - sizeof(struct frame);
+	if (took > RENAMED && call == sizeof(struct frame)) {
+		struct settings *set = bpf_map_lookup_elem(&settings, &zero);
+
+		if (set && set->threads)
+			name_thread(bpf_map_lookup_elem(&roots, &zero));
+	}
 	return 0;
 }
 
@@ -143,8 +224,15 @@ int tree(__u64 *ctx)
 		t->lost++;
 		return 1;
 	}
-	if (above)
+	if (above) {
 		caller = frame_of(t, above)->function;
+	} else if (set->threads) {
+		caller = root_of(t->tid);
+		if (!caller) {
+			t->lost++;
+			return 1;
+		}
+	}
 	from = bpf_map_lookup_elem(&stats, &caller);
 	if (!from)
 		return 1;

@@ -143,7 +143,7 @@ fn measure(dir: &Dir, library: &Path, object: &Object) -> Option<[u32; 1]> {
 /// untraced is what timing adds to a caller.
 fn measure_paths(dir: &Dir, library: &Path, object: &Object) -> Option<[u32; 2]> {
     let loaded = Loader::new(dir).sparse("stats").load(object).ok()?;
-    let settings = [u32::MAX.to_le_bytes(), [0; 4], [0; 4], [0; 4]].concat();
+    let settings = [u32::MAX.to_le_bytes(), [0; 4], [0; 4], [0; 4], [0; 4]].concat();
     run(dir, library, &loaded, &settings, &[NOTHING, SEARCH], PATHS)?;
     let plain = (0..TRIES).map(|_| {
         // SAFETY: reads a clock.

@@ -87,12 +87,52 @@ pub struct Row<'a> {
     pub entry_only: Option<&'a str>,
     /// What was measured.
     pub stat: Figures,
-    /// Where functions have a row for each caller: which one this is.
-    pub caller: Option<Caller<'a>>,
+    /// Where functions have several rows: which one this is.
+    pub part: Option<Part<'a>>,
 }
 
-/// The caller whose calls a row has; `None`: no traced function.
-pub type Caller<'a> = Option<Cow<'a, str>>;
+/// The calls of a function that a row has.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Part<'a> {
+    /// From this caller; `None`: from no traced function.
+    Caller(Option<Cow<'a, str>>),
+    /// On this thread.
+    Thread {
+        /// Its process.
+        pid: u32,
+        /// Its number.
+        tid: u32,
+        /// Its name, as last known.
+        name: &'a str,
+    },
+    /// In this process.
+    Process {
+        /// Its number.
+        pid: u32,
+        /// The name of its first thread.
+        name: &'a str,
+    },
+}
+
+impl Part<'_> {
+    /// The column's name.
+    fn title(&self) -> &'static str {
+        match self {
+            Self::Caller(_) => "caller",
+            Self::Thread { .. } => "thread",
+            Self::Process { .. } => "process",
+        }
+    }
+
+    fn text(&self, room: Option<usize>) -> String {
+        match self {
+            Self::Caller(name) => cut(name.as_deref().unwrap_or(NOT_TRACED), room),
+            Self::Thread { tid: id, name, .. } | Self::Process { pid: id, name } => {
+                format!("{name}/{id}")
+            }
+        }
+    }
+}
 
 /// How a caller that is no traced function is named.
 pub const NOT_TRACED: &str = "(not traced)";
@@ -148,7 +188,7 @@ pub fn sort(rows: &mut [Row<'_>], by: SortBy) {
             .cmp(&number(a))
             .then_with(|| a.name.cmp(&b.name))
             .then_with(|| a.path.cmp(b.path))
-            .then_with(|| a.caller.cmp(&b.caller))
+            .then_with(|| a.part.cmp(&b.part))
     });
 }
 
@@ -161,6 +201,13 @@ pub struct Function<'a> {
     /// `null`: no traced function.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub caller: Option<Option<&'a str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tid: Option<u32>,
+    /// The name of the thread, else of the process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub comm: Option<&'a str>,
     pub calls: u64,
     pub total_ns: Option<u64>,
     pub self_ns: Option<u64>,
@@ -185,10 +232,19 @@ pub struct Function<'a> {
 
 impl<'a> From<&'a Row<'_>> for Function<'a> {
     fn from(row: &'a Row<'_>) -> Self {
+        let (caller, pid, tid, comm) = match &row.part {
+            None => (None, None, None, None),
+            Some(Part::Caller(caller)) => (Some(caller.as_deref()), None, None, None),
+            Some(Part::Thread { pid, tid, name }) => (None, Some(*pid), Some(*tid), Some(*name)),
+            Some(Part::Process { pid, name }) => (None, Some(*pid), None, Some(*name)),
+        };
         Self {
             name: &row.name,
             module: row.module(),
-            caller: row.caller.as_ref().map(Option::as_deref),
+            caller,
+            pid,
+            tid,
+            comm,
             calls: row.stat.calls,
             total_ns: row.time(row.stat.total_ns),
             self_ns: row.time(row.stat.self_ns),
@@ -214,10 +270,10 @@ pub fn table(out: &mut dyn Write, rows: &[Row<'_>], width: Option<usize>) -> io:
     let percentile = |ns: Option<u64>| ns.map_or_else(none, units::time);
     let module_width =
         rows.iter().map(|r| r.module().chars().count()).max().unwrap_or(0).max("module".len());
-    let by_caller = rows.first().is_some_and(|r| r.caller.is_some());
+    let part = rows.first().and_then(|r| r.part.as_ref());
     let room = width.map(|w| {
         let room = w.saturating_sub(10 + 2 * 10 + 2 * 9 + 2 + 2 + module_width);
-        if by_caller { (room.saturating_sub(2) / 2).max(16) } else { room.max(16) }
+        if part.is_some() { (room.saturating_sub(2) / 2).max(16) } else { room.max(16) }
     });
     let names: Vec<String> = rows.iter().map(|r| cut(&r.name, room)).collect();
     let name_width = names
@@ -235,7 +291,10 @@ pub fn table(out: &mut dyn Write, rows: &[Row<'_>], width: Option<usize>) -> io:
         "p50",
         "p99",
         "function",
-        if by_caller { format!("{:module_width$}  caller", "module") } else { "module".into() }
+        match part {
+            Some(part) => format!("{:module_width$}  {}", "module", part.title()),
+            None => "module".to_owned(),
+        }
     )?;
     for (row, name) in rows.iter().zip(&names) {
         let stat = &row.stat;
@@ -251,12 +310,9 @@ pub fn table(out: &mut dyn Write, rows: &[Row<'_>], width: Option<usize>) -> io:
             )),
             percentile(stat.p50_ns),
             percentile(stat.p99_ns),
-            match &row.caller {
+            match &row.part {
+                Some(part) => format!("{:module_width$}  {}", row.module(), part.text(room)),
                 None => row.module().to_owned(),
-                Some(caller) => {
-                    let caller = caller.as_deref().unwrap_or(NOT_TRACED);
-                    format!("{:module_width$}  {}", row.module(), cut(caller, room))
-                }
             }
         )?;
     }
@@ -360,7 +416,7 @@ mod tests {
             path: "/lib/libx.so.1",
             entry_only: None,
             stat: Stat::sum(value, CLOCK, Running::default()).into(),
-            caller: None,
+            part: None,
         }
     }
 

@@ -22,6 +22,7 @@ Examples:
   skep trace 'app:*' --csv -o profile.csv -- ./app
   skep trace 'app:*' --tree --min 1ms -- ./app
   skep trace 'app:*' --caller --sort calls -- ./app
+  skep trace 'app:*' --tid -- ./app
   skep trace 'app:*' --flame app.svg -- ./app
   skep trace 'libc:open*' --args --ret -- ./app
   skep trace 'app:*' --if 'size > 4096' -- ./app
@@ -35,7 +36,9 @@ Examples:
 In the table, `~` marks estimated times, `+` times with calls that had not returned.";
 
 /// What calls are summed up for, and not printed one by one.
-const TABLES: [&str; 8] = ["orphan", "csv", "tree", "graph", "flame", "folded", "pprof", "exact"];
+const TABLES: [&str; 11] = [
+    "orphan", "csv", "caller", "tid", "tgid", "tree", "graph", "flame", "folded", "pprof", "exact",
+];
 
 /// Arguments of `skep trace`.
 #[derive(Args, Debug)]
@@ -59,6 +62,12 @@ pub struct TraceArgs {
     /// Print a row for each function and traced function that called it
     #[arg(long, conflicts_with_all = ["orphan", "tree", "graph", "depth"])]
     pub caller: bool,
+    /// Print a row for each function and thread
+    #[arg(long, conflicts_with_all = ["orphan", "caller", "tree", "graph", "depth"])]
+    pub tid: bool,
+    /// Print a row for each function and process
+    #[arg(long, conflicts_with_all = ["orphan", "caller", "tid", "tree", "graph", "depth"])]
+    pub tgid: bool,
     /// Print calls and times by call path, as a tree
     #[arg(long, conflicts_with = "orphan")]
     pub tree: bool,
@@ -133,7 +142,7 @@ pub struct TraceArgs {
     )]
     pub orphan: Option<Option<u32>>,
     /// Run no command; compare two reports of `--json`, and print what changed most
-    #[arg(long, value_names = ["BEFORE", "AFTER"], num_args = 2, conflicts_with_all = ["patterns", "command", "exclude", "orphan", "pids", "csv", "caller", "tree", "graph", "flame", "folded", "pprof", "depth", "min", "exact", "args", "ret", "deref", "condition", "prototypes", "chrome", "perfetto", "faults"])]
+    #[arg(long, value_names = ["BEFORE", "AFTER"], num_args = 2, conflicts_with_all = ["patterns", "command", "exclude", "orphan", "pids", "csv", "caller", "tid", "tgid", "tree", "graph", "flame", "folded", "pprof", "depth", "min", "exact", "args", "ret", "deref", "condition", "prototypes", "chrome", "perfetto", "faults"])]
     pub diff: Vec<PathBuf>,
     /// Processes that run already
     #[command(flatten)]
@@ -170,8 +179,14 @@ impl TraceArgs {
         self.tree
             || self.graph
             || self.caller
+            || self.wants_threads()
             || self.depth.is_some()
             || [&self.flame, &self.folded, &self.pprof].into_iter().any(Option::is_some)
+    }
+
+    /// Tells whether threads are told apart.
+    pub fn wants_threads(&self) -> bool {
+        self.tid || self.tgid
     }
 
     /// The time below which nothing is shown, in ns.

@@ -9,15 +9,24 @@ use crate::report::{Function, Row};
 const COLUMNS: &str =
     "module,calls,total_ns,self_ns,p50_ns,p99_ns,error_ns,self_error_ns,running,path,symbol";
 
-/// Writes a line of names, and one for each function. What is not known is empty.
-pub fn write(out: &mut dyn Write, rows: &[Row<'_>], by_caller: bool) -> io::Result<()> {
-    let caller = if by_caller { "caller," } else { "" };
-    write!(out, "function,{caller}{COLUMNS}\r\n")?;
+/// Writes a line of names, and one for each row. What is not known is empty. `columns`: those that tell
+/// the rows of a function apart.
+pub fn write(out: &mut dyn Write, rows: &[Row<'_>], columns: &[&str]) -> io::Result<()> {
+    write!(out, "function,")?;
+    columns.iter().try_for_each(|column| write!(out, "{column},"))?;
+    write!(out, "{COLUMNS}\r\n")?;
     for row in rows {
         let f = Function::from(row);
         write!(out, "{}", field(f.name))?;
-        if by_caller {
-            write!(out, ",{}", field(f.caller.flatten().unwrap_or_default()))?;
+        for column in columns {
+            let number = |n: Option<u32>| n.map_or_else(String::new, |n| n.to_string()).into();
+            let value: Cow<'_, str> = match *column {
+                "caller" => field(f.caller.flatten().unwrap_or_default()),
+                "pid" => number(f.pid),
+                "tid" => number(f.tid),
+                _ => field(f.comm.unwrap_or_default()),
+            };
+            write!(out, ",{value}")?;
         }
         write!(out, ",{}", field(f.module))?;
         for number in [Some(f.calls), f.total_ns, f.self_ns, f.p50_ns, f.p99_ns] {

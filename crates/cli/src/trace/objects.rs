@@ -35,6 +35,8 @@ pub struct Trace {
     pub threads: Arc<Map>,
     /// The call paths; then `stats` is by their numbers, else by function.
     pub edges: Option<Arc<Map>>,
+    /// Names of threads by node, where they are told apart.
+    pub names: Option<Arc<Map>>,
     settings: Arc<Map>,
 }
 
@@ -80,7 +82,7 @@ impl Trace {
         if args.wants_paths() {
             let object = carried(PATHS_OBJECT, PATHS_NAME)?;
             let [inside, outside] = calibrate::of_paths(dir, library, &object);
-            for word in [inside, 0, outside] {
+            for word in [inside, 0, outside, u32::from(args.wants_threads())] {
                 settings.extend(word.to_le_bytes());
             }
         } else {
@@ -97,6 +99,7 @@ impl Trace {
             stats: find("stats")?,
             threads: find("threads")?,
             edges: loaded.map("edges").cloned(),
+            names: loaded.map("names").cloned(),
             settings: find("settings")?,
             link,
         };
@@ -126,6 +129,7 @@ impl Trace {
             stats: find("stats")?,
             threads: find("threads")?,
             edges: find("edges").ok(),
+            names: find("names").ok(),
             settings: find("settings")?,
             link,
         })

@@ -104,11 +104,15 @@ impl Trace {
         let running = running(&threads, state, edges.as_ref(), &ended);
         let tree = edges
             .map(|edges| {
-                Tree::read(&self.stats, &edges, self.clock(), self.outside(), &running, state)
+                let names = self.names.as_deref().map(tree::names).transpose()?;
+                let names = names.unwrap_or_default();
+                let (clock, outside) = (self.clock(), self.outside());
+                Tree::read(&self.stats, &edges, names, clock, outside, &running, state)
             })
             .transpose()?;
         let mut rows = match &tree {
             Some(tree) if args.caller => tree.rows_by_caller(),
+            Some(tree) if args.wants_threads() => tree.rows_by_thread(args.tgid),
             Some(tree) => tree.rows(),
             None => self.rows(state, &running)?,
         };
@@ -129,7 +133,13 @@ impl Trace {
         let all = args.limit.filter(|n| *n > 0).unwrap_or(usize::MAX);
         if args.csv {
             let shown = rows.get(..all.min(rows.len())).unwrap_or_default();
-            return printer.data(output, |out| csv::write(out, shown, args.caller));
+            let columns: &[&str] = match (args.caller, args.tid, args.tgid) {
+                (true, ..) => &["caller"],
+                (_, true, _) => &["pid", "tid", "comm"],
+                (.., true) => &["pid", "comm"],
+                _ => &[],
+            };
+            return printer.data(output, |out| csv::write(out, shown, columns));
         }
         if args.report.json {
             let names = tree.as_ref().map(Tree::names).unwrap_or_default();
@@ -198,7 +208,7 @@ impl Trace {
             printer.note(&format!(
                 "{} more {}; `--limit 0` shows all",
                 rows.len() - shown.len(),
-                if args.caller { "rows" } else { "functions were called" }
+                if args.caller || args.wants_threads() { "rows" } else { "functions were called" }
             ));
         }
         Ok(())
@@ -223,7 +233,7 @@ impl Trace {
                     path,
                     entry_only: function.entry_only.as_deref(),
                     stat: stat.into(),
-                    caller: None,
+                    part: None,
                 });
             }
         })

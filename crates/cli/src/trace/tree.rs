@@ -11,7 +11,7 @@ use skep_proc::demangle::demangle;
 
 use crate::estimate::{Clock, Running};
 use crate::failure::{Context, Result};
-use crate::report::{Figures, Row, cut, file_name};
+use crate::report::{Figures, Part, Row, cut, file_name};
 use crate::sites::module_path;
 use crate::stacks::{Frames, Location, Named, NamedStack, Unit};
 use crate::{stats, units};
@@ -41,6 +41,34 @@ pub fn edges(map: &Map) -> Result<Edges> {
     Ok(all)
 }
 
+/// What thread nodes stand for: numbers with these bits in place of functions (`bpf/tree.bpf.c`).
+const PROCESS: u32 = 2 << 30;
+const THREAD: u32 = 3 << 30;
+/// Names by node.
+type Names = HashMap<u32, String>;
+
+/// Reads the map `names`: names of threads by node.
+pub fn names(map: &Map) -> Result<Names> {
+    let mut all = Names::new();
+    for element in map {
+        let (key, value) = element.context("cannot read the names of threads")?;
+        let node = key.try_into().map_or(0, u32::from_le_bytes);
+        let name = value.split(|b| *b == 0).next().unwrap_or_default();
+        // The traced process wrote it: nothing in it may steer a terminal.
+        let name = String::from_utf8_lossy(name).replace(char::is_control, "?");
+        all.insert(node, name);
+    }
+    Ok(all)
+}
+
+/// A thread that has calls.
+#[derive(Debug)]
+struct Thread {
+    pid: u32,
+    tid: u32,
+    name: String,
+}
+
 /// Calls of one function from one call path.
 #[derive(Debug, Default)]
 pub struct Node {
@@ -48,6 +76,8 @@ pub struct Node {
     caller: Option<usize>,
     /// Its number in the link.
     function: usize,
+    /// Its number among threads, where they are told apart.
+    thread: Option<usize>,
     calls: u64,
     running: u64,
     total_ns: u64,
@@ -63,6 +93,9 @@ pub struct NodeJson<'a> {
     id: usize,
     /// The id of the caller's node.
     parent: Option<usize>,
+    /// Where threads are told apart.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tid: Option<u32>,
     name: &'a str,
     module: &'a str,
     calls: u64,
@@ -76,6 +109,7 @@ pub struct NodeJson<'a> {
 #[derive(Debug)]
 pub struct Tree<'a> {
     pub nodes: Vec<Node>,
+    threads: Vec<Thread>,
     state: &'a LinkState,
 }
 
@@ -91,12 +125,22 @@ pub struct Sum {
     pub self_ns: u64,
 }
 
+impl Sum {
+    fn add(&mut self, other: Self) {
+        self.calls = self.calls.saturating_add(other.calls);
+        self.running = self.running.saturating_add(other.running);
+        self.total_ns = self.total_ns.saturating_add(other.total_ns);
+        self.self_ns = self.self_ns.saturating_add(other.self_ns);
+    }
+}
+
 impl<'a> Tree<'a> {
     /// Adds the statistics of all threads up. `outside`: ticks that timing a call takes before and
     /// after its readings of the clock, which are its caller's.
     pub fn read(
         stats: &Map,
         edges: &Edges,
+        mut names: Names,
         clock: Clock,
         outside: u32,
         running: &HashMap<u32, Running>,
@@ -104,19 +148,38 @@ impl<'a> Tree<'a> {
     ) -> Result<Self> {
         let mut nodes: Vec<Node> = Vec::new();
         let mut places = HashMap::new();
+        let (mut pids, mut roots, mut threads) = (HashMap::new(), HashMap::new(), Vec::new());
         for (id, (caller, function)) in edges {
-            let caller = match caller {
-                0 => None,
-                id => match places.get(id) {
-                    Some(place) => Some(*place),
-                    None => continue,
-                },
+            let number = *function & !THREAD;
+            match (*function & THREAD, pids.get(caller)) {
+                (PROCESS, _) => {
+                    pids.insert(*id, number);
+                    continue;
+                }
+                (THREAD, Some(pid)) => {
+                    roots.insert(*id, threads.len());
+                    // A name of a thread that runs may be newer than what was written down.
+                    let path = format!("/proc/{pid}/task/{number}/comm");
+                    let known = names.remove(id).unwrap_or_default();
+                    let name = std::fs::read_to_string(path).map(|n| n.trim_end().to_owned());
+                    threads.push(Thread { pid: *pid, tid: number, name: name.unwrap_or(known) });
+                    continue;
+                }
+                _ => {}
+            }
+            let (caller, thread) = match (caller, roots.get(caller), places.get(caller)) {
+                (0, ..) => (None, None),
+                (_, Some(thread), _) => (None, Some(*thread)),
+                (.., Some(place)) => {
+                    (Some(*place), nodes.get(*place).and_then(|n: &Node| n.thread))
+                }
+                _ => continue,
             };
             if state.functions.len() <= *function as usize {
                 continue;
             }
             places.insert(*id, nodes.len());
-            nodes.push(Node { caller, function: *function as usize, ..Node::default() });
+            nodes.push(Node { caller, thread, function: *function as usize, ..Node::default() });
         }
         let count = edges.last_key_value().map_or(0, |(id, _)| id.saturating_add(1));
         stats::each(stats, count, |id, value| {
@@ -142,7 +205,7 @@ impl<'a> Tree<'a> {
                 caller.total_ns = caller.total_ns.saturating_add(total);
             }
         }
-        Ok(Self { nodes, state })
+        Ok(Self { nodes, threads, state })
     }
 
     /// The symbol and the module's path of a function.
@@ -194,6 +257,15 @@ impl<'a> Tree<'a> {
     /// another call of the function is in that.
     pub fn sums(&self) -> (BTreeMap<usize, Sum>, BTreeMap<Pair, Sum>) {
         let (mut functions, mut pairs) = (BTreeMap::new(), BTreeMap::new());
+        self.each_path(|_, caller, function, sum| {
+            functions.entry(function).or_insert_with(Sum::default).add(sum);
+            pairs.entry((caller, function)).or_insert_with(Sum::default).add(sum);
+        });
+        (functions, pairs)
+    }
+
+    /// Visits nodes with their thread, caller, function and what they add to sums.
+    fn each_path(&self, mut visit: impl FnMut(Option<usize>, Option<usize>, usize, Sum)) {
         let mut path: Vec<usize> = Vec::new();
         let mut inside: HashMap<usize, usize> = HashMap::new();
         self.walk(|_, node, depth| {
@@ -207,19 +279,11 @@ impl<'a> Tree<'a> {
             *above += 1;
             let caller = path.last().copied();
             path.push(node.function);
-            for sum in [
-                functions.entry(node.function).or_default(),
-                pairs.entry((caller, node.function)).or_default(),
-            ] {
-                let sum: &mut Sum = sum;
-                sum.calls = sum.calls.saturating_add(node.calls);
-                sum.running = sum.running.saturating_add(node.running);
-                sum.total_ns = sum.total_ns.saturating_add(total);
-                sum.self_ns = sum.self_ns.saturating_add(node.self_ns);
-            }
+            let Node { calls, running, self_ns, .. } = *node;
+            let sum = Sum { calls, running, total_ns: total, self_ns };
+            visit(node.thread, caller, node.function, sum);
             true
         });
-        (functions, pairs)
     }
 
     /// The functions, as without call paths.
@@ -232,8 +296,35 @@ impl<'a> Tree<'a> {
     pub fn rows_by_caller(&self) -> Vec<Row<'a>> {
         let called = self.sums().1.into_iter().filter(|(_, sum)| sum.calls > 0);
         let row = |((caller, function), sum): (Pair, Sum)| Row {
-            caller: Some(caller.map(|c| demangle(self.symbol(c).0))),
+            part: Some(Part::Caller(caller.map(|c| demangle(self.symbol(c).0)))),
             ..self.row(function, sum)
+        };
+        called.map(row).collect()
+    }
+
+    /// A row for each function and thread, or process.
+    pub fn rows_by_thread(&self, by_process: bool) -> Vec<Row<'_>> {
+        let mut sums = BTreeMap::new();
+        self.each_path(|thread, _, function, sum| {
+            let Some(Thread { pid, tid, .. }) = thread.and_then(|t| self.threads.get(t)) else {
+                return;
+            };
+            // All calls of a process are those of its first thread.
+            let tid = if by_process { *pid } else { *tid };
+            sums.entry((*pid, tid, function)).or_insert_with(Sum::default).add(sum);
+        });
+        let names: HashMap<(u32, u32), &str> =
+            self.threads.iter().map(|t| ((t.pid, t.tid), t.name.as_str())).collect();
+        let called = sums.into_iter().filter(|(_, sum)| sum.calls > 0);
+        let row = |((pid, tid, function), sum)| {
+            // The first thread may have called nothing.
+            let other = || self.threads.iter().find(|t| t.pid == pid).map(|t| t.name.as_str());
+            let name = names.get(&(pid, tid)).copied().or_else(other).unwrap_or_default();
+            let part = match by_process {
+                true => Part::Process { pid, name },
+                false => Part::Thread { pid, tid, name },
+            };
+            Row { part: Some(part), ..self.row(function, sum) }
         };
         called.map(row).collect()
     }
@@ -256,7 +347,7 @@ impl<'a> Tree<'a> {
                 p50_ns: None,
                 p99_ns: None,
             },
-            caller: None,
+            part: None,
         }
     }
 
@@ -298,6 +389,7 @@ impl<'a> Tree<'a> {
         let node = |(id, node): (usize, &'n Node)| NodeJson {
             id,
             parent: node.caller,
+            tid: node.thread.and_then(|t| self.threads.get(t)).map(|t| t.tid),
             name: names.get(node.function).map_or("", String::as_str),
             module: file_name(self.symbol(node.function).1),
             calls: node.calls,
@@ -336,7 +428,8 @@ impl<'a> Tree<'a> {
                 locations.push(node.function);
                 at = node.caller.and_then(|c| self.nodes.get(c));
             }
-            frames.stacks.push(NamedStack { root: None, locations, weight: node.self_ns });
+            let root = node.thread.and_then(|t| self.threads.get(t)).map(|t| t.name.clone());
+            frames.stacks.push(NamedStack { root, locations, weight: node.self_ns });
         }
         frames
     }
