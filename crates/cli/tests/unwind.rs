@@ -206,6 +206,7 @@ fn stacks_in_core_files_are_those_of_gdb() {
             }
         }
     }
-    fails(&skep, &["symbolize", "-p", "1", "--stacks"], 2, "--stacks");
+    fails(&skep, &["symbolize", "-p", "1", "--stacks"], 2, "core file");
+    fails(&skep, &["symbolize", "--stacks"], 2, "required");
     fails(&skep, &["symbolize", "--core", "x", "--stacks", "0x1"], 2, "--stacks");
 }

@@ -31,7 +31,7 @@ pub struct SymbolizeArgs {
     #[arg(long, value_name = "FILE", group = "source")]
     pub core: Option<PathBuf>,
     /// The call stacks of all threads in the core file
-    #[arg(long, conflicts_with_all = ["addresses", "pid", "file", "snapshot"])]
+    #[arg(long, conflicts_with = "addresses")]
     pub stacks: bool,
     /// Names only: no debug information is read
     #[arg(long)]

@@ -41,7 +41,11 @@ type Put<'a> = dyn FnMut(u64, &Place<'_>, Option<Vma>) -> io::Result<()> + 'a;
 /// Answers the question; the exit status is 1 if an address has no name.
 pub fn run(args: &SymbolizeArgs, printer: Printer) -> Result<u8> {
     let fetch = args.debuginfod.then(|| debuginfod::fetch(printer)).transpose()?;
-    if let Some(core) = args.core.as_ref().filter(|_| args.stacks) {
+    if args.stacks {
+        let Some(core) = &args.core else {
+            return Err(Failure::environment("`--stacks` are those of a core file")
+                .hint("name it: `--core FILE`"));
+        };
         return stacks::print(core, args, fetch, printer);
     }
     let mut source = open(args, fetch, printer)?;
