@@ -1,8 +1,9 @@
 //! Pages whose commands are run: their blocks of commands, what these need, and what they print.
 //!
 //! A block of `sh` is a shell script. A block of `text` right behind it is what it prints: each line
-//! comes, in this order, with other numbers perhaps; of `text exact` with these. `…` stands for lines
-//! that are left out. What a reader does not see is in comments before a block:
+//! comes, in this order, with other numbers perhaps; of `text exact` with these, and of `text any`, whose
+//! order depends on times, in any order. `…` stands for lines that are left out. What a reader does not
+//! see is in comments before a block:
 //!
 //! * `<!-- needs: WORDS -->`: programs that it takes; `root`; `network`, a network namespace of its own;
 //! * `<!-- setup` and lines up to `-->`: what is run before it in the same shell, unseen. What that starts
@@ -41,7 +42,8 @@ pub struct Block<'p> {
     setup: &'p str,
     script: &'p str,
     output: Option<&'p str>,
-    exact: bool,
+    /// `text`, `text exact` or `text any`.
+    form: &'p str,
 }
 
 /// A fence with what is in it: what is before, its language, its text, what is behind.
@@ -76,13 +78,14 @@ pub fn blocks(page: &str) -> Vec<Block<'_>> {
             setup: last_between(before, "<!-- setup\n", "-->"),
             script,
             output: None,
-            exact: false,
+            form: "text",
         };
-        if let Some((between, language @ ("text" | "text exact"), output, _)) = fence(rest)
+        if let Some((between, language, output, _)) = fence(rest)
+            && matches!(language, "text" | "text exact" | "text any")
             && between.trim().is_empty()
         {
             block.output = Some(output);
-            block.exact = language == "text exact";
+            block.form = language;
         }
         all.push(block);
     }
@@ -180,6 +183,9 @@ pub fn shape(line: &str) -> String {
         } else if let Some(after) = rest.strip_prefix("0x").filter(|r| r.starts_with(hex)) {
             rest = after.trim_start_matches(hex);
             out.push_str("0x#");
+        } else if c == '~' && rest[1..].starts_with(|c: char| c.is_ascii_digit()) {
+            // Whether a time is estimated depends on how busy the machine is.
+            rest = &rest[1..];
         } else if c.is_ascii_digit() {
             let number = |c: char| c.is_ascii_digit() || c == '.';
             rest = rest.trim_start_matches(number);
@@ -206,7 +212,7 @@ fn recorded(page: &str, block: &Block<'_>, printed: &str) -> String {
     let Some(old) = block.output else { return page.to_owned() };
     let mut lines: Vec<&str> = printed.lines().take(RECORDED).collect();
     lines.extend((printed.lines().count() > RECORDED).then_some("…"));
-    let head = if block.exact { "```text exact\n" } else { "```text\n" };
+    let head = format!("```{}\n", block.form);
     let at = format!("{}```\n\n{head}{old}```", block.script);
     let with = format!("{}```\n\n{head}{}\n```", block.script, lines.join("\n"));
     assert!(page.contains(&at), "{at}");
@@ -247,10 +253,15 @@ pub fn check(name: &str, folder: &dyn Fn() -> Skep, is_shared: bool) {
             new = recorded(&new, block, &printed);
             continue;
         }
-        let normal = |line: &str| if block.exact { line.to_owned() } else { shape(line) };
-        let mut there = printed.lines().map(normal);
+        let is_exact = block.form == "text exact";
+        let normal = |line: &str| if is_exact { line.to_owned() } else { shape(line) };
+        let all: Vec<String> = printed.lines().map(normal).collect();
+        let mut there = all.iter();
         for line in block.output.unwrap_or_default().lines().filter(|line| *line != "…") {
-            if !there.any(|t| t == normal(line)) {
+            if block.form == "text any" {
+                there = all.iter();
+            }
+            if !there.any(|t| *t == normal(line)) {
                 problems.push(format!("{}: no line `{line}` in\n{printed}", block.title));
                 break;
             }
