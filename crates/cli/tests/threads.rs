@@ -122,6 +122,20 @@ fn processes_have_the_calls_of_their_threads() {
     assert!(names.contains(&"first") && names.contains(&"child"), "{names:?}");
 }
 
+/// A program chooses the names of its threads.
+#[test]
+fn names_do_not_steer_the_terminal() {
+    let (dir, skep) = (TempDir::new(), Skep::new());
+    let (source, binary) = (dir.path().join("odd.c"), dir.path().join("odd"));
+    let text = PROGRAM.replace("w,%ld", "\\033[2J%ld");
+    std::fs::write(&source, text).expect("written");
+    let program = Cc::c().args(&["-O1", "-pthread"]).compile(&[&source], &binary);
+    let program = program.to_str().expect("text");
+    let ended = skep.run(["-q", "trace", "odd:leaf", "--tid", "-o", "/dev/stderr", "--", program]);
+    let table = common::text(&ended.stderr);
+    assert!(table.contains("?[2J6/") && !table.contains('\u{1b}'), "{table:?}");
+}
+
 #[test]
 fn tables_and_stacks_name_the_thread() {
     let (dir, skep) = (TempDir::new(), Skep::new());

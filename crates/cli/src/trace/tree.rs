@@ -54,9 +54,7 @@ pub fn names(map: &Map) -> Result<Names> {
         let (key, value) = element.context("cannot read the names of threads")?;
         let node = key.try_into().map_or(0, u32::from_le_bytes);
         let name = value.split(|b| *b == 0).next().unwrap_or_default();
-        // The traced process wrote it: nothing in it may steer a terminal.
-        let name = String::from_utf8_lossy(name).replace(char::is_control, "?");
-        all.insert(node, name);
+        all.insert(node, String::from_utf8_lossy(name).into_owned());
     }
     Ok(all)
 }
@@ -161,8 +159,10 @@ impl<'a> Tree<'a> {
                     // A name of a thread that runs may be newer than what was written down.
                     let path = format!("/proc/{pid}/task/{number}/comm");
                     let known = names.remove(id).unwrap_or_default();
-                    let name = std::fs::read_to_string(path).map(|n| n.trim_end().to_owned());
-                    threads.push(Thread { pid: *pid, tid: number, name: name.unwrap_or(known) });
+                    let name = std::fs::read_to_string(path).unwrap_or(known);
+                    // The traced process chose it: nothing in it may steer a terminal.
+                    let name = name.trim_end_matches('\n').replace(char::is_control, "?");
+                    threads.push(Thread { pid: *pid, tid: number, name });
                     continue;
                 }
                 _ => {}
