@@ -174,6 +174,34 @@ fn rows_by_caller_are_what_the_source_says() {
     fails(&skep, &["trace", "x", "--caller", "--tree", "--", "true"], 2, "--tree");
 }
 
+/// What is said to be taken off is what is kept in the skep directory, in ticks.
+#[test]
+fn reports_say_what_was_taken_off() {
+    let (dir, skep) = (TempDir::new(), Skep::new());
+    let program = &program(&dir);
+    let by_path = json_of(&skep, &["trace", "paths:*", "--tree", "--json", "--", program]);
+    let by_function = json_of(&skep, &["trace", "paths:*", "--json", "--", program]);
+    let kept = |file: &str| -> Vec<f64> {
+        let text = fs::read_to_string(skep.path("skep").join(file)).expect("kept");
+        text.split(' ').map_while(|word| word.parse().ok()).collect()
+    };
+    let (paths, functions) = (kept("overhead-paths"), kept("overhead"));
+    let [inside, outside] = paths[..] else { panic!("{paths:?}") };
+    let ns = |report: &Json, key: &str| report[key].as_f64().expect("a number");
+    assert!(inside > 0.0 && ns(&by_path, "overhead_ns") < 2000.0);
+    // Both are the same ticks, so their ratio is that of the file.
+    let ratio = ns(&by_path, "caller_overhead_ns") / ns(&by_path, "overhead_ns");
+    assert!((ratio - outside / inside).abs() < 1e-6, "{ratio} {paths:?}");
+    let ratio = ns(&by_function, "overhead_ns") / ns(&by_path, "overhead_ns");
+    assert!((ratio - functions[0] / inside).abs() < 0.01, "{ratio} {paths:?} {functions:?}");
+    assert!(by_function.get("caller_overhead_ns").is_none());
+    let ended = skep.run(["trace", "paths:*", "-v", "--", program]);
+    let said = common::text(&ended.stderr);
+    let number = said.split("ns off each timed call").next().and_then(|t| t.rsplit(' ').next());
+    let number: f64 = number.and_then(|n| n.parse().ok()).expect(&said);
+    assert!((number - ns(&by_function, "overhead_ns")).abs() < 1.0, "{said}");
+}
+
 #[test]
 fn stacks_are_written_for_other_tools() {
     let (dir, skep) = (TempDir::new(), Skep::new());

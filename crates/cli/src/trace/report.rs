@@ -52,6 +52,11 @@ struct Document<'a> {
     lost: u64,
     start_ns: u64,
     attach_ns: u64,
+    /// What is taken off each timed call: that much of its time is skep's.
+    overhead_ns: f64,
+    /// What is taken off its caller, where calls are counted by path.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    caller_overhead_ns: Option<f64>,
     processes: Json,
     not_traced: Json,
 }
@@ -130,6 +135,16 @@ impl Trace {
             printer.note(&format!("`{dir}` is full: {pages} pages of statistics are lost; set `SKEP_DIR` to use another directory"));
         }
         note_marks(printer, &rows);
+        let overhead_ns = f64::from(self.clock().overhead) * self.clock().tick;
+        let caller_overhead_ns =
+            tree.as_ref().map(|_| f64::from(self.outside()) * self.clock().tick);
+        if args.report.verbose {
+            let caller = caller_overhead_ns.map(|ns| format!(", and {ns:.1}ns off its caller"));
+            printer.note(&format!(
+                "skep's own time is taken off: {overhead_ns:.1}ns off each timed call{}",
+                caller.unwrap_or_default()
+            ));
+        }
         let all = args.limit.filter(|n| *n > 0).unwrap_or(usize::MAX);
         if args.csv {
             let shown = rows.get(..all.min(rows.len())).unwrap_or_default();
@@ -156,6 +171,8 @@ impl Trace {
                 lost,
                 start_ns: sites.start_ns(),
                 attach_ns: sites.attach_ns(),
+                overhead_ns,
+                caller_overhead_ns,
                 processes: sites.processes_json(),
                 not_traced: sites.not_traced_json(),
             };
