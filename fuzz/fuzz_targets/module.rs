@@ -19,6 +19,7 @@ fuzz_target!(|data: &[u8]| {
         assert!(fde.start < fde.end);
     }
     let _ = (elf.patchable_entries(), elf.mcount_locations(), elf.xray_sleds(), elf.build_id());
+    let _ = elf.probes();
     let _ = elf.entered_at(&[0, 1, 0x1000, u64::MAX]);
     for section in elf.sections() {
         let _ = elf.section_data(section);

@@ -93,7 +93,7 @@ const CRATES: &[(&str, Policy)] = &[
             "island.rs",
             "live/",
             "patch/",
-            "patch_site.rs",
+            "patch_site/",
             "per_thread/",
             "process.rs",
             "side_stack/",
@@ -140,6 +140,7 @@ const CRATES: &[(&str, Policy)] = &[
         Policy::Leaves(&[
             "agent/fork.rs",
             "agent/mod.rs",
+            "agent/probes.rs",
             "agent/program.rs",
             "blocked.rs",
             "compile.rs",

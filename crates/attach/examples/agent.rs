@@ -2,7 +2,8 @@
 //! programs.
 //!
 //! `SKEP_AGENT` says what: words separated by commas. `entry`, `exit`, `session`, `modify`: the
-//! kind of hooks (several: several attachments). `main`: functions of the program only; `lib=NAME`:
+//! kind of hooks (several: several attachments). `inside`: entry hooks at every instruction that can be
+//! moved, but for those too near to one that was hooked before. `main`: functions of the program only; `lib=NAME`:
 //! of modules whose file name contains NAME as well; else all. `report`: print one line at the end.
 //! `skips`: print every function that was skipped, and why.
 
@@ -84,6 +85,10 @@ extern "C" fn start() {
         ("session", Position::Session),
         ("modify", Position::ModifyReturn),
     ];
+    if words.contains(&"inside") {
+        let within = |f: &Function| (1..f.size()).map(|n| f.at(n)).collect::<Vec<_>>();
+        functions = functions.iter().flat_map(within).collect();
+    }
     let mut skips: BTreeMap<String, usize> = BTreeMap::new();
     let mut attach = Duration::ZERO;
     for ((name, position), counter) in kinds.into_iter().zip(&COUNTERS) {

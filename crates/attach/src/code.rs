@@ -5,8 +5,10 @@
 //! through tables are looked at when a function that has one is about to be changed.
 
 use crate::flow::{Flow, flow};
+use crate::jump::PATCH;
 use iced_x86::{Code as Op, Decoder, DecoderOptions, Instruction, OpKind, Register};
 use skep_proc::maps::{self, Perms, Vma};
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// Bytes at the start of a function that branches into are kept for: `endbr64`, a jump, and an
@@ -38,6 +40,29 @@ pub(crate) unsafe fn bytes<'a>(range: &Range<u64>) -> &'a [u8] {
     unsafe {
         std::slice::from_raw_parts(range.start as *const u8, (range.end - range.start) as usize)
     }
+}
+
+/// Tells what the linker left where code is changed now: for all changes in a range.
+pub(crate) type Originals<'a> = &'a dyn Fn(&Range<u64>) -> Vec<(u64, [u8; PATCH])>;
+
+/// The bytes of mapped code as the linker left them.
+///
+/// # Safety
+/// As for [`bytes`].
+pub(crate) unsafe fn original_bytes<'a>(
+    range: &Range<u64>,
+    originals: Originals<'_>,
+) -> Cow<'a, [u8]> {
+    // SAFETY: the caller's promise.
+    let mut bytes = Cow::Borrowed(unsafe { bytes(range) });
+    for (at, original) in originals(range) {
+        for (place, byte) in (at..).zip(original).filter(|(place, _)| range.contains(place)) {
+            if let Some(to) = bytes.to_mut().get_mut((place - range.start) as usize) {
+                *to = byte;
+            }
+        }
+    }
+    bytes
 }
 
 impl Code {
@@ -126,6 +151,25 @@ impl Code {
         self.branches.get(low..high).unwrap_or_default()
     }
 
+    /// Tells whether a function jumps where a register or memory says, other than through the
+    /// linkage table.
+    pub(crate) fn has_indirect_jump(&self, function: &Range<u64>) -> bool {
+        let low = self.indirect.partition_point(|i| *i < function.start);
+        self.indirect.get(low).is_some_and(|i| *i < function.end)
+    }
+
+    /// Looks in the module's data, by words, for an address in `range`: labels of code that a
+    /// program keeps (`goto *table[n]`).
+    pub(crate) fn word_into(&self, range: &Range<u64>) -> bool {
+        self.data.iter().any(|data| {
+            let start = data.start.next_multiple_of(8).min(data.end);
+            // SAFETY: a readable mapping of the module, which stays as long as the module.
+            let bytes = unsafe { bytes(&(start..data.end)) };
+            let words = bytes.as_chunks::<8>().0.iter();
+            words.map(|word| u64::from_le_bytes(*word)).any(|word| range.contains(&word))
+        })
+    }
+
     /// Looks for an entry of a jump table of `function` (its code given in `code`) that leads into
     /// `range`.
     ///
@@ -139,8 +183,7 @@ impl Code {
         code: &[u8],
         range: &Range<u64>,
     ) -> Option<u64> {
-        let low = self.indirect.partition_point(|i| *i < function.start);
-        if self.indirect.get(low).is_none_or(|i| *i >= function.end) {
+        if !self.has_indirect_jump(function) {
             return None;
         }
         let mut decoder =

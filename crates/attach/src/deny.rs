@@ -105,6 +105,9 @@ const NO_EXIT_PREFIX: &[(&str, &str)] = &[
 
 /// Refuses functions that are never hooked.
 pub(crate) fn entry(f: &Function) -> Result<(), Skip> {
+    if f.is_inside() && matches!(f.convention, Convention::BehindStackCheck { .. }) {
+        return Err(Skip::Denied { why: "its stack may have no room in the middle of a function" });
+    }
     let why = match f.module.role {
         // Empty, and called when the list of libraries has changed: how a tracer learns of
         // libraries that are opened later.
@@ -123,6 +126,9 @@ pub(crate) fn entry(f: &Function) -> Result<(), Skip> {
 
 /// Refuses functions that are not hooked at their return.
 pub(crate) fn exit(f: &Function) -> Result<(), Skip> {
+    if f.is_inside() {
+        return Err(Skip::NoExit { why: "it is inside a function" });
+    }
     let convention = match f.convention {
         Convention::EntryOnly(why) | Convention::BehindStackCheck { why, .. } => Some(why),
         Convention::C | Convention::NoHook(_) => None,
@@ -143,5 +149,8 @@ fn find(
             .or_else(|| prefix.iter().find(|(p, _)| name.starts_with(p)))
             .map(|(_, why)| *why)
     };
+    if let Some(within) = &f.within {
+        return within.names.iter().find_map(|name| of(name));
+    }
     of(f.name()).or_else(|| f.aliases().iter().find_map(|a| of(a)))
 }

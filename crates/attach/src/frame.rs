@@ -75,7 +75,8 @@ pub struct Frame {
     pub r15: u64,
     /// rsp at function entry: the address of the return address.
     pub rsp: u64,
-    /// rdi rsi rdx rcx r8 r9 as the function left them. Only there when `is_return` is 1.
+    /// rdi rsi rdx rcx r8 r9 as the function left them. Only there when `is_return` is 1; inside a
+    /// function the first word is the flags.
     at_return: [u64; 6],
 }
 
@@ -97,6 +98,17 @@ impl Frame {
         // SAFETY: `rsp` is the stack pointer at function entry, which points at the return address
         // for as long as the call lasts, and the frame lives no longer than the call.
         unsafe { (self.rsp as *const u64).read_volatile() }
+    }
+
+    /// Gives the flags of a place inside a function ([`Function::at`](crate::sites::Function::at)), where
+    /// `rsp` is the stack pointer and `ip` the address of the instruction.
+    ///
+    /// # Safety
+    ///
+    /// The frame is one of such a place.
+    #[must_use]
+    pub unsafe fn flags_inside(&self) -> u64 {
+        self.at_return[0]
     }
 
     /// Gives rdi, rsi, rdx, rcx, r8 and r9 as the function left them; `None` before the function.

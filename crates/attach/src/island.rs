@@ -5,6 +5,16 @@
 //! entry   +0   address of the function's Meta
 //!         +8   call [entry trampoline]          a site with entry hooks jumps here; the trampoline finds Meta at -14
 //!         +14  moved instructions, jmp back     exit trampolines call this, the function's body
+//! inside  +0   address of the place's Meta
+//!         +8   lea rsp, [rsp-128]               a place inside a function jumps here; its red zone stays
+//!         +13  call [inside trampoline]         which finds Meta at -19
+//!         +19  lea rsp, [rsp+128]
+//!         +27  moved instructions, jmp back
+//! early   +0   address of the place's Meta      instructions before the place were moved, too
+//!         +8   jmp event
+//!         +13  moved instructions, jmp back
+//!         event: those before the place; jmp over the next 8 bytes; address of Meta; as from +8 above;
+//!              those from the place on, jmp back
 //! exit    +0   address of the function's Meta
 //!         +8   push [Meta]; jmp [exit trampoline]      a site with exit hooks jumps here
 //! ```
@@ -15,7 +25,7 @@
 //! Islands are never freed: a thread may sleep in a system call whose instruction was moved.
 
 use crate::hook_list::Meta;
-use crate::jump::PATCH;
+use crate::jump::{PATCH, jump};
 use crate::skip::Skip;
 use crate::sys;
 use crate::tramp::entry_points as tramp;
@@ -93,6 +103,37 @@ impl Builder {
         start + 8
     }
 
+    /// Adds an island for a place inside a function. `early`: instructions before the place were moved
+    /// as well. `relocate` makes a part of the moved instructions, with the jump back where it is
+    /// the last, for an address.
+    pub(crate) fn inside(
+        &mut self,
+        meta: &'static Meta,
+        early: bool,
+        relocate: impl Fn(Part, u64) -> Result<Vec<u8>, Skip>,
+    ) -> Result<Inside, Skip> {
+        let start = self.begin(meta);
+        let entry = start + 8;
+        let here = |bytes: &Vec<u8>| start + bytes.len() as u64;
+        if early {
+            self.bytes.extend_from_slice(&[0; PATCH]);
+            self.bytes.extend(relocate(Part::All, body_of(start))?);
+            let jump = jump(0xe9, entry, here(&self.bytes)).ok_or(Skip::NoRoom)?;
+            self.bytes.splice(8..8 + PATCH, jump);
+            self.bytes.extend(relocate(Part::Before, here(&self.bytes))?);
+            self.bytes.extend_from_slice(&[0xeb, 8]);
+            self.bytes.extend_from_slice(&(std::ptr::from_ref(meta) as u64).to_le_bytes());
+        }
+        self.bytes.extend_from_slice(&OVER_RED_ZONE);
+        self.through(start, CALL, tramp::INSIDE);
+        self.bytes.extend_from_slice(&BACK_TO_RED_ZONE);
+        let rest = here(&self.bytes);
+        self.bytes.extend(relocate(if early { Part::After } else { Part::All }, rest)?);
+        let head = *self.bytes.get(8..).and_then(|b| b.first_chunk()).ok_or(Skip::NoRoom)?;
+        self.push();
+        Ok(Inside { entry, body: if early { body_of(start) } else { rest }, head })
+    }
+
     /// The memory that the islands are in.
     pub(crate) fn range(&self) -> Range<u64> {
         self.base..self.base + self.size
@@ -165,6 +206,42 @@ pub(crate) fn head(exit: bool, at: u64, chunk: &Range<u64>) -> [u8; PATCH] {
 /// Most bytes of a function's two islands: address, call, moved instructions (at most 4 + 15 bytes,
 /// each branch grown by 10, or a moved call), jump back; address, push, jump; both rounded up.
 const MOST: u64 = 192;
+
+/// Part of the instructions that were moved from a place inside a function.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Part {
+    All,
+    /// Those before the place, without a jump back.
+    Before,
+    /// Those from the place on.
+    After,
+}
+
+/// The island of a place inside a function.
+#[derive(Debug)]
+pub(crate) struct Inside {
+    /// Where the place jumps to.
+    pub(crate) entry: u64,
+    /// Where its instructions run without hooks.
+    pub(crate) body: u64,
+    /// The five bytes at `entry`.
+    pub(crate) head: [u8; PATCH],
+}
+
+/// `lea rsp, [rsp-128]`, and `lea rsp, [rsp+128]`: flags stay.
+const OVER_RED_ZONE: [u8; PATCH] = [0x48, 0x8d, 0x64, 0x24, 0x80];
+const BACK_TO_RED_ZONE: [u8; 8] = [0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0];
+
+/// Where an early island has its moved instructions.
+const fn body_of(start: u64) -> u64 {
+    start + 8 + PATCH as u64
+}
+
+/// How many islands of functions that of a place inside one takes at most.
+pub(crate) const INSIDE: usize = 3;
+
+/// More bytes than the island of a place or a function has.
+pub(crate) const LARGEST: u64 = INSIDE as u64 * MOST;
 
 fn reaches(chunk: &Range<u64>, span: &Range<u64>) -> bool {
     chunk.end.max(span.end) - chunk.start.min(span.start) < REACH

@@ -49,9 +49,41 @@ pub struct Function {
     pub(crate) kind: Kind,
     pub(crate) convention: Convention,
     pub(crate) nr_args: Option<u8>,
+    /// The function that this place is inside of; `None`: it is a function's own start.
+    pub(crate) within: Option<Enclosing>,
+}
+
+/// The function that a place lies in.
+#[derive(Clone, Debug)]
+pub(crate) struct Enclosing {
+    pub(crate) range: Range<u64>,
+    pub(crate) names: Arc<[String]>,
 }
 
 impl Function {
+    /// Names the instruction at a distance from the function's start: hooks there run before each
+    /// execution of it. Whether one begins there is found out by [`Engine::attach`](crate::Engine).
+    #[must_use]
+    pub fn at(&self, offset: u64) -> Self {
+        if offset == 0 {
+            return self.clone();
+        }
+        let name = format!("{}+{offset:#x}", self.name());
+        self.place(self.addr.saturating_add(offset), name)
+    }
+
+    fn place(&self, addr: u64, name: String) -> Self {
+        let range = self.addr..self.addr.saturating_add(self.size);
+        let within = Some(Enclosing { range, names: Arc::clone(&self.names) });
+        Self { addr, names: Arc::new([name]), size: 0, nr_args: None, within, ..self.clone() }
+    }
+
+    /// Tells whether it is a place inside a function.
+    #[must_use]
+    pub fn is_inside(&self) -> bool {
+        self.within.is_some()
+    }
+
     /// Returns where it lives.
     #[must_use]
     pub fn module(&self) -> &Arc<Module> {
@@ -253,7 +285,31 @@ impl Module {
             kind: e.kind,
             convention: e.convention,
             nr_args: None,
+            within: None,
         }
+    }
+
+    /// Names the instruction at an address in the file, as [`Function::at`] does.
+    #[must_use]
+    pub fn place(self: &Arc<Self>, vaddr: u64, name: &str) -> Function {
+        let addr = self.file.addr(vaddr);
+        let entries = self.list().map(|list| &*list.entries).unwrap_or_default();
+        let before = entries.partition_point(|e| e.addr <= addr).checked_sub(1);
+        // In no function that is known: nothing can be hooked there, which the engine says.
+        let nowhere = Entry {
+            addr,
+            size: 0,
+            kind: Kind::Func,
+            convention: Convention::C,
+            names: Arc::new([name.to_owned()]),
+        };
+        let around = before.and_then(|i| entries.get(i)).filter(|e| addr - e.addr < e.size);
+        let function = self.function(around.unwrap_or(&nowhere));
+        if around.is_some_and(|e| e.addr == addr) {
+            // Its very start.
+            return function;
+        }
+        function.place(addr, name.to_owned())
     }
 
     /// Finds a function by any of its names.

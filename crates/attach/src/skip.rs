@@ -102,6 +102,21 @@ pub enum Skip {
     /// The bytes were changed by somebody else.
     #[error("the first bytes were changed by somebody else")]
     Foreign,
+    /// Another hook has changed bytes that this one needs.
+    #[error("the bytes to change are those of another hook, at {at:#x}")]
+    Overlap {
+        /// Address of the other one.
+        at: u64,
+    },
+    /// Instructions that were moved for a hook that is gone end among the bytes to change, and a
+    /// thread may still be in them.
+    #[error(
+        "a thread may still be among the instructions that were moved for another hook, at {at:#x}"
+    )]
+    Occupied {
+        /// Address of the other one.
+        at: u64,
+    },
     /// Programs of another link were told of another number of arguments.
     #[error("another program is attached with other types")]
     Arguments,

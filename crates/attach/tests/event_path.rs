@@ -20,6 +20,7 @@ const ASSEMBLY: &[&str] = &[
     "skep_attach_exit_32",
     "skep_attach_exit_128",
     "skep_attach_exit_512",
+    "skep_attach_inside",
 ];
 /// Functions written in Rust, by a part of their mangled names.
 const RUST: &[&str] = &[

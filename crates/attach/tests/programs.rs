@@ -37,6 +37,14 @@ fn same_with_hooks(name: &str, source: &str, kind: &str, flags: &[&str]) {
     all.extend(flags);
     compile(source, kind, &all, &program);
     let plain = run(&program, None);
+    let inside = run(&program, Some("entry,inside,main"));
+    assert_eq!(
+        (String::from_utf8_lossy(&inside.stdout), inside.status.code()),
+        (String::from_utf8_lossy(&plain.stdout), plain.status.code()),
+        "{name} {flags:?} with hooks inside: {:?} {}",
+        inside.status,
+        String::from_utf8_lossy(&inside.stderr)
+    );
     // One build gets every kind of hook by itself, the others what has found most.
     let all = ["entry", "exit", "session", "modify", "entry,exit,session,modify"];
     for hooks in if flags.starts_with(BUILDS[0]) { &all[..] } else { &all[3..] } {

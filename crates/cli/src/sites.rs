@@ -259,6 +259,7 @@ mod tests {
             functions,
             agents,
             untraced: Vec::new(),
+            probes: Vec::new(),
             wants_mapped: false,
             mapped: Vec::new(),
         }

@@ -372,6 +372,8 @@ unsafe fn show(ctx: *mut u64, data: *const (), otherwise: u64) -> u64 {
     }
 }
 
+/// The flags of a call, whose status bits mean nothing.
+const FLAGS: u64 = 0x202;
 const HIDDEN: usize = 5;
 /// Words of registers at the end of a frame that are only there at return.
 const AT_RETURN: usize = 6;
@@ -382,7 +384,15 @@ const WORDS: usize = HIDDEN + pt_regs::SIZE as usize / 8;
 #[unsafe(link_section = ".text.skep_event")]
 pub(crate) unsafe extern "C" fn registers(ctx: *mut u64, data: *const ()) -> u64 {
     // SAFETY: as below.
-    unsafe { with_registers(ctx, data).0 }
+    unsafe { with_registers(ctx, data, FLAGS).0 }
+}
+
+/// Runs a uprobe-style program at a place inside a function: its registers are those that the
+/// instruction finds, the flags too.
+#[unsafe(link_section = ".text.skep_event")]
+pub(crate) unsafe extern "C" fn registers_inside(ctx: *mut u64, data: *const ()) -> u64 {
+    // SAFETY: as below, and the frame is one of such a place.
+    unsafe { with_registers(ctx, data, Frame::of(ctx).flags_inside()).0 }
 }
 
 /// Runs a uprobe-style program that may skip the function (`bpf_override_return`), as a `fmod_ret`
@@ -392,7 +402,7 @@ pub(crate) unsafe extern "C" fn registers_override(ctx: *mut u64, data: *const (
     // SAFETY: as below; nobody else uses the frame's session word while a hook that may replace the
     // function runs.
     unsafe {
-        let (_, result) = with_registers(ctx, data);
+        let (_, result) = with_registers(ctx, data, FLAGS);
         let Some(result) = result else { return RUN_THE_FUNCTION };
         ctx.byte_offset(frame::SESSION as isize).write_volatile(1);
         result
@@ -404,10 +414,9 @@ pub(crate) unsafe extern "C" fn registers_override(ctx: *mut u64, data: *const (
 /// # Safety
 /// As of a hook's code; `data` is a `Running`.
 #[inline(always)]
-unsafe fn with_registers(ctx: *mut u64, data: *const ()) -> (u64, Option<u64>) {
+unsafe fn with_registers(ctx: *mut u64, data: *const (), flags: u64) -> (u64, Option<u64>) {
     const USER_CS: u64 = 0x33;
     const USER_SS: u64 = 0x2b;
-    const FLAGS: u64 = 0x202;
     let mut words = [const { std::mem::MaybeUninit::<u64>::uninit() }; WORDS];
     let base = words.as_mut_ptr().cast::<u64>();
     // SAFETY: all indexes below are smaller than WORDS; volatile stores, so that no call to memset
@@ -444,7 +453,7 @@ unsafe fn with_registers(ctx: *mut u64, data: *const ()) -> (u64, Option<u64>) {
         put(pt_regs::ORIG_AX, u64::MAX);
         put(pt_regs::CS, USER_CS);
         put(pt_regs::SS, USER_SS);
-        put(pt_regs::FLAGS, FLAGS);
+        put(pt_regs::FLAGS, flags);
         if f.is_return == 0 {
             put(pt_regs::IP, f.ip);
             put(pt_regs::SP, f.rsp);

@@ -13,6 +13,7 @@ use crate::link::AttachError;
 use crate::load::LoadError;
 use crate::packets::PacketsError;
 use crate::test_run::{Errno, RunnerError};
+use crate::usdt::UsdtError;
 
 /// Any failure of this library. Its text is one line that says what failed, where, and what may help;
 /// a command of `skep` prints the same.
@@ -36,6 +37,9 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
+    /// A program cannot be attached to probes.
+    #[error(transparent)]
+    Usdt(#[from] UsdtError),
     /// A program cannot run on packets, or stopped.
     #[error(transparent)]
     Packets(#[from] PacketsError),

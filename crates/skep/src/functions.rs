@@ -6,6 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use skep_proc::module::Role;
 use skep_runtime::agent::{Agent, Detached as AgentDetached};
 use skep_store::Dir;
 use skep_store::dir::{Kind, Scratch};
@@ -14,13 +15,16 @@ use skep_store::link::{AgentRecord, LinkSpec, LinkTarget, Pattern, Untraced};
 use crate::error::{Error, Result};
 use crate::link::{Link, Missed, describe};
 use crate::load::{Loaded, LoadedProgram};
+use crate::prototypes::Catalog;
 use crate::session::Place;
+use crate::usdt;
 
 /// Which functions a program is attached to.
 ///
 /// A pattern is `MODULE:FUNCTION`, both with `*`, `?` and `[a-z]`; `libc` means `libc.so.6`, and
 /// without a module functions of all modules are meant. The name of a C++ or Rust function is the
-/// demangled one. A pattern that cannot be read is an error of [`attach`](crate::Program::attach).
+/// demangled one. `FUNCTION+0x1c` is an instruction inside, for `uprobe` programs. For `usdt` programs a
+/// pattern is `PATH:PROVIDER:NAME`; those of commands have to be paths. A pattern that cannot be read is an error of [`attach`](crate::Program::attach).
 ///
 /// ```
 /// use skep::Functions;
@@ -204,7 +208,14 @@ impl FunctionLink {
         for program in programs.iter().skip(1) {
             spec.programs.extend(describe(program, &patterns)?.programs);
         }
+        let probes = if programs.iter().any(|p| usdt::is_usdt(p)) {
+            let catalog = if own_process { own_catalog()? } else { Catalog::default() };
+            usdt::Probes::new(loaded.maps(), &catalog).find(&targets)?
+        } else {
+            Vec::new()
+        };
         let link = Link::create(dir, LinkSpec { include: targets, exclude, ..spec }, None)?;
+        link.add_probes(&probes)?;
         for (place, program) in programs.iter().enumerate() {
             link.tell(place, &program.functions().types)?;
         }
@@ -346,6 +357,13 @@ impl Detached {
     pub fn wait(&mut self, timeout: Duration) -> bool {
         self.agent.as_mut().is_none_or(|agent| agent.wait(timeout))
     }
+}
+
+/// The files of this process, its program first.
+fn own_catalog() -> Result<Catalog> {
+    let modules = skep_proc::module::own().map_err(|e| Error::Process { why: e.to_string() })?;
+    let (main, others): (Vec<_>, Vec<_>) = modules.into_iter().partition(|m| m.role == Role::Main);
+    Ok(Catalog::of_files(main.into_iter().chain(others).map(|m| m.path), None))
 }
 
 /// Lists the functions that the sections of a link's programs name: the same ones.

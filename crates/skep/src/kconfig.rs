@@ -57,7 +57,8 @@ impl Kconfig {
         match name {
             "LINUX_KERNEL_VERSION" => Some(self.version.to_string()),
             // Attach cookies since 5.15, system calls behind wrappers since 4.17.
-            "LINUX_HAS_BPF_COOKIE" => Some(u32::from(self.version >= code("5.15.0")).to_string()),
+            // Ours, whatever the kernel has.
+            "LINUX_HAS_BPF_COOKIE" => Some("1".to_owned()),
             "LINUX_HAS_SYSCALL_WRAPPER" => {
                 Some(u32::from(self.version >= code("4.17.0")).to_string())
             }

@@ -76,6 +76,7 @@ mod session;
 mod targets;
 pub mod test_run;
 mod typed;
+pub mod usdt;
 
 pub use chain::{Chain, ChainError, ChainRunner};
 pub use error::{Error, Result};

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use skep_isa::{MapType, ProgramType};
+use skep_isa::MapType;
 use skep_maps::{Access, Map};
 
 use skep_store::dir::{Dir, Kind};
@@ -10,8 +10,8 @@ use skep_store::link::{attach_type, control};
 
 pub use skep_store::link::{
     AgentRecord, Context, Cookie, ENTRY_ONLY, FunctionAttachType, FunctionRecord, LinkFile,
-    LinkProgram, LinkSpec, LinkState, LinkTarget, MappedModule, Pattern, PatternError, Selection,
-    Types, Untraced, pattern,
+    LinkProbe, LinkProgram, LinkSpec, LinkState, LinkTarget, MappedModule, Pattern, PatternError,
+    Selection, Types, Untraced, pattern,
 };
 
 use crate::load::definition::own_map;
@@ -38,16 +38,6 @@ pub enum AttachError {
         /// Its section.
         section: String,
     },
-    /// Its section names a place inside a function.
-    #[error(
-        "program `{program}`: `{target}` is inside a function; only entries and returns can be hooked"
-    )]
-    Offset {
-        /// The program.
-        program: String,
-        /// The target.
-        target: String,
-    },
     /// The link's files cannot be made.
     #[error(transparent)]
     Files(#[from] LoadError),
@@ -70,23 +60,7 @@ fn targets(program: &LoadedProgram) -> Result<Vec<String>, AttachError> {
             section: p.section().to_owned(),
         });
     }
-    if p.prog_type() != ProgramType::Kprobe {
-        return Ok(list);
-    }
-    // `uprobe/PATH:function+offset`
-    list.into_iter()
-        .map(|t| match t.rsplit_once('+') {
-            Some((function, offset)) if offset.starts_with(|c: char| c.is_ascii_digit()) => {
-                let zero = offset.trim_start_matches("0x").bytes().all(|b| b == b'0');
-                if zero {
-                    Ok(function.to_owned())
-                } else {
-                    Err(AttachError::Offset { program: p.name().to_owned(), target: t })
-                }
-            }
-            _ => Ok(t),
-        })
-        .collect()
+    Ok(list)
 }
 
 /// Describes the link that a program's section asks for.
@@ -172,6 +146,14 @@ impl Link {
     /// When the link's file cannot be written.
     pub fn tell(&self, program: usize, types: &Types) -> Result<(), skep_store::RecordError> {
         if types.is_empty() { Ok(()) } else { self.file.tell(program, types) }
+    }
+
+    /// Adds probes to attach to, before the first target looks ([`crate::usdt`]).
+    ///
+    /// # Errors
+    /// When the link's file cannot be written.
+    pub fn add_probes(&self, probes: &[LinkProbe]) -> Result<(), skep_store::RecordError> {
+        if probes.is_empty() { Ok(()) } else { self.file.add_probes(probes) }
     }
 
     /// Opens a link that another process made, to read what is in it.

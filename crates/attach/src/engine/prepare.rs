@@ -3,17 +3,18 @@
 
 use super::site::{Form, Site};
 use super::state::State;
-use super::targets::{ModuleTargets, set_result};
+use super::targets::{ModuleTargets, Taken, set_result};
 use crate::frame::UNTYPED_ARGS;
 use crate::hook_list::Meta;
 use crate::hook_lists::CookieWords;
-use crate::island::Builder;
-use crate::jump::PATCH;
+use crate::island::{self, Builder, Part};
+use crate::jump::{PATCH, jump};
 use crate::patch_site::{PatchSite, Shape};
 use crate::sites::Function;
 use crate::skip::Skip;
 use crate::stack_arguments::Follower;
 use crate::tramp::entry_points as tramp;
+use std::ops::Range;
 use std::slice::Iter;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -37,19 +38,21 @@ impl State {
         targets: &ModuleTargets<'_>,
         results: &mut [Result<(), Skip>],
         exits: bool,
+        taken: &mut Taken,
     ) {
         let mut examined: Vec<Examined<'_>> = Vec::with_capacity(targets.items.len());
         {
-            let original = |addr: u64| {
-                let site = self.sites.get(&addr).filter(|s| s.form != Form::Plain)?;
-                Some((site.patch_site.at, site.patch_site.original()))
-            };
-            let mut follower = Follower::new(targets.module.code(), &original);
+            let originals = |range: &Range<u64>| self.originals(range);
+            let mut follower = Follower::new(targets.module.code(), &originals);
             for &(n, f) in &targets.items {
                 let patch_site = if self.sites.contains_key(&f.addr) {
                     Ok(None)
                 } else {
-                    PatchSite::find(f).map(Some)
+                    PatchSite::find(f, &originals).and_then(|site| {
+                        self.check_overlap(f, &site)?;
+                        taken.take(&site)?;
+                        Ok(Some(site))
+                    })
                 };
                 let exit = if exits { returns(f, &mut follower).map(Some) } else { Ok(None) };
                 match patch_site
@@ -63,7 +66,9 @@ impl State {
         if examined.is_empty() {
             return;
         }
-        let mut builder = match Builder::new(&targets.module.file().span, examined.len()) {
+        let islands = |item: &Examined<'_>| if item.f.is_inside() { island::INSIDE } else { 1 };
+        let count = examined.iter().map(islands).sum();
+        let mut builder = match Builder::new(&targets.module.file().span, count) {
             Ok(b) => b,
             Err(skip) => {
                 return examined.iter().for_each(|i| set_result(results, i.n, Err(skip.clone())));
@@ -115,6 +120,7 @@ impl State {
         let text = f.module.code().text_of(f.addr).ok_or(Skip::NotCode { addr: f.addr })?;
         let mut relocation_map = [0; PATCH];
         let (entry, body);
+        let mut head = None;
         match patch_site.shape {
             Shape::Nop => {
                 for (t, b) in relocation_map.iter_mut().zip(patch_site.boundaries()).skip(1) {
@@ -124,7 +130,9 @@ impl State {
             }
             Shape::Inline => {
                 let to = builder.next_body();
-                let moved = patch_site.relocate(f.addr, to)?;
+                // Which reasons count from.
+                let start = f.within.as_ref().map_or(f.addr, |within| within.range.start);
+                let moved = patch_site.relocate(start, to)?;
                 for (n, (t, b)) in
                     relocation_map.iter_mut().zip(patch_site.boundaries()).enumerate().skip(1)
                 {
@@ -134,13 +142,24 @@ impl State {
                         (true, Some(o)) => to + u64::from(o),
                         (true, None) => {
                             return Err(Skip::Unmovable {
-                                offset: at + n as u64 - f.addr,
+                                offset: at + n as u64 - start,
                                 why: "it was rewritten",
                             });
                         }
                     };
                 }
-                (entry, body) = builder.entry(meta, &moved.code);
+                if f.is_inside() {
+                    let island = add_inside(builder, meta, &patch_site, start, f.addr)?;
+                    let by = island.body.wrapping_sub(to);
+                    for address in relocation_map.iter_mut().filter(|address| **address != 0) {
+                        *address = address.wrapping_add(by);
+                    }
+                    (entry, body, head) = (island.entry, island.body, Some(island.head));
+                    let place = self.inside.partition_point(|known| *known < (at, f.addr));
+                    self.inside.insert(place, (at, f.addr));
+                } else {
+                    (entry, body) = builder.entry(meta, &moved.code);
+                }
             }
         }
         let exit = item.exit.map_or(0, |exit| builder.exit(meta, exit));
@@ -158,6 +177,7 @@ impl State {
                 entry,
                 exit,
                 islands: builder.range(),
+                head,
                 exit_islands: builder.range(),
                 form: Form::Plain,
                 aim: Form::Plain,
@@ -168,6 +188,33 @@ impl State {
         );
         Ok(true)
     }
+}
+
+/// Makes the island of the place at `addr` inside a function.
+fn add_inside(
+    builder: &mut Builder,
+    meta: &'static Meta,
+    site: &PatchSite,
+    start: u64,
+    addr: u64,
+) -> Result<island::Inside, Skip> {
+    let (event, len) = (site.event, site.moved.len());
+    builder.inside(meta, event > 0, |part, to| {
+        let some = match part {
+            Part::All => return Ok(site.relocate(start, to)?.code),
+            Part::After if event == len => {
+                return jump(0xe9, to, addr).map(Vec::from).ok_or(Skip::NoRoom);
+            }
+            Part::After => site.part(event..len),
+            Part::Before => site.part(0..event),
+        };
+        let mut code = some.relocate(start, to)?.code;
+        if part == Part::Before {
+            // Nothing before the place leads away, so there is a jump at the end.
+            code.truncate(code.len().saturating_sub(PATCH));
+        }
+        Ok(code)
+    })
 }
 
 /// Finds the exit trampoline that copies what the function needs.

@@ -10,8 +10,8 @@ use crate::patch_site::{PatchSite, Shape};
 use crate::sites::Module;
 use crate::skip::Skip;
 use std::ops::Range;
-use std::sync::Weak;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 /// How a function's first bytes are now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,6 +36,8 @@ pub(super) struct Site {
     pub(super) exit: u64,
     /// The chunks that `entry` and `exit` are in.
     pub(super) islands: Range<u64>,
+    /// The first five bytes of the island of a place inside a function, as they were made.
+    pub(super) head: Option<[u8; PATCH]>,
     pub(super) exit_islands: Range<u64>,
     pub(super) form: Form,
     /// What calls get: another form than that of the bytes while the island they lead to is
@@ -62,7 +64,7 @@ impl Site {
 
     /// Where the instructions are that move.
     pub(super) fn extent(&self) -> Range<u64> {
-        self.patch_site.at..self.patch_site.at + self.patch_site.bytes.len().max(PATCH) as u64
+        self.patch_site.at..self.patch_site.end()
     }
 
     /// Removes an attachment's hooks; false when it had none.
@@ -78,6 +80,28 @@ impl Site {
             Some(false) => Form::Entry,
             Some(true) => Form::Exit,
         }
+    }
+
+    /// Tells whether it was found in this module.
+    pub(super) fn is_of(&self, module: &Arc<Module>) -> bool {
+        self.module.as_ptr() == Arc::as_ptr(module)
+    }
+
+    /// Where the moved instructions are; at compiled-in sites, where calls of the trampoline return.
+    pub(super) fn own_island(&self) -> Range<u64> {
+        let end = self.patch_site.end();
+        match self.patch_site.shape {
+            Shape::Nop => end..end + 1,
+            Shape::Inline => self.entry..self.entry + island::LARGEST,
+        }
+    }
+
+    /// Tells whether the bytes are those of a hook. Its library may have been closed, and another one
+    /// be there. Asked about code that is mapped.
+    pub(super) fn is_changed(&self) -> bool {
+        // SAFETY: mapped, as the caller says.
+        let now = || unsafe { current(self.patch_site.at) };
+        self.form != Form::Plain && self.bytes(self.form).is_ok_and(|(bytes, _)| bytes == now())
     }
 
     /// The five bytes of a form, and what they do.
@@ -138,7 +162,7 @@ impl Site {
             _ => return Err(Skip::Busy { tid: 0 }),
         };
         let new = match to == self.form {
-            true => island::head(self.form == Form::Exit, at, chunk),
+            true => self.head.unwrap_or_else(|| island::head(self.form == Form::Exit, at, chunk)),
             false => jump(0xe9, at, target).ok_or(Skip::NoRoom)?,
         };
         // SAFETY: islands are mapped for ever.

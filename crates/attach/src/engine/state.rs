@@ -1,7 +1,7 @@
 //! What the engine knows, and what attaching and detaching do to it.
 
 use super::site::{Form, Site};
-use super::targets::{ModuleTargets, set_result};
+use super::targets::{ModuleTargets, Taken, cuts, near, set_result};
 use crate::addresses::{AddressMap, AddressSet};
 use crate::calls_in_progress;
 use crate::deny;
@@ -10,15 +10,15 @@ use crate::hook::{Hook, Position};
 use crate::hook_list::{AttachedHook, Meta};
 use crate::hook_lists::HookLists;
 use crate::jump::PATCH;
-use crate::live;
+use crate::live::{self, vacancy::is_vacant};
 use crate::patch;
-use crate::patch_site::Shape;
+use crate::patch_site::{MOST_MOVED, PatchSite, Shape};
 use crate::per_thread::quiescence;
 use crate::sites::{Function, Module};
 use crate::skip::{AttachError, Skip};
 use crate::table::{self, Table};
 use std::collections::HashMap;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,6 +28,12 @@ pub(super) struct State {
     last: u64,
     /// Every function that was ever hooked, by address.
     pub(super) sites: AddressMap<Box<Site>>,
+    /// Those of them that are inside functions: the address of the bytes to change, and their own;
+    /// sorted.
+    pub(super) inside: Vec<(u64, u64)>,
+    /// Sites that are known no more, of code that may still be there: where the moved instructions
+    /// were and ended, and their island.
+    former: Vec<(u64, u64, Range<u64>)>,
     attachments: HashMap<u64, Vec<u64>>,
     table: table::Writer,
     /// Functions reached through the table.
@@ -60,6 +66,8 @@ impl State {
         Self {
             last: 0,
             sites: AddressMap::default(),
+            inside: Vec::new(),
+            former: Vec::new(),
             attachments: HashMap::new(),
             table,
             called: 0,
@@ -81,10 +89,12 @@ impl State {
         let exits = hooks.iter().any(|h| h.position.needs_exit());
         let mut results: Vec<Result<(), Skip>> = Vec::with_capacity(targets.len());
         let mut seen = AddressSet::with_capacity_and_hasher(targets.len(), Default::default());
+        let inside = !self.inside.is_empty() || targets.iter().any(|(f, _)| f.is_inside());
+        let mut taken = Taken::new(inside);
         let mut by_module: Vec<ModuleTargets<'_>> = Vec::new();
         let mut text: Option<Vec<Range<u64>>> = None;
         for (n, (f, _)) in targets.iter().enumerate() {
-            results.push(self.admit(f, hooks, &mut seen));
+            results.push(self.admit(f, hooks, &mut seen, &mut taken));
             let known = self.sites.get(&f.addr).is_some_and(|s| !exits || s.exit != 0);
             if known || results.last().is_some_and(Result::is_err) {
                 continue;
@@ -99,7 +109,7 @@ impl State {
             }
         }
         for targets in by_module {
-            self.prepare(&targets, &mut results, exits);
+            self.prepare(&targets, &mut results, exits, &mut taken);
         }
         let mut chosen = Vec::with_capacity(targets.len());
         for ((f, cookie), result) in targets.iter().zip(&results) {
@@ -154,23 +164,33 @@ impl State {
                 .get(text.partition_point(|r| r.end <= at.start))
                 .is_some_and(|r| r.start <= at.start && at.end <= r.end);
             // What is around the bytes counts as well: a branch into them, for one.
-            let of_other = |module: &Arc<Module>| site.module.as_ptr() != Arc::as_ptr(module);
-            let is_other = site.form == Form::Plain && module.is_some_and(of_other);
+            let is_other = site.form == Form::Plain && module.is_some_and(|m| !site.is_of(m));
             // SAFETY: all of them are mapped.
-            if mapped && !is_other && unsafe { site.is_there() } {
+            let is_there = mapped && unsafe { site.is_there() };
+            if is_there && !is_other {
                 continue;
+            }
+            if is_there {
+                self.former.push((at.start, at.end, site.own_island()));
             }
             if let Some(gone) = self.sites.remove(&addr) {
                 self.called -=
                     usize::from(gone.patch_site.shape == Shape::Nop && gone.form == Form::Entry);
                 self.hook_lists.withdraw(gone.meta);
+                self.inside.retain(|(_, place)| *place != addr);
             }
         }
     }
 
     /// Decides whether a function can take the hooks, as far as that can be told without looking at
     /// its code.
-    fn admit(&self, f: &Function, hooks: &[Hook], seen: &mut AddressSet) -> Result<(), Skip> {
+    fn admit(
+        &self,
+        f: &Function,
+        hooks: &[Hook],
+        seen: &mut AddressSet,
+        taken: &mut Taken,
+    ) -> Result<(), Skip> {
         if !seen.insert(f.addr) {
             return Err(Skip::Duplicate);
         }
@@ -185,10 +205,69 @@ impl State {
         if new > 0 && new + site.map_or(0, sessions) > MAX_SESSIONS {
             return Err(Skip::Sessions { max: MAX_SESSIONS });
         }
-        if site.is_none() {
-            deny::entry(f)?;
+        match site {
+            None => deny::entry(f)?,
+            Some(site) => {
+                if site.form == Form::Plain {
+                    self.check_overlap(f, &site.patch_site)?;
+                }
+                taken.take(&site.patch_site)?;
+            }
         }
         if hooks.iter().any(|h| h.position.needs_exit()) { deny::exit(f) } else { Ok(()) }
+    }
+
+    /// Refuses a function or place whose five bytes overlap with others that are changed now, or
+    /// have the end of instructions in their middle that were moved for others: a thread may sleep
+    /// among those and go on where they end. So does its own end in the middle of others' bytes.
+    pub(super) fn check_overlap(&self, f: &Function, new: &PatchSite) -> Result<(), Skip> {
+        let (at, end) = (new.at, new.end());
+        for (_, _, island) in self.former.iter().filter(|(_, other, _)| cuts(at, *other)) {
+            if !is_vacant(island) {
+                return Err(Skip::Occupied { at: island.start });
+            }
+        }
+        let near_by = self.inside_at(at.saturating_sub(MOST_MOVED)..=end);
+        let start = f.within.as_ref().map(|within| within.range.start);
+        let others = near_by.chain(start).filter(|addr| *addr != f.addr);
+        for site in others.filter_map(|addr| self.sites.get(&addr)) {
+            let other = &site.patch_site;
+            let module = &f.module;
+            let mapped = module.code().text_of(other.at).is_some_and(|r| other.end() <= r.end);
+            // SAFETY: code of the target's module, which was found mapped.
+            if !mapped || !(site.is_of(module) || unsafe { site.is_there() }) {
+                // A closed library's.
+                continue;
+            }
+            let ends_in_it = cuts(at, other.end());
+            let touches = ends_in_it || near(at).contains(&other.at) || cuts(other.at, end);
+            if touches && site.is_changed() {
+                return Err(Skip::Overlap { at: other.at });
+            }
+            if ends_in_it && !is_vacant(&site.own_island()) {
+                return Err(Skip::Occupied { at: other.at });
+            }
+        }
+        Ok(())
+    }
+
+    /// The places inside functions whose bytes to change begin in a range.
+    fn inside_at(&self, range: RangeInclusive<u64>) -> impl Iterator<Item = u64> {
+        let first = self.inside.partition_point(|(at, _)| at < range.start());
+        let all = self.inside.get(first..).unwrap_or_default().iter();
+        all.take_while(move |(at, _)| at <= range.end()).map(|(_, addr)| *addr)
+    }
+
+    /// What the linker left where a function is changed now, at its start and inside.
+    pub(super) fn originals(&self, range: &Range<u64>) -> Vec<(u64, [u8; PATCH])> {
+        let before = PATCH as u64 - 1;
+        let inside = self.inside_at(range.start.saturating_sub(before)..=range.end);
+        let all = std::iter::once(range.start).chain(inside);
+        all.filter_map(|addr| {
+            let site = self.sites.get(&addr).filter(|s| s.is_changed())?;
+            Some((site.patch_site.at, site.patch_site.original()))
+        })
+        .collect()
     }
 
     /// Makes new hook lists for functions whose hooks changed.
@@ -306,6 +385,7 @@ impl State {
         }
         self.publish(&gone);
         for addr in gone {
+            self.inside.retain(|(_, place)| *place != addr);
             if let Some(site) = self.sites.remove(&addr)
                 && site.patch_site.shape == Shape::Nop
                 && site.form == Form::Entry

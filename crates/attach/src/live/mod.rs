@@ -38,6 +38,7 @@ mod handlers;
 mod limbo;
 mod saved_contexts;
 mod stop_the_world;
+pub(crate) mod vacancy;
 
 /// Most patch sites that have breakpoints at the same time.
 pub(crate) const AT_ONCE: usize = 256;

@@ -1,6 +1,8 @@
 //! Contexts that signal handlers will return to, as they lie on the stacks of stopped threads.
 
 use crate::sys;
+use std::cell::Cell;
+use std::ops::Range;
 
 /// How far up a stack saved contexts are looked for, in pages.
 const PAGES: usize = 64;
@@ -15,11 +17,46 @@ const PAGE: u64 = 4096;
 pub(crate) struct Copy {
     words: Vec<u64>,
     remote: Vec<[u64; 2]>,
+    /// What is looked for among all words, and whether one was seen, or not all words were.
+    wanted: Range<u64>,
+    seen: bool,
+    /// A stack whose end is known.
+    known: Range<u64>,
 }
 
 impl Copy {
     pub(crate) fn new() -> Self {
-        Self { words: vec![0; PAGES * PAGE as usize / 8], remote: vec![[0; 2]; PAGES] }
+        Self {
+            words: vec![0; PAGES * PAGE as usize / 8],
+            remote: vec![[0; 2]; PAGES],
+            wanted: 0..0,
+            seen: false,
+            known: 0..0,
+        }
+    }
+
+    /// Tells whether a word on a stack, from `stack` upwards, or on those that its contexts interrupted,
+    /// is an address in `range`; also when not all could be looked at. `known`: where the stack is,
+    /// as far as anybody knows.
+    pub(crate) fn mentions(&mut self, stack: u64, known: Range<u64>, range: &Range<u64>) -> bool {
+        (self.wanted, self.known, self.seen) = (range.clone(), known, false);
+        self.redirect(stack, |_| None, |_, _| {});
+        (self.wanted, self.known) = (0..0, 0..0);
+        self.seen
+    }
+
+    /// Tells whether a signal handler on a stack will return to an address in `range`; also when not all
+    /// of it could be looked at.
+    pub(crate) fn returns_to(&mut self, stack: u64, known: Range<u64>, range: &Range<u64>) -> bool {
+        let found = Cell::new(false);
+        let look = |at| {
+            found.set(found.get() || range.contains(&at));
+            None
+        };
+        (self.known, self.seen) = (known, false);
+        self.redirect(stack, look, |_, _| {});
+        self.known = 0..0;
+        found.get() || self.seen
     }
 
     /// Changes saved contexts on a stack, from `stack` upwards: a thread that is in a signal
@@ -41,6 +78,7 @@ impl Copy {
         let mut next = [stack; STACKS];
         let mut found = 1;
         let mut done = 0;
+        let mut too_many = false;
         while let (Some(&stack), Some(range)) =
             (next.get(done).filter(|_| done < found), seen.get_mut(done))
         {
@@ -48,6 +86,8 @@ impl Copy {
                 if let Some(place) = next.get_mut(found) {
                     *place = other;
                     found += 1;
+                } else {
+                    too_many = true;
                 }
             });
             done += 1;
@@ -61,6 +101,7 @@ impl Copy {
                 found -= 1;
             }
         }
+        self.seen |= too_many;
     }
 
     /// The same for one stack. Tells where it began and ended, and calls `other` with the stacks
@@ -85,8 +126,14 @@ impl Copy {
             at = end;
         }
         let got = sys::copy_in(&mut self.words, &self.remote);
-        let words = self.words.get(..usize::try_from(got).unwrap_or(0) / 8).unwrap_or_default();
+        let mut count = usize::try_from(got).unwrap_or(0) / 8;
+        if self.known.contains(&start) {
+            count = count.min((self.known.end - start) as usize / 8);
+        }
+        let words = self.words.get(..count).unwrap_or_default();
         let end = start.wrapping_add(8 * words.len() as u64);
+        let cut_off = words.is_empty() || end == at;
+        let seen = cut_off || words.iter().any(|word| self.wanted.contains(word));
         for (i, context) in words.windows(3).enumerate() {
             let [rip, flags, cs] = *context else { continue };
             if cs & 0xffff != CODE_SEGMENT {
@@ -100,6 +147,7 @@ impl Copy {
                 other(rsp);
             }
         }
+        self.seen |= seen;
         (start, end)
     }
 }

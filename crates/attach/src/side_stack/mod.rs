@@ -29,7 +29,7 @@ use crate::per_thread::{enter, missed, register, shared_tls};
 use crate::table::Table;
 use crate::tramp::entry_points::is_exit;
 use crate::{process, sandbox, sys};
-use frame::{Saved, SideFrame, arguments, back, fill, load, store};
+use frame::{AT_RETURN, Saved, SideFrame, arguments, back, fill, load, store};
 use pool::{give_back, stack, take};
 use std::mem::offset_of;
 use std::ptr;
@@ -69,16 +69,24 @@ fn place(block: &Block, sp: u64) -> Place {
 /// A stack with less room is nearly used up.
 const NEARLY: u64 = 64 << 10;
 
-/// Comes from entry trampolines. `meta` is null for compiled-in sites, which are known by `ret`.
+/// Comes from entry trampolines. `meta` is null for compiled-in sites, which are known by `ret`. The
+/// trampoline for places inside functions says what the flags are there, and a `cfa` 8 above the stack
+/// pointer; others say nothing.
 #[unsafe(link_section = ".text.skep_event")]
-pub(crate) unsafe extern "C" fn entry(saved: *const Saved, cfa: u64, ret: u64, meta: *const Meta) {
+pub(crate) unsafe extern "C" fn entry(
+    saved: *const Saved,
+    cfa: u64,
+    ret: u64,
+    meta: *const Meta,
+    flags: u64,
+) {
     let block = own();
     if block.is_null() {
         return;
     }
     // SAFETY: blocks and metadata live for ever, this block is the thread's; `saved` is the
     // trampoline's.
-    unsafe { around(&*block, saved, cfa, (ret, meta), false) };
+    unsafe { around(&*block, saved, cfa, (ret, meta), Some(flags)) };
 }
 
 /// Comes from exit trampolines: 0 to go on in the body, 1 to return with the registers as they are
@@ -91,7 +99,7 @@ pub(crate) unsafe extern "C" fn call(saved: *mut Saved, cfa: u64, meta: *const M
     }
     // SAFETY: blocks and metadata live for ever, this block is the thread's; `saved` is the
     // trampoline's.
-    unsafe { around(&*block, saved, cfa, (0, meta), true) }
+    unsafe { around(&*block, saved, cfa, (0, meta), None) }
 }
 
 /// Holds signals back where hooks run on a stack of ours: the mask before, if it was changed. A
@@ -116,7 +124,7 @@ fn hold_signals(block: &Block, sp: u64) -> Option<u64> {
     held.map(|mask| mask & !found)
 }
 
-/// What stands around everything: signals, and whose block it is.
+/// What stands around everything: signals, and whose block it is. Without `flags` exit hooks count.
 ///
 /// # Safety
 /// The block is the one of thread-local storage, the rest what a trampoline gave.
@@ -126,7 +134,7 @@ unsafe fn around(
     saved: *const Saved,
     cfa: u64,
     (ret, meta): (u64, *const Meta),
-    exits: bool,
+    flags: Option<u64>,
 ) -> u64 {
     let sp = saved as u64;
     let mask = hold_signals(block, sp);
@@ -141,7 +149,7 @@ unsafe fn around(
             missed::missed_without_block(ret, meta, None);
             NO_FRAME
         } else {
-            before(&*task, saved, cfa, (ret, meta), exits)
+            before(&*task, saved, cfa, (ret, meta), flags)
         }
     };
     if let Some(mask) = mask {
@@ -161,8 +169,9 @@ unsafe fn before(
     saved: *const Saved,
     cfa: u64,
     (ret, meta): (u64, *const Meta),
-    exits: bool,
+    flags: Option<u64>,
 ) -> u64 {
+    let exits = flags.is_none();
     let sp = saved as u64;
     if !mark(block, sp) {
         // SAFETY: the block is the task's and marked, and `ret` and `meta` are what a trampoline gave.
@@ -189,6 +198,9 @@ unsafe fn before(
     // function returns.
     unsafe {
         fill(side, saved, cfa, meta);
+        if let Some(flags) = flags {
+            (&raw mut (*side).frame).cast::<u64>().byte_add(AT_RETURN).write_volatile(flags);
+        }
         if exits && !tail(block, cfa) {
             place.frame = false;
         }

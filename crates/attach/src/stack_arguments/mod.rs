@@ -7,9 +7,8 @@
 //! unknown, and unknown is answered with a larger copy.
 
 use crate::addresses::{AddressMap, AddressSet};
-use crate::code::Code;
+use crate::code::{Code, Originals, original_bytes};
 use crate::flow::{Flow, flow};
-use crate::jump::PATCH;
 use cold::cold_part;
 use iced_x86::{Code as Op, Decoder, DecoderOptions, Instruction, OpKind, Register};
 use std::borrow::Cow;
@@ -30,8 +29,7 @@ const BUDGET: u32 = 4096;
 /// Follows functions, and the functions that they end in a jump to.
 pub(crate) struct Follower<'a> {
     code: &'a Code,
-    /// Tells the original bytes of a function that is changed now, and where they were.
-    original: &'a dyn Fn(u64) -> Option<(u64, [u8; PATCH])>,
+    originals: Originals<'a>,
     known: AddressMap<Option<Use>>,
     /// Parts of functions that were looked at, and with what state.
     parts: AddressSet<(u64, At)>,
@@ -41,13 +39,10 @@ pub(crate) struct Follower<'a> {
 }
 
 impl<'a> Follower<'a> {
-    pub(crate) fn new(
-        code: &'a Code,
-        original: &'a dyn Fn(u64) -> Option<(u64, [u8; PATCH])>,
-    ) -> Self {
+    pub(crate) fn new(code: &'a Code, originals: Originals<'a>) -> Self {
         Self {
             code,
-            original,
+            originals,
             known: AddressMap::default(),
             parts: AddressSet::default(),
             depth: 0,
@@ -248,14 +243,7 @@ impl<'a> Follower<'a> {
             return None;
         }
         // SAFETY: inside executable memory of a mapped module.
-        let mut bytes = Cow::Borrowed(unsafe { crate::code::bytes(range) });
-        if let Some((at, original)) = (self.original)(range.start) {
-            let from = at.wrapping_sub(range.start) as usize;
-            for (b, o) in bytes.to_mut().iter_mut().skip(from).zip(original) {
-                *b = o;
-            }
-        }
-        Some(bytes)
+        Some(unsafe { original_bytes(range, self.originals) })
     }
 }
 

@@ -29,10 +29,15 @@ const _: () = {
     // A body finds its stack as far from a boundary of 64 bytes as its caller left it: metadata and
     // frame lie in between.
     assert!((XFRAME + 16).is_multiple_of(64));
+    assert!(IFRAME.is_multiple_of(16));
 };
 
 /// Bytes of the frame an entry trampoline makes: up to and with `rsp`.
 const FRAME: usize = offset_of!(Frame, rsp) + 8;
+
+/// Bytes of the frame that the trampoline for places inside functions makes: up to the flags, and seven
+/// registers as they were.
+const IFRAME: usize = FRAME + 8 + 56;
 
 /// Bytes of the frame an exit trampoline makes.
 const XFRAME: usize = X_SIZE + size_of::<Frame>();
@@ -43,6 +48,7 @@ const X_SIZE: usize = 32 + 16 * MAX_SESSIONS;
 std::arch::global_asm!(
     include_str!("x64.s"),
     FRAME = const FRAME,
+    IFRAME = const IFRAME,
     XFRAME = const XFRAME,
     X_SIZE = const X_SIZE,
     X_SEQ = const 0,

@@ -486,6 +486,188 @@ skep_attach_switch:
 SKEP_ENTRY skep_attach_entry_island, 0
 SKEP_ENTRY skep_attach_entry_site, 1
 
+# An event inside a function, called from an island that has stepped over the red zone of the code there.
+#
+#   CFA      ->  the stack pointer of that code
+#   CFA-136      where to go on in the island
+#   CFA-144  ->  its flags: r14 during the walk
+#   ...          rax r12 r14 rbx rbp r13 r15 as they were
+#   ...          Frame up to the flags
+#   rsp      ->  aligned, as that code's stack pointer may not be
+#
+# The address of the instruction is in the metadata, whose address lies 19 bytes before where the island goes on.
+    .p2align 6
+    .globl skep_attach_inside
+    .hidden skep_attach_inside
+    .type skep_attach_inside,@function
+skep_attach_inside:
+    .cfi_startproc
+    .cfi_signal_frame
+    .cfi_def_cfa rsp, 136
+    # rip is DW_CFA_val_expression: const1u 136, minus, deref, lit19, minus, deref, plus_uconst MD_IP, deref
+    .cfi_escape 0x16, 16, 10, 0x08, 136, 0x1c, 0x06, 0x43, 0x1c, 0x06, 0x23, {MD_IP}, 0x06
+    endbr64
+    pushfq
+    .cfi_def_cfa_offset 144
+0:  mov [rsp-8], rax
+    mov [rsp-16], r12
+    .cfi_offset r12, -160
+    SKEP_BLOCK skep_attach_inside
+    test r12, r12
+    jz 11f
+    mov rax, rsp
+    sub rax, [r12+{BLOCK_ZONE}]
+    and rax, -16
+    ror rax, 4
+    cmp rax, [r12+{BLOCK_ZONE_LEN}]
+    jae 12f
+    mov [rsp-24], r14
+    .cfi_offset r14, -168
+    mov [rsp-32], rbx
+    .cfi_offset rbx, -176
+    mov [rsp-40], rbp
+    .cfi_offset rbp, -184
+    mov [rsp-48], r13
+    .cfi_offset r13, -192
+    mov [rsp-56], r15
+    .cfi_offset r15, -200
+    mov r14, rsp
+    .cfi_def_cfa_register r14
+    and rsp, -16
+    sub rsp, {IFRAME}
+    mov [rsp+40], rdi
+    mov [rsp+48], rsi
+    mov [rsp+56], rdx
+    mov [rsp+64], rcx
+    mov [rsp+72], r8
+    mov [rsp+80], r9
+    mov rax, [r14-8]
+    mov [rsp+144], rax
+    mov [rsp+152], r10
+    mov [rsp+160], r11
+    mov [rsp+168], rbx
+    mov [rsp+176], rbp
+    mov rax, [r14-16]
+    mov [rsp+184], rax
+    mov [rsp+192], r13
+    mov rax, [r14-24]
+    mov [rsp+200], rax
+    mov [rsp+208], r15
+    lea rax, [r14+144]
+    mov [rsp+216], rax
+    mov rax, [r14]
+    mov [rsp+224], rax
+    mov rsi, [r14+8]
+    mov rbp, [rsi-19]
+    test ah, 4
+    jnz 4f
+2:  cmp qword ptr [r12], 0
+    jne 8f
+1:  mov [r12], rsp
+    mov r15, [rbp+{MD_LIST}]
+    SKEP_HEAD 0
+    mov qword ptr [rsp], 0
+    lea rbx, [r15+{LIST_ITEMS}]
+    mov r13, [r15+{LIST_ENTRY_END}]
+    cmp rbx, r13
+    je 6f
+    .p2align 4
+5:  SKEP_RUN 0
+    add rbx, {ITEM_SIZE}
+    cmp rbx, r13
+    jne 5b
+6:  mov qword ptr [r12], 0
+9:  mov rdi, [rsp+40]
+    mov rsi, [rsp+48]
+    mov rdx, [rsp+56]
+    mov rcx, [rsp+64]
+    mov r8, [rsp+72]
+    mov r9, [rsp+80]
+    mov r10, [rsp+152]
+    mov r11, [rsp+160]
+    mov rbx, [r14-32]
+    mov rbp, [r14-40]
+    mov r13, [r14-48]
+    mov r15, [r14-56]
+    mov r12, [r14-16]
+    mov rsp, r14
+    .cfi_remember_state
+    .cfi_def_cfa rsp, 144
+    mov r14, [rsp-24]
+    .cfi_same_value rbx
+    .cfi_same_value rbp
+    .cfi_same_value r12
+    .cfi_same_value r13
+    .cfi_same_value r14
+    .cfi_same_value r15
+    # The flags, without popfq, which takes 20 cycles and more: overflow by an addition, the rest by sahf. The direction flag is 0
+    # but in a few loops of hand-written code.
+10: mov eax, [rsp]
+    test ah, 4
+    jnz 13f
+7:  xchg al, ah
+    shr al, 3
+    and al, 1
+    add al, 127
+    sahf
+    mov rax, [rsp-8]
+    lea rsp, [rsp+8]
+    .cfi_def_cfa_offset 136
+    ret
+13: .cfi_def_cfa_offset 144
+    std
+    jmp 7b
+    .cfi_restore_state
+4:  cld
+    jmp 2b
+8:  mov rdi, r12
+    mov rdx, rsi
+    mov rsi, rsp
+    mov rcx, rbp
+    call {slow_entry}
+    test rax, rax
+    jz 9b
+    mov r12, rax
+    jmp 1b
+    # A thread without a block gets one and begins anew.
+11: .cfi_def_cfa rsp, 144
+    .cfi_same_value rbx
+    .cfi_same_value rbp
+    .cfi_same_value r13
+    .cfi_same_value r14
+    .cfi_same_value r15
+    mov rax, [rsp-8]
+    mov r12, [rsp-16]
+    .cfi_same_value r12
+    SKEP_SAVE_ALL 144
+    cld
+    mov rdi, [rsp+136]
+    mov rsi, [rdi-19]
+    SKEP_CALL_ALIGNED {new_thread}, 272
+    test eax, eax
+    SKEP_RESTORE_ALL 144
+    jnz 0b
+    mov [rsp-8], rax
+    jmp 10b
+12: mov rax, [rsp-8]
+    mov r12, [rsp-16]
+    SKEP_SAVE_ALL 144
+    cld
+    mov rdi, rsp
+    lea rsi, [rsp+280]
+    mov rdx, [rsp+136]
+    mov rcx, [rdx-19]
+    mov r8, [rsp+128]
+    SKEP_CALL_ALIGNED {side_stack_entry}, 272
+    SKEP_RESTORE_ALL 144
+    mov [rsp-8], rax
+    jmp 10b
+    .cfi_def_cfa rsp, 144
+    .cfi_offset r12, -160
+    SKEP_CHECK skep_attach_inside, ax
+    .cfi_endproc
+    .size skep_attach_inside, . - skep_attach_inside
+
 .macro SKEP_EXIT name, n
     .p2align 6
     .globl \name

@@ -8,8 +8,9 @@ use skep::load::{LoadedMap, LoadedProgram, Loader};
 use skep::maps::Map;
 use skep::object::Object;
 use skep::prototypes::Catalog;
+use skep::usdt::{self, Probes};
 
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::objects::Objects;
 use crate::printer::Printer;
 use crate::rejection;
@@ -51,15 +52,16 @@ impl Loading<'_> {
             .fold(loader, |loader, (program, pattern)| loader.attach(program, pattern));
         let loaded = loader.load(&object).map_err(|e| rejection::load_failure(e, &file))?;
         let mut links = Vec::new();
+        let mut probes = Probes::new(loaded.maps(), self.catalog);
         for program in loaded.programs() {
             let p = program.program();
-            let link = self.link(program, &file)?;
+            let link = self.link(program, &mut probes, &file)?;
             links.push((p.name().to_owned(), p.section().to_owned(), link));
         }
         Ok(Loaded { object, maps: loaded.into_parts().1, links })
     }
 
-    fn link(&self, program: &LoadedProgram, file: &str) -> Result<Link> {
+    fn link(&self, program: &LoadedProgram, probes: &mut Probes<'_>, file: &str) -> Result<Link> {
         let p = program.program();
         let named = self.attach.iter().filter(|(name, _)| *name == p.name());
         let patterns: Vec<String> = named.map(|(_, pattern)| pattern.clone()).collect();
@@ -69,8 +71,17 @@ impl Loading<'_> {
         })?;
         let spec =
             LinkSpec { include: LinkTarget::all(include), exclude: self.exclude.to_vec(), ..spec };
+        let found = if usdt::is_usdt(program) {
+            probes.find(&spec.include).map_err(|e| {
+                Failure::environment(format!("program `{}`: {e}", p.name()))
+                    .hint("`readelf -n FILE` lists the probes of a file")
+            })?
+        } else {
+            Vec::new()
+        };
         let link =
             Link::create(self.dir, spec, self.log).map_err(|e| rejection::load_failure(e, file))?;
+        link.add_probes(&found)?;
         link.tell(0, &program.functions().types)?;
         if let Some((note, hint)) = &program.functions().note {
             self.printer.warning(&format!("{}: {note}", p.name()));

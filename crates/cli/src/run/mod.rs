@@ -77,8 +77,12 @@ pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
         .collect::<Result<Vec<_>>>()?;
     let links = || loaded.iter().flat_map(|l| &l.links).map(|(.., link)| link);
     if !args.allow_unmatched && !live {
-        for link in links() {
-            unmatched::check(&args.command, &load::included(&link.read()?.spec))?;
+        // Those of probes were found already.
+        for state in links().map(|link| link.read()) {
+            let state = state?;
+            if state.probes.is_empty() {
+                unmatched::check(&args.command, &load::included(&state.spec))?;
+            }
         }
     }
     let stacks = Stacks::open(args)?;

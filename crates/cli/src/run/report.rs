@@ -123,10 +123,13 @@ fn text(loaded: &[Loaded], records: &[Records], args: &RunArgs) -> Result<Vec<u8
     Ok(text)
 }
 
-/// Calls `f` with every map that is for people: constants are not.
+/// Calls `f` with every map that is for people: constants are not, nor those of libbpf's `usdt.bpf.h`.
 fn each_map(loaded: &Loaded, raw: bool, mut f: impl FnMut(&Entries<'_>) -> Result) -> Result {
     let has_bytes = |def: &skep::maps::MapDef| def.value_size + def.key_size > 0;
     for m in loaded.maps.iter().filter(|m| !m.spec.frozen && has_bytes(m.map.def())) {
+        if m.name.starts_with("__bpf_usdt_") {
+            continue;
+        }
         let entries = Entries::new(&m.map, &m.name, loaded.object.btf.as_deref(), raw);
         if entries.has_elements() {
             f(&entries)?;

@@ -21,7 +21,7 @@ mod tables;
 
 pub use frames::Fde;
 pub use functions::{Binding, Function, Functions, Kind, Symbol, SymbolSource, Visibility};
-pub use notes::{BuildId, build_id_in_notes};
+pub use notes::{BuildId, Probe, build_id_in_notes};
 pub use tables::Sled;
 
 /// `e_type` of an executable at a fixed address.

@@ -10,10 +10,11 @@ use skep_attach::{Engine, Hook, Skip};
 use skep_store::dir::Dir;
 use skep_store::link::{
     AgentRecord, Context, Cookie, ENTRY_ONLY, FoundFunction, FunctionAttachType, LinkFile,
-    LinkSpec, MappedModule, Selection, Untraced,
+    LinkProbe, LinkSpec, MappedModule, Selection, Untraced,
 };
 
 use super::load::{Cache, load};
+use super::probes::{self, Semaphores};
 use super::program::{ActiveProgram, find_errno};
 use super::{AgentError, executable};
 use crate::directory::LinkUse;
@@ -45,6 +46,9 @@ pub(super) struct ActiveLink {
     wants_mapped: bool,
     attached: u32,
     attach_ns: u64,
+    /// Probes of files, which are attached to by address.
+    probes: Vec<LinkProbe>,
+    semaphores: Semaphores,
     /// Where pages without memory are counted.
     counting: Vec<Counting>,
     /// No thread is inside a hook of the link.
@@ -97,6 +101,8 @@ impl ActiveLink {
             wants_mapped,
             attached: 0,
             attach_ns: 0,
+            probes: state.probes,
+            semaphores: Semaphores::default(),
             counting: Vec::new(),
             drained: false,
             directory: Some(directory),
@@ -145,6 +151,7 @@ impl ActiveLink {
 
     /// Takes the hooks out. What came of it is in `detached`.
     pub(super) fn take_out(&mut self, engine: &Engine) {
+        self.semaphores.lower();
         for attachment in self.attachments.drain(..) {
             match engine.detach(attachment) {
                 Ok(part) => self.detached.push(part),
@@ -219,7 +226,11 @@ impl ActiveLink {
         if self.wants_mapped && !new.is_empty() {
             self.file.mapped(&new.iter().map(|m| mapped(m)).collect::<Vec<_>>())?;
         }
-        let (mut functions, cookies) = select(&self.selection, &self.spec, &new);
+        let (mut functions, mut cookies) = select(&self.selection, &self.spec, &new);
+        for module in &new {
+            let semaphores = &mut self.semaphores;
+            probes::select(&self.probes, module, &mut functions, &mut cookies, semaphores);
+        }
         if functions.is_empty() {
             return Ok(());
         }
@@ -239,8 +250,17 @@ impl ActiveLink {
         // A file that is there twice has one record of a function: hooked, if one of them is.
         let twice = (1..new.len()).any(|i| new[..i].iter().any(|m| m.path() == new[i].path()));
         let mut hooked = HashSet::new();
-        for (layouts, group) in &groups {
-            let hooks = self.hooks(layouts);
+        for ((inside, layouts), group) in &groups {
+            let hooks = match inside {
+                false => self.hooks(layouts),
+                true => match self.hooks_inside() {
+                    Ok(hooks) => hooks,
+                    Err(why) => {
+                        skipped.extend(group.indexes.iter().map(|i| (*i, why.to_owned())));
+                        continue;
+                    }
+                },
+            };
             let attachment = engine.attach(&group.targets, &hooks);
             self.attachments.push(attachment.id);
             for ((index, target), result) in
@@ -249,6 +269,7 @@ impl ActiveLink {
                 match result {
                     Ok(()) => {
                         self.attached += 1;
+                        self.semaphores.raise(target.0.addr());
                         if twice {
                             hooked.insert(*index);
                         }
@@ -267,22 +288,21 @@ impl ActiveLink {
         Ok(self.file.skip(&skipped)?)
     }
 
-    /// Puts functions that get the same hooks together; the others into `skipped`, by index.
+    /// Puts functions that get the same hooks together, apart from places inside functions, which the
+    /// key says; the others into `skipped`, by index.
     fn group<'f>(
         &self,
         functions: &'f mut [Function],
         cookies: &[u64],
         indexes: &[u32],
         skipped: &mut Vec<(u32, String)>,
-    ) -> BTreeMap<Layouts, Group<'f>> {
+    ) -> BTreeMap<(bool, Layouts), Group<'f>> {
         let known: Vec<_> = self.programs.iter().map(|p| (p, p.known(functions))).collect();
         for (at, function) in functions.iter_mut().enumerate() {
             let of = known.iter().filter_map(|(p, known)| p.nr_args((*known.get(at)?)?));
             function.set_nr_args(of.max());
         }
-        let mut groups: BTreeMap<Layouts, Group<'_>> = BTreeMap::new();
-        // Those of one function, which are mostly those of the one before.
-        let mut layouts: Vec<Option<u32>> = Vec::with_capacity(known.len());
+        let mut groups: BTreeMap<(bool, Layouts), Group<'_>> = BTreeMap::new();
         for (at, ((function, &index), &cookie)) in
             functions.iter().zip(indexes).zip(cookies).enumerate()
         {
@@ -291,14 +311,11 @@ impl ActiveLink {
                 skipped.push((index, format!("more than {max} functions in one link")));
                 continue;
             }
-            layouts.clear();
-            let mut of = known.iter().map(|(p, known)| p.layout(known.get(at).copied().flatten()));
-            match of.try_for_each(|layout| layout.map(|layout| layouts.push(layout))) {
-                Ok(()) => {
-                    if !groups.contains_key(&*layouts) {
-                        groups.insert(Layouts::from(&*layouts), Group::default());
-                    }
-                    let Some(group) = groups.get_mut(&*layouts) else { continue };
+            let layouts: Result<Layouts, String> =
+                known.iter().map(|(p, known)| p.layout(known.get(at).copied().flatten())).collect();
+            match layouts {
+                Ok(layouts) => {
+                    let group = groups.entry((function.is_inside(), layouts)).or_default();
                     let cookie = match self.spec.cookie {
                         Cookie::Target => cookie,
                         Cookie::Index => {
@@ -324,6 +341,12 @@ impl ActiveLink {
             Some(program.hook(&running, *layout, entry_only))
         };
         self.programs.iter_mut().zip(layouts).filter_map(make).collect()
+    }
+
+    /// Makes the hooks of places inside functions.
+    fn hooks_inside(&self) -> Result<Vec<Hook>, &'static str> {
+        let ready = self.programs.iter().filter_map(|p| Some((p, p.running.last()?)));
+        ready.map(|(program, running)| program.hook_inside(running)).collect()
     }
 
     /// Tells whether the link takes functions that cannot be hooked at their return.
@@ -423,10 +446,13 @@ fn select(
             if linked_in && is_part_of_skep(f.name()) {
                 continue;
             }
-            let target = patterns.function(f.name(), f.aliases().iter().map(String::as_str));
-            if let Some(target) = target.and_then(|at| spec.include.get(at)) {
-                cookies.push(target.cookie);
-                all.push(f);
+            let aliases = || f.aliases().iter().map(String::as_str);
+            let target = patterns.function(f.name(), aliases()).map(|at| (at, 0));
+            for (at, offset) in patterns.places(f.name(), aliases()).into_iter().chain(target) {
+                if let Some(target) = spec.include.get(at) {
+                    cookies.push(target.cookie);
+                    all.push(f.at(offset));
+                }
             }
         }
     }

@@ -15,6 +15,7 @@
 mod fork;
 mod link;
 mod load;
+mod probes;
 mod program;
 mod retired;
 

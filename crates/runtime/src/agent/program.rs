@@ -133,6 +133,22 @@ impl ActiveProgram {
         counted(hook, running, entry_only).wants_args(wants)
     }
 
+    /// Makes the hook for places inside functions, or says why the program cannot be there.
+    pub(super) fn hook_inside(&self, running: &Arc<Running>) -> Result<Hook, &'static str> {
+        match (self.spec.context, self.spec.attach_type) {
+            (Context::PtRegs, FunctionAttachType::Entry) => {}
+            (Context::PtRegs, _) => return Err("a place inside a function does not return"),
+            (Context::Tracing, _) => {
+                return Err("inside functions only uprobe and usdt programs run");
+            }
+        }
+        let data = Arc::as_ptr(running).cast();
+        // SAFETY: it takes a `Running`, which lives until the hook is drained (`ActiveLink`); its
+        // program was verified for registers (`load`), and the frame is one of such a place.
+        let hook = unsafe { Hook::new(Position::Entry, run::registers_inside, data) };
+        Ok(counted(hook, running, false))
+    }
+
     /// Makes the hook of a session program for the entry of functions that cannot be hooked at
     /// their return.
     pub(super) fn entry_hook(&self, running: &Arc<Running>) -> Hook {

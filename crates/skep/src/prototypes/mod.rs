@@ -103,6 +103,11 @@ impl Catalog {
         skep_verifier::verify(linked, &options).map(drop)
     }
 
+    /// The paths of the program and its libraries, and which of them is the program.
+    pub(crate) fn files(&self) -> impl Iterator<Item = (&Path, bool)> {
+        self.modules().iter().map(|module| (module.path.as_path(), module.main))
+    }
+
     /// The program, and then its libraries.
     fn modules(&self) -> &[ModuleFile] {
         self.modules.get_or_init(|| {

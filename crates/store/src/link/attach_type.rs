@@ -64,7 +64,7 @@ fn tracing(program: &Program) -> Option<FunctionAttachType> {
 fn probe(program: &Program) -> Option<FunctionAttachType> {
     let head = program.section().split('/').next().unwrap_or_default();
     let attach_type = match head.trim_end_matches(".s") {
-        "uprobe" | "uprobe.multi" => FunctionAttachType::Entry,
+        "uprobe" | "uprobe.multi" | "usdt" => FunctionAttachType::Entry,
         "uretprobe" | "uretprobe.multi" => FunctionAttachType::Exit,
         "uprobe.session" => FunctionAttachType::Session,
         _ => return None,

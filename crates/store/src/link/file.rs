@@ -32,6 +32,7 @@ pub const TAG_UNTRACED: u32 = 7;
 const TAG_TYPES: u32 = 10;
 const TAG_WANTS_MAPPED: u32 = 11;
 const TAG_MAPPED: u32 = 12;
+const TAG_PROBES: u32 = 13;
 
 /// Names what the program gets as its context.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,6 +79,37 @@ impl LinkTarget {
     pub fn all<S: AsRef<str>>(patterns: impl IntoIterator<Item = S>) -> Vec<Self> {
         let target = |p: S| Self { pattern: p.as_ref().to_owned(), cookie: 0 };
         patterns.into_iter().map(target).collect()
+    }
+}
+
+/// A probe that a file declares (USDT), found by the loader: a place in its code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkProbe {
+    /// The path of the file.
+    pub module: String,
+    /// `provider:name`.
+    pub name: String,
+    /// The address of its instruction in the file.
+    pub vaddr: u64,
+    /// The address of the counter of those who listen; 0: it has none.
+    pub semaphore: u64,
+    /// What `bpf_get_attach_cookie` returns there.
+    pub cookie: u64,
+}
+
+impl LinkProbe {
+    fn encode<'w>(&self, w: &'w mut Writer) -> &'w mut Writer {
+        w.str(&self.module).str(&self.name).u64(self.vaddr).u64(self.semaphore).u64(self.cookie)
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(Self {
+            module: r.str("module of a probe")?.to_owned(),
+            name: r.str("name of a probe")?.to_owned(),
+            vaddr: r.u64("address of a probe")?,
+            semaphore: r.u64("semaphore of a probe")?,
+            cookie: r.u64("cookie of a probe")?,
+        })
     }
 }
 
@@ -158,6 +190,8 @@ pub struct LinkState {
     pub agents: Vec<AgentRecord>,
     /// Programs that did not, each once.
     pub untraced: Vec<Untraced>,
+    /// Probes of files that it attaches to as well.
+    pub probes: Vec<LinkProbe>,
     /// Targets are to say where their modules lie.
     pub wants_mapped: bool,
     /// Where they lie.
@@ -312,7 +346,7 @@ fn decode_all(file: &RecordFile, records: &Records) -> Result<LinkState, RecordE
     let mut spec = None;
     let (mut modules, mut functions, mut agents) = (Vec::new(), Vec::new(), Vec::new());
     let (mut untraced, mut known) = (Vec::new(), HashSet::new());
-    let (mut wants_mapped, mut mapped) = (false, Vec::new());
+    let (mut wants_mapped, mut mapped, mut probes) = (false, Vec::new(), Vec::new());
     for (tag, payload) in records.iter() {
         let done = match tag {
             TAG_SPEC => LinkSpec::decode(payload).map(|s| spec = Some(s)),
@@ -339,6 +373,7 @@ fn decode_all(file: &RecordFile, records: &Records) -> Result<LinkState, RecordE
                 Ok(())
             }
             TAG_MAPPED => MappedModule::decode(payload).map(|m| mapped.push(m)),
+            TAG_PROBES => LinkProbe::decode(&mut Reader::new(payload)).map(|p| probes.push(p)),
             // For targets only; see `types`.
             TAG_TYPES => Ok(()),
             _ => Err(WireError { at: 0, what: "a known record" }),
@@ -347,7 +382,7 @@ fn decode_all(file: &RecordFile, records: &Records) -> Result<LinkState, RecordE
     }
     let spec =
         spec.ok_or_else(|| file.damaged(WireError { at: 0, what: "what the link attaches" }))?;
-    Ok(LinkState { spec, modules, functions, agents, untraced, wants_mapped, mapped })
+    Ok(LinkState { spec, modules, functions, agents, untraced, probes, wants_mapped, mapped })
 }
 
 impl From<RawFunction<'_>> for FunctionRecord {
@@ -522,6 +557,16 @@ impl LinkFile {
             }
             Ok(indexes)
         })
+    }
+
+    /// Adds probes to attach to, before the first target looks.
+    ///
+    /// # Errors
+    /// When the file cannot be locked or written.
+    pub fn add_probes(&self, probes: &[LinkProbe]) -> Result<(), RecordError> {
+        let mut batch = Batch::default();
+        probes.iter().for_each(|p| batch.push(TAG_PROBES, |w| p.encode(w)));
+        self.file.append(&batch)
     }
 
     /// Adds what the loader learned of functions, for the program with this place in the link,

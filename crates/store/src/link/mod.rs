@@ -10,8 +10,8 @@ pub mod types;
 
 pub use attach_type::FunctionAttachType;
 pub use file::{
-    AgentRecord, Context, Cookie, ENTRY_ONLY, FoundFunction, FunctionRecord, LinkFile, LinkProgram,
-    LinkSpec, LinkState, LinkTarget, TAG_UNTRACED, Untraced,
+    AgentRecord, Context, Cookie, ENTRY_ONLY, FoundFunction, FunctionRecord, LinkFile, LinkProbe,
+    LinkProgram, LinkSpec, LinkState, LinkTarget, TAG_UNTRACED, Untraced,
 };
 pub use mapped::MappedModule;
 pub use pattern::{Pattern, PatternError};

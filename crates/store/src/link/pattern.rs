@@ -88,12 +88,14 @@ fn set(pattern: &str, start: usize, c: char) -> Option<(bool, usize)> {
 }
 
 /// One pattern: an optional module part and a function part, both globs.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Pattern {
     /// Matched against the module's file name or whole path; `None` is every module.
     pub module: Option<String>,
     /// Matched against the function's symbol, its aliases and its demangled name.
     pub function: String,
+    /// How far behind the function's start the instruction is that is meant; 0: the function.
+    pub offset: u64,
 }
 
 /// Tells why a pattern cannot be read.
@@ -109,7 +111,7 @@ pub struct PatternError {
 impl FromStr for Pattern {
     type Err = PatternError;
 
-    /// Reads `function` or `module:function`. C++ names have `::` in them: only a single colon
+    /// Reads `function` or `module:function`; `+0x1c` behind it means an instruction inside. C++ names have `::` in them: only a single colon
     /// separates module and function.
     fn from_str(text: &str) -> Result<Self, PatternError> {
         let err = |why| PatternError { text: text.to_owned(), why };
@@ -121,14 +123,12 @@ impl FromStr for Pattern {
             bytes[i] == b':' && (i == 0 || bytes[i - 1] != b':') && bytes.get(i + 1) != Some(&b':')
         });
         match single {
-            None => Ok(Self { module: None, function: text.to_owned() }),
+            None => Ok(Self::new(None, text)),
             Some(0) => Err(err("has no module before the colon")),
             Some(i) if i + 1 == text.len() => {
                 Err(err("has no function after the colon (`module:*` means all)"))
             }
-            Some(i) => {
-                Ok(Self { module: Some(text[..i].to_owned()), function: text[i + 1..].to_owned() })
-            }
+            Some(i) => Ok(Self::new(Some(text[..i].to_owned()), &text[i + 1..])),
         }
     }
 }
@@ -136,13 +136,27 @@ impl FromStr for Pattern {
 impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.module {
-            Some(m) => write!(f, "{m}:{}", self.function),
-            None => f.write_str(&self.function),
+            Some(m) => write!(f, "{m}:{}", self.function)?,
+            None => f.write_str(&self.function)?,
         }
+        if self.offset > 0 { write!(f, "+{:#x}", self.offset) } else { Ok(()) }
     }
 }
 
 impl Pattern {
+    fn new(module: Option<String>, function: &str) -> Self {
+        // `operator+` is no offset.
+        let parted = function.rsplit_once('+').and_then(|(function, offset)| {
+            let offset = match offset.strip_prefix("0x") {
+                Some(hex) => u64::from_str_radix(hex, 16),
+                None => offset.parse(),
+            };
+            Some((function, offset.ok()?)).filter(|(function, _)| !function.is_empty())
+        });
+        let (function, offset) = parted.unwrap_or((function, 0));
+        Self { module, function: function.to_owned(), offset }
+    }
+
     /// Splits a list at its commas, but not at those inside C++ names such as `f(int, char)`. A
     /// pattern without a module gets that of the pattern before it: `libc:malloc,free` are both of
     /// libc.
@@ -265,6 +279,19 @@ mod tests {
         assert_eq!((p.module.as_deref(), p.function.as_str()), (Some("libc.so.6"), "mem*"));
         let p: Pattern = "std::vector*".parse()?;
         assert_eq!((p.module, p.function.as_str()), (None, "std::vector*"));
+        for (text, function, offset) in [
+            ("f+0x1c", "f", 28),
+            ("liba:f+12", "f", 12),
+            ("f+0", "f", 0),
+            ("operator+", "operator+", 0),
+            ("ns::operator+(int)", "ns::operator+(int)", 0),
+            ("f+x", "f+x", 0),
+            ("+3", "+3", 0),
+        ] {
+            let p: Pattern = text.parse()?;
+            assert_eq!((p.function.as_str(), p.offset), (function, offset), "{text}");
+        }
+        assert_eq!("liba:f+28".parse::<Pattern>()?.to_string(), "liba:f+0x1c");
         let p: Pattern = "libx.so:ns::f".parse()?;
         assert_eq!((p.module.as_deref(), p.function.as_str()), (Some("libx.so"), "ns::f"));
         assert!(
@@ -292,7 +319,7 @@ mod tests {
 
     #[test]
     fn a_module_goes_by_path_file_name_or_stem() {
-        let p = |m: &str| Pattern { module: Some(m.to_owned()), function: "*".to_owned() };
+        let p = |m: &str| Pattern::new(Some(m.to_owned()), "*");
         let path = "/usr/lib/x86_64-linux-gnu/libc.so.6";
         assert!(
             p("libc").matches_module(path)

@@ -75,8 +75,24 @@ impl InModule<'_> {
         name: &str,
         aliases: impl Iterator<Item = &'n str> + Clone,
     ) -> Option<usize> {
-        let at = first(self.include.iter().copied(), name, aliases.clone())?;
+        let whole = self.include.iter().copied().filter(|(_, p)| p.offset == 0);
+        let at = first(whole, name, aliases.clone())?;
         first(self.exclude.iter().map(|p| (0, *p)), name, aliases).is_none().then_some(at)
+    }
+
+    /// Lists the places inside a function that are meant: by which patterns, and how far behind its
+    /// start.
+    #[must_use]
+    pub fn places<'n>(
+        &self,
+        name: &str,
+        aliases: impl Iterator<Item = &'n str> + Clone,
+    ) -> Vec<(usize, u64)> {
+        let inside = self.include.iter().filter(|(_, p)| p.offset > 0);
+        let is_meant = |(at, p): &(usize, &Pattern)| {
+            first(std::iter::once((*at, *p)), name, aliases.clone()).is_some()
+        };
+        inside.filter(|place| is_meant(place)).map(|(at, p)| (*at, p.offset)).collect()
     }
 }
 

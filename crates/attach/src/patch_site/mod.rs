@@ -1,6 +1,6 @@
 //! Where a function is patched: which bytes, and whether they can be changed at all.
 
-use crate::code::{self, Code};
+use crate::code::{Code, Originals, original_bytes};
 use crate::flow::{Flow, flow};
 use crate::jump::PATCH;
 use crate::runtime::Convention;
@@ -8,6 +8,9 @@ use crate::sites::{Function, Kind};
 use crate::skip::Skip;
 use crate::stack_check::{behind_stack_check, calls_nothing};
 use iced_x86::{Code as Op, Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
+use std::ops::Range;
+
+mod inside;
 
 /// How the bytes to change look before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,6 +21,10 @@ pub(crate) enum Shape {
     /// Instructions that have to be relocated.
     Inline,
 }
+
+/// More bytes than are moved from any place: the five, or those before a place inside a function, and an
+/// instruction that begins among them.
+pub(crate) const MOST_MOVED: u64 = 32;
 
 /// A place that can be changed.
 #[derive(Clone, Debug)]
@@ -30,11 +37,17 @@ pub(crate) struct PatchSite {
     pub(crate) moved: Vec<Instruction>,
     /// Their bytes.
     pub(crate) bytes: Vec<u8>,
+    /// Before which of them hooks run: the first one, but where a place inside a function leaves no
+    /// other room. It may be the one behind the last.
+    pub(crate) event: usize,
 }
 
 impl PatchSite {
-    /// Finds the place in `function`, whose bytes are as the linker left them.
-    pub(crate) fn find(function: &Function) -> Result<Self, Skip> {
+    /// Finds the place in `function`, whose bytes the linker left as `originals` tells.
+    pub(crate) fn find(function: &Function, originals: Originals<'_>) -> Result<Self, Skip> {
+        if let Some(within) = &function.within {
+            return inside::find(function, &within.range, originals);
+        }
         match function.kind {
             Kind::Func => {}
             Kind::Resolver => return Err(Skip::Resolver),
@@ -49,8 +62,8 @@ impl PatchSite {
         // may look a little further.
         let around = addr..(addr + 40).min(text.end);
         // SAFETY: within a mapped executable range.
-        let bytes = unsafe { code::bytes(&around) };
-        let mut decoder = Decoder::with_ip(64, bytes, addr, DecoderOptions::NONE);
+        let bytes = unsafe { original_bytes(&around, originals) };
+        let mut decoder = Decoder::with_ip(64, &bytes, addr, DecoderOptions::NONE);
         let (mut at, checked) = first_place(function, next)?;
         decoder.set_position((at - addr) as usize).map_err(|_| Skip::NotCode { addr })?;
         decoder.set_ip(at);
@@ -96,9 +109,14 @@ impl PatchSite {
             && moved.iter().all(|i| i.mnemonic() == Mnemonic::Nop)
             && end == at + PATCH as u64;
         let shape = if nop { Shape::Nop } else { Shape::Inline };
-        let patch_site =
-            Self { at, shape, moved, bytes: slice(at, end.max(at + PATCH as u64)).to_vec() };
-        patch_site.check_branches(function, code, checked)?;
+        let patch_site = Self {
+            at,
+            shape,
+            moved,
+            bytes: slice(at, end.max(at + PATCH as u64)).to_vec(),
+            event: 0,
+        };
+        patch_site.check_branches(function, code, checked, originals)?;
         patch_site.check_moved(addr)?;
         Ok(patch_site)
     }
@@ -106,7 +124,13 @@ impl PatchSite {
     /// Refuses when other code jumps among the bytes to change, or the function loops to its
     /// own start. `checked`: the place is behind a check of the stack, from whose failure the
     /// function begins again.
-    fn check_branches(&self, function: &Function, code: &Code, checked: bool) -> Result<(), Skip> {
+    fn check_branches(
+        &self,
+        function: &Function,
+        code: &Code,
+        checked: bool,
+        originals: Originals<'_>,
+    ) -> Result<(), Skip> {
         let addr = function.addr;
         let own = addr..(addr + function.size.max(1)).min(code.next_start(addr));
         let cut = self.at + 1..self.at + PATCH as u64;
@@ -124,8 +148,8 @@ impl PatchSite {
             }
         }
         // SAFETY: within a mapped executable range of the module.
-        let bytes = unsafe { code::bytes(&own) };
-        match code.table_into(&own, bytes, &(if checked { self.at } else { addr }..cut.end)) {
+        let bytes = unsafe { original_bytes(&own, originals) };
+        match code.table_into(&own, &bytes, &(if checked { self.at } else { addr }..cut.end)) {
             Some(from) => Err(Skip::JumpInto { from, offset: self.at - addr }),
             None => Ok(()),
         }
@@ -168,6 +192,19 @@ impl PatchSite {
             }
         }
         Ok(())
+    }
+
+    /// Where who ran the moved instructions goes on.
+    pub(crate) fn end(&self) -> u64 {
+        self.at + (self.bytes.len() as u64).max(PATCH as u64)
+    }
+
+    /// Some of the instructions, as a site of their own.
+    pub(crate) fn part(&self, part: Range<usize>) -> Self {
+        let moved = self.moved.get(part).unwrap_or_default().to_vec();
+        let at = moved.first().map_or(self.at, Instruction::ip);
+        let bytes = self.bytes.get((at - self.at) as usize..).unwrap_or_default().to_vec();
+        Self { at, shape: self.shape, moved, bytes, event: 0 }
     }
 
     /// The five bytes before any change.
