@@ -33,6 +33,7 @@ const HERE: &[&str] = &[
     "docs/packets.md",
     "docs/profiling.md",
     "docs/prog-verify.md",
+    "docs/reports.md",
     "docs/symbolize.md",
     "docs/test-run.md",
     "docs/tracing.md",
