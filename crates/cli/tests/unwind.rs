@@ -210,3 +210,57 @@ fn stacks_in_core_files_are_those_of_gdb() {
     fails(&skep, &["symbolize", "--stacks"], 2, "required");
     fails(&skep, &["symbolize", "--core", "x", "--stacks", "0x1"], 2, "--stacks");
 }
+
+/// Inside a function the return address is not on top of the stack.
+#[test]
+fn the_stack_of_a_place_inside_a_function() {
+    if !has_command("objdump") {
+        return skip("objdump");
+    }
+    let source = "#define N __attribute__((noinline, noclone, noipa))
+        volatile long sink;
+        N long inner(long n) { volatile long v[9]; for (long i = 0; i < 9; i++) v[i] = n * i; return v[n & 7] + sink; }
+        N long middle(long n) { long m = inner(n + 1); sink += m; return m + 2; }
+        N long outer(long n) { long m = middle(n * 2); sink += m; return m - 1; }
+        int main(void) { return outer(3) == 77; }\n";
+    let dir = TempDir::new();
+    std::fs::write(dir.join("places.c"), source).expect("it is written");
+    let flags = ["-O2", "-fomit-frame-pointer"];
+    let program = Cc::c().args(&flags).compile(&[&dir.join("places.c")], &dir.join("places"));
+    let listed =
+        run(Command::new("objdump").args(["-d", "--disassemble=inner"]).arg(&program), b"", LIMIT);
+    let listed = text(&listed.stdout);
+    let addresses: Vec<u64> = listed
+        .lines()
+        .filter_map(|line| u64::from_str_radix(line.trim().split_once(':')?.0, 16).ok())
+        .collect();
+    let start = *addresses.first().expect("a function");
+    let skep = Skep::new();
+    let mut tried = 0;
+    for offset in addresses.iter().map(|at| at - start) {
+        let out = dir.join(&format!("{offset}.folded"));
+        let attach = format!("by_stack=places:inner+{offset:#x}");
+        let mut command = skep.command([
+            "run",
+            "--quiet",
+            &object("stacks.bpf.o"),
+            "--attach",
+            &attach,
+            "--folded",
+        ]);
+        let ended = run(command.arg(&out).arg("--").arg(&program), b"", LIMIT);
+        let Ok(stacks) = std::fs::read_to_string(&out) else {
+            assert_ne!(ended.shell_status(), 0, "{attach}");
+            continue;
+        };
+        if stacks.is_empty() {
+            continue;
+        }
+        tried += 1;
+        for line in stacks.lines() {
+            let names = line.rsplit_once(' ').expect("a number").0;
+            assert!(names.ends_with(";main;outer;middle;inner"), "{attach}: {line}\n{listed}");
+        }
+    }
+    assert!(tried > 3, "{tried} of {}: {listed}", addresses.len());
+}

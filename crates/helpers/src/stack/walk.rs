@@ -142,7 +142,8 @@ pub(super) fn walk(start: Start, most: usize, mut put: impl FnMut(usize, u64)) -
         return count;
     }
     let mut at = start.at;
-    if start.is_entry {
+    // Tables tell of every place: also of those inside functions that have hooks.
+    if start.is_entry && modules::step(&mut tables, at.place()) == Step::UNKNOWN {
         match stack.number(at.sp, 8) {
             Some(ip) if modules::is_own(ip.wrapping_sub(1)) || push(ip) => {
                 at = Registers { ip, sp: at.sp.wrapping_add(8), bp: at.bp, is_return: true };
