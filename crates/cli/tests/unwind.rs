@@ -238,7 +238,7 @@ fn the_stack_of_a_place_inside_a_function() {
     let skep = Skep::new();
     let mut tried = 0;
     for offset in addresses.iter().map(|at| at - start) {
-        let out = dir.join(&format!("{offset}.folded"));
+        let out = dir.join(format!("{offset}.folded"));
         let attach = format!("by_stack=places:inner+{offset:#x}");
         let mut command = skep.command([
             "run",
