@@ -14,6 +14,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FileType, Mode, OFlags};
@@ -78,8 +79,11 @@ impl BuildIdFile {
 
     /// Makes an empty one beside the place, and moves it there.
     fn create(path: &Path) -> Option<()> {
+        // Several threads of a process may be here.
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let number = LAST.fetch_add(1, Ordering::Relaxed);
         let mut name = path.as_os_str().to_owned();
-        name.push(format!(".{}", rustix::process::getpid().as_raw_nonzero()));
+        name.push(format!(".{}.{number}", rustix::process::getpid().as_raw_nonzero()));
         let new = PathBuf::from(name);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         // One that a process of the same id left.
