@@ -3,7 +3,7 @@
 //! A change appends the whole graph, so a reader takes the last complete record, and a writer that
 //! dies in the middle changes nothing. Who changes a chain looks at the last record and appends the
 //! next one while no other writer can come between ([`ChainFile::change`]). When the records have
-//! grown to many times the newest ones, the file begins anew with these ([`crate::restart`]).
+//! grown to many times the newest ones, the file begins anew with these (`restart`).
 //!
 //! A chain keeps its programs, and they keep their maps: [`Dir::collect`] leaves alone what is named
 //! by the last record of a chain that stays.

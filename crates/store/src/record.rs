@@ -11,7 +11,7 @@
 //! the file, whose shared lock marks the object as used. It ends with the process.
 //!
 //! A kind whose files are written again and again ([`FileKind::restarts`]) has two places behind the
-//! header that say where the records begin ([`super::restart`]).
+//! header that say where the records begin (`restart`).
 
 use std::fs::File;
 use std::io::{self, Read, Write};
