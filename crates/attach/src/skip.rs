@@ -90,6 +90,12 @@ pub enum Skip {
         /// The thread.
         tid: i32,
     },
+    /// The program has a handler for every signal, as those of Go have: none is left to stop its
+    /// threads with.
+    #[error(
+        "the program handles all real-time signals, so its threads cannot be stopped for a change of code"
+    )]
+    Signals,
     /// The kernel refused to let the code be changed.
     #[error("code cannot be changed: {errno}")]
     Protected {

@@ -294,3 +294,37 @@ fn refusals() {
     assert!(!own.is_empty());
     target.end();
 }
+
+/// No signal is left to stop the threads with, as in programs of Go.
+#[test]
+fn a_program_that_handles_all_signals_is_told_so() {
+    let dir = TempDir::new();
+    let source = "#include <pthread.h>\n#include <signal.h>\n#include <unistd.h>
+        __attribute__((noinline)) long work(long n) { long s = n; for (long i = 0; i < n; i++) s ^= i * s; return s; }
+        static void nothing(int s) { (void)s; }
+        static void *loop(void *arg) { volatile long s = 0; for (;;) { s += work(100); usleep(1000); } return arg; }
+        int main(void) {
+            for (int s = 34; s <= 64; s++) signal(s, nothing);
+            pthread_t t;
+            pthread_create(&t, 0, loop, 0);
+            loop(0);
+        }\n";
+    fs::write(dir.join("handlers.c"), source).expect("it is written");
+    let program = Cc::c()
+        .args(&["-O1", "-pthread"])
+        .compile(&[&dir.join("handlers.c")], &dir.join("handlers"));
+    let mut target = Command::new(program).spawn().expect("it starts");
+    let pid = target.id().to_string();
+    let status = || fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let end = Instant::now() + LIMIT;
+    while !status().contains("Threads:\t2") {
+        assert!(Instant::now() < end, "{}", status());
+    }
+    let skep = Skep::new();
+    let ended = skep.run(["trace", "handlers:work", "-p", &pid, "--for", "100ms"]);
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(target.try_wait().expect("it is ours").is_none(), "it runs on");
+    target.kill().and_then(|()| target.wait()).expect("it ends");
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    assert!(said.contains("the program handles all real-time signals"), "{said}");
+}

@@ -5,14 +5,16 @@ use crate::jump::PATCH;
 use crate::signals::action::{SA_NODEFER, SA_RESTART, SIG_DFL, SIGTRAP, STOP_WORLD, TRAP};
 use crate::signals::context::{Context, Info, RIP, RSP, SI_KERNEL, SI_QUEUE};
 use crate::signals::pass_on::pass_on;
+use crate::skip::Skip;
 use crate::sys;
 use std::sync::atomic::Ordering;
 
 /// Installs the handlers, or puts them back where the program replaced them behind the engine's
 /// back. Returns the number of the signal that stops threads.
-pub(crate) fn install() -> Result<i32, i32> {
+pub(crate) fn install() -> Result<i32, Skip> {
+    let refused = |errno| Skip::Protected { errno };
     // SAFETY: made for it.
-    unsafe { TRAP.install(SIGTRAP, on_trap as *const () as usize, SA_NODEFER) }?;
+    unsafe { TRAP.install(SIGTRAP, on_trap as *const () as usize, SA_NODEFER) }.map_err(refused)?;
     let mut signal = STOP_WORLD.signal.load(Ordering::Acquire);
     if signal == 0 {
         // A real-time signal that nobody uses; the first few and 32, 33 are the C library's.
@@ -20,10 +22,11 @@ pub(crate) fn install() -> Result<i32, i32> {
             // SAFETY: only asks.
             unsafe { sys::sigaction(*s, None) }.is_ok_and(|a| a.handler == SIG_DFL)
         };
-        signal = (36..=62).rev().find(unused).ok_or(16)?;
+        signal = (36..=62).rev().find(unused).ok_or(Skip::Signals)?;
     }
     // SAFETY: made for it.
-    unsafe { STOP_WORLD.install(signal, on_stop as *const () as usize, SA_RESTART) }?;
+    unsafe { STOP_WORLD.install(signal, on_stop as *const () as usize, SA_RESTART) }
+        .map_err(refused)?;
     Ok(signal)
 }
 

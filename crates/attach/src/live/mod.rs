@@ -70,7 +70,7 @@ pub(crate) unsafe fn apply(
     let fail = |skip: Skip| vec![Err(skip); changes.len()];
     let signal = match handlers::install() {
         Ok(s) => s,
-        Err(errno) => return fail(Skip::Protected { errno }),
+        Err(skip) => return fail(skip),
     };
     let Ok(tasks) = threads::Tasks::open() else { return fail(Skip::Protected { errno: 2 }) };
     let mut copy = Copy::new();
