@@ -260,7 +260,7 @@ fn children_of_fork_find_everything_in_order() {
                         fn alarm(seconds: u32) -> u32;
                     }
                     // SAFETY: ends a child that hangs.
-                    unsafe { alarm(20) };
+                    unsafe { alarm(120) };
                     let (hook, seen) = counter(Position::Exit);
                     let done = engine.attach(&targets, &[hook]);
                     let mut good = owns_memory() && work(7) == 0 && seen.runs() == 21;

@@ -13,7 +13,7 @@ use skep_testkit::run::{Running, run};
 use skep_testkit::skip;
 use skep_testkit::skip::is_root;
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(100);
 const DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../skep/tests/data");
 
 /// Gives the calling thread a network and a mount namespace of its own, which go with it.

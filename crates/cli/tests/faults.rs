@@ -197,7 +197,7 @@ fn attached(cc: Cc) {
     let ended = skep.run(args);
     let read = || fs::read_to_string(&words).expect("written");
     let (before, began) = (read().len(), Instant::now());
-    while read().len() < before + 40 && began.elapsed() < Duration::from_secs(10) {
+    while read().len() < before + 40 && began.elapsed() < Duration::from_secs(100) {
         std::thread::sleep(Duration::from_millis(10));
     }
     child.kill().expect("it still runs");

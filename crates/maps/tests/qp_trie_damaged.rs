@@ -6,6 +6,7 @@
 
 mod support;
 
+use std::fmt;
 use std::fs::File;
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
@@ -26,14 +27,21 @@ unsafe extern "C" {
 }
 
 /// Longer than any of it takes, also where something waits until it may take over from the dead.
-const ENDLESS: u32 = 10;
+const ENDLESS: u32 = 60;
 const KEYS: usize = 40;
 
 /// Bytes that replace others at a place of a file.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Damage {
     at: u64,
     bytes: Vec<u8>,
+}
+
+impl fmt::Debug for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let some = &self.bytes[..self.bytes.len().min(32)];
+        write!(f, "{} bytes at {}: {some:02x?}", self.bytes.len(), self.at)
+    }
 }
 
 /// A map, half of it full, some of its memory used before.

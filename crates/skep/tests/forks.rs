@@ -17,7 +17,7 @@ const OBJECT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/library.bp
 /// Set in the processes that [`the_first_attach_may_be_interrupted_by_a_fork`] starts.
 const FIRST: &str = "SKEP_TEST_FIRST_ATTACH";
 /// How long a child may take before the kernel ends it.
-const CHILD_SECONDS: u32 = 30;
+const CHILD_SECONDS: u32 = 120;
 
 unsafe extern "C" {
     fn fork() -> i32;
