@@ -4,6 +4,7 @@
 mod captures;
 
 use std::io::{self, Read, Write};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
@@ -12,7 +13,10 @@ use std::time::Duration;
 use captures::{Capture, Packet, Random, read, read_all};
 use skep_net::port::batch::Meta;
 use skep_net::port::capture::{Format, Kind, Reader, Unit, Writer};
-use skep_net::port::{Batch, PortError, Received, Sink, Source};
+use skep_net::port::generator::Generator;
+use skep_net::port::{
+    Batch, Outputs, PortError, PumpError, Received, Sink, Source, Until, Verdict, pump,
+};
 use skep_testkit::run::run;
 use skep_testkit::skip::has_command;
 use skep_testkit::{TempDir, skip};
@@ -388,6 +392,39 @@ fn a_full_disk_is_reported_with_the_packets_that_are_on_it() {
         );
         drop(writer);
         assert!(taken.lock().expect("nobody panicked").len() <= limit);
+    }
+}
+
+/// Every frame is in the file, or counted as not written, whenever the disk becomes full: in the midst
+/// of a batch, behind it, or when all is flushed.
+#[test]
+fn what_a_full_disk_does_not_take_is_counted() {
+    for limit in [0, 24, 100, 5000, 262_144, 300_000] {
+        for frames in [1, 63, 5000] {
+            let taken = Arc::new(Mutex::new(Vec::new()));
+            let to = Box::new(Limited { taken: Arc::clone(&taken), limit });
+            let mut outputs = Outputs::new();
+            let disk = Writer::new("disk", to, Format::Pcap(Unit::Nanoseconds));
+            let disk = outputs.add(Box::new(disk));
+            outputs.send_verdict(2, disk);
+            let mut source = Generator::new(&[60]).packets(frames);
+            let pumped = pump(&mut source, &mut outputs, &Until::default(), |batch, verdicts| {
+                (0..batch.len()).for_each(|n| verdicts.set(n, Verdict::Pass));
+                ControlFlow::Continue(())
+            });
+            if frames as usize * (60 + 16) + 24 <= limit {
+                assert_eq!(pumped.expect("there is room").sent.packets, frames);
+                continue;
+            }
+            let PumpError { stats, source } = pumped.expect_err("it is full");
+            let PortError::Write { packets, lost, .. } = source else { panic!("{source}") };
+            let sent = stats.sent;
+            assert_eq!((sent.packets, sent.bytes), (packets, 60 * packets), "{limit}, {frames}");
+            assert_eq!((sent.unwritten, sent.ring_full), (lost, 0), "{limit}, {frames}");
+            assert_eq!(stats.verdicts[2], packets + lost, "{limit}, {frames}");
+            let (found, _) = read(&taken.lock().expect("nobody panicked"));
+            assert_eq!(found.len() as u64, packets, "{limit}, {frames}");
+        }
     }
 }
 

@@ -186,7 +186,7 @@ impl Report {
             "sent": {"packets": sent.packets, "bytes": sent.bytes},
             "dropped": {
                 "ring_full": sent.ring_full, "too_large": sent.too_large,
-                "too_short": sent.too_short,
+                "too_short": sent.too_short, "unwritten": sent.unwritten,
                 "queue_full": self.stats.queue_full,
                 "copies": self.stats.copies_dropped,
                 "no_target": self.stats.no_target, "before_receive": lost.ring_full,
@@ -222,6 +222,7 @@ impl Report {
             ("output full", sent.ring_full),
             ("too large for their output", sent.too_large),
             ("too short for their output", sent.too_short),
+            ("not written, their output failed", sent.unwritten),
             ("queue of a processor full", self.stats.queue_full),
             ("copies, by programs of devices", self.stats.copies_dropped),
             ("redirected to no output", self.stats.no_target),

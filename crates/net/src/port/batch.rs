@@ -171,7 +171,7 @@ impl Batch {
     #[must_use]
     pub fn push(&mut self, meta: Meta, bytes: &[u8]) -> bool {
         let Some(room) = self.reserve(meta, bytes.len()) else { return false };
-        room.copy_from_slice(bytes);
+        copy(room, bytes);
         true
     }
 
@@ -277,6 +277,27 @@ impl Batch {
     }
 }
 
+/// Copies a frame. Small ones without a call: as two parts of a fixed length, which may overlap.
+#[inline]
+fn copy(to: &mut [u8], from: &[u8]) {
+    fn parts<const N: usize>(to: &mut [u8], from: &[u8]) -> bool {
+        let first = to.first_chunk_mut::<N>().zip(from.first_chunk());
+        let is_done = first.map(|(to, from)| *to = *from).is_some();
+        if let Some((to, from)) = to.last_chunk_mut::<N>().zip(from.last_chunk()) {
+            *to = *from;
+        }
+        is_done
+    }
+    let is_done = match from.len() {
+        32..=64 => parts::<32>(to, from),
+        65..=128 => parts::<64>(to, from),
+        _ => false,
+    };
+    if !is_done {
+        to.copy_from_slice(from);
+    }
+}
+
 /// Bytes that a frame of this length takes of the buffer.
 #[inline]
 fn slot_size(len: usize) -> usize {
@@ -308,6 +329,21 @@ mod tests {
         batch.clear();
         assert!(!batch.push(Meta::default(), &[1; MAX_FRAME + PAGE]));
         assert!(batch.is_empty());
+    }
+
+    #[test]
+    fn frames_of_every_length_are_copied() {
+        let bytes: Vec<u8> = (0..2000).map(|n| (n * 7 + n / 256) as u8).collect();
+        let mut batch = Batch::new();
+        for len in 0..=2000 {
+            batch.clear();
+            assert!(batch.push(Meta::default(), &[0xee; 2000]));
+            batch.clear();
+            assert!(batch.push(Meta::default(), &bytes[..len]));
+            assert_eq!(batch.frame(0).map(|f| f.bytes), Some(&bytes[..len]));
+            let behind = batch.buffer.get(HEADROOM + len..HEADROOM + 2000);
+            assert!(behind.is_some_and(|behind| behind.iter().all(|b| *b == 0xee)), "{len}");
+        }
     }
 
     #[test]

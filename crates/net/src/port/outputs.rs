@@ -105,6 +105,31 @@ impl Verdicts {
         !self.handed_over.is_empty() && self.handed_over.binary_search(&frame).is_ok()
     }
 
+    /// Counts the verdicts by [`Verdict::kind`].
+    #[must_use]
+    pub fn counts(&self) -> [u64; Verdict::KINDS] {
+        let mut counts = [0; Verdict::KINDS];
+        let mut all = self.each.iter().map(|verdict| verdict.kind());
+        // Frames often have the verdict of the frame before: nothing waits for memory then.
+        let Some(mut kind) = all.next() else { return counts };
+        let mut same = 1;
+        let mut add = |kind: usize, n: u64| {
+            if let Some(count) = counts.get_mut(kind) {
+                *count += n;
+            }
+        };
+        for next in all {
+            if next == kind {
+                same += 1;
+                continue;
+            }
+            add(kind, same);
+            (kind, same) = (next, 1);
+        }
+        add(kind, same);
+        counts
+    }
+
     /// Returns the verdicts in order of the frames.
     #[must_use]
     pub fn all(&self) -> &[Verdict] {
@@ -255,8 +280,13 @@ impl Outputs {
             if done.is_ok() {
                 match output.sink.send(batch, &output.frames) {
                     Ok(sent) => {
+                        let dropped = output.sink.dropped();
                         output.sent += sent;
-                        output.sent.take_back(output.sink.dropped());
+                        output.sent.take_back(dropped);
+                        if dropped.is_unwritten && dropped.packets > 0 {
+                            // It failed, and says why.
+                            done = output.sink.flush();
+                        }
                     }
                     Err(e) => done = Err(e),
                 }
@@ -287,5 +317,33 @@ impl Outputs {
             done = done.and(flushed);
         }
         done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verdicts_are_counted_by_their_kinds() {
+        let mut verdicts = Verdicts::default();
+        verdicts.reset(0);
+        assert_eq!(verdicts.counts(), [0; Verdict::KINDS]);
+        // Runs of the same, and changes.
+        let mut state = 1_u32;
+        let raw: Vec<u32> = (0..1000)
+            .map(|_| {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                if state >> 28 > 12 { state >> 16 & 7 } else { 2 }
+            })
+            .collect();
+        verdicts.reset(raw.len());
+        let mut naive = [0; Verdict::KINDS];
+        for (n, raw) in raw.iter().enumerate() {
+            let verdict = Verdict::from_raw(*raw, Target::Port(*raw));
+            verdicts.set(n, verdict);
+            naive[verdict.kind()] += 1;
+        }
+        assert_eq!(verdicts.counts(), naive);
     }
 }

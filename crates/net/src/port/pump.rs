@@ -149,10 +149,8 @@ fn move_frames(
         stats.bytes += batch.bytes();
         verdicts.reset(batch.len());
         let after = run(&mut batch, &mut verdicts);
-        for verdict in verdicts.all() {
-            if let Some(count) = stats.verdicts.get_mut(verdict.kind()) {
-                *count += 1;
-            }
+        for (count, more) in stats.verdicts.iter_mut().zip(verdicts.counts()) {
+            *count += more;
         }
         for handed_over in verdicts.handed_over() {
             let verdict = verdicts.all().get(usize::from(*handed_over));

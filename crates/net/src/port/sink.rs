@@ -17,6 +17,8 @@ pub struct Sent {
     pub too_large: u64,
     /// Frames that were dropped because the port takes none so short.
     pub too_short: u64,
+    /// Frames that were dropped because the port failed before it had written them.
+    pub unwritten: u64,
 }
 
 impl Sent {
@@ -32,7 +34,10 @@ impl Sent {
         let packets = dropped.packets.min(self.packets);
         self.packets -= packets;
         self.bytes = self.bytes.saturating_sub(dropped.bytes);
-        self.ring_full += packets;
+        match dropped.is_unwritten {
+            true => self.unwritten += packets,
+            false => self.ring_full += packets,
+        }
     }
 }
 
@@ -43,17 +48,19 @@ impl std::ops::AddAssign for Sent {
         self.ring_full += other.ring_full;
         self.too_large += other.too_large;
         self.too_short += other.too_short;
+        self.unwritten += other.unwritten;
     }
 }
 
-/// Frames that a [`Sink`] has said it took, and that got lost on their way then because the other side
-/// did not keep up.
+/// Frames that a [`Sink`] has said it took, and that got lost on their way then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Dropped {
     /// How many.
     pub packets: u64,
     /// Bytes of these.
     pub bytes: u64,
+    /// The port failed; else the other side did not keep up.
+    pub is_unwritten: bool,
 }
 
 /// A port that frames go to.

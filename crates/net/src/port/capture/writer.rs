@@ -7,7 +7,7 @@ use std::path::Path;
 use super::{ETHERNET, pcap, pcapng};
 use crate::port::batch::{Batch, Frame, MAX_FRAME};
 use crate::port::error::PortError;
-use crate::port::sink::{Sent, Sink};
+use crate::port::sink::{Dropped, Sent, Sink};
 
 /// Bytes that are kept before they are written.
 const BUFFER: usize = 1 << 18;
@@ -99,14 +99,18 @@ pub struct Writer {
     to: Target,
     format: Format,
     buffer: Vec<u8>,
-    /// Where each packet in the buffer ends.
-    ends: Vec<u32>,
+    /// Where each packet in the buffer ends, and how many bytes of it are a frame's.
+    ends: Vec<(u32, u32)>,
     /// Packets, and bytes, that are in the file.
     packets: u64,
     bytes: u64,
     /// What has an interface in the file: a port, and the place there.
     interfaces: Vec<(u32, String)>,
     failed: bool,
+    /// Why it failed, which nobody was told yet.
+    untold: Option<PortError>,
+    /// Frames that were lost by that.
+    dropped: Dropped,
 }
 
 impl std::fmt::Debug for Writer {
@@ -168,6 +172,8 @@ impl Writer {
             bytes: 0,
             interfaces: Vec::new(),
             failed: false,
+            untold: None,
+            dropped: Dropped::default(),
         }
     }
 
@@ -225,7 +231,7 @@ impl Writer {
                 put(&mut self.buffer, &[whole]);
             }
         }
-        self.ends.push(self.buffer.len() as u32);
+        self.ends.push((self.buffer.len() as u32, len));
     }
 
     /// Finds the interface of a place at a port, and describes it in the file when it is new.
@@ -253,6 +259,11 @@ impl Writer {
         index as u32
     }
 
+    /// Says why it failed, if nobody was told.
+    fn tell(&mut self) -> Result<(), PortError> {
+        self.untold.take().map_or(Ok(()), Err)
+    }
+
     /// Writes the buffer out.
     #[cold]
     fn write_out(&mut self) -> Result<(), PortError> {
@@ -269,11 +280,14 @@ impl Writer {
                 break;
             }
         }
-        let whole = self.ends.partition_point(|end| *end as usize <= done);
-        let lost = (self.ends.len() - whole) as u64;
+        let whole = self.ends.partition_point(|(end, _)| *end as usize <= done);
+        let lost = self.ends.get(whole..).unwrap_or_default();
+        self.dropped.packets += lost.len() as u64;
+        self.dropped.bytes += lost.iter().map(|(_, len)| u64::from(*len)).sum::<u64>();
+        let lost = lost.len() as u64;
         self.packets += whole as u64;
         let end = whole.checked_sub(1).and_then(|last| self.ends.get(last));
-        let end = end.map_or(0, |end| u64::from(*end));
+        let end = end.map_or(0, |(end, _)| u64::from(*end));
         let before = self.bytes;
         self.bytes += done as u64;
         self.buffer.clear();
@@ -291,9 +305,17 @@ impl Writer {
 }
 
 impl Sink for Writer {
+    /// Says of a write that fails what became of each frame; why it failed is the answer to the next
+    /// call, or to [`Sink::flush`].
     fn send(&mut self, batch: &Batch, frames: &[u16]) -> Result<Sent, PortError> {
+        self.tell()?;
         let mut sent = Sent::default();
         for frame in frames.iter().filter_map(|index| batch.frame(usize::from(*index))) {
+            if let Some(PortError::Write { lost, .. }) = &mut self.untold {
+                *lost += 1;
+                sent.unwritten += 1;
+                continue;
+            }
             if frame.bytes.len() > MAX_FRAME {
                 sent.too_large += 1;
                 continue;
@@ -301,13 +323,18 @@ impl Sink for Writer {
             self.add(frame, None);
             sent.took(frame.bytes.len());
             if self.buffer.len() >= BUFFER {
-                self.write_out()?;
+                self.untold = self.write_out().err();
             }
         }
         Ok(sent)
     }
 
+    fn dropped(&mut self) -> Dropped {
+        Dropped { is_unwritten: true, ..std::mem::take(&mut self.dropped) }
+    }
+
     fn flush(&mut self) -> Result<(), PortError> {
+        self.tell()?;
         self.write_out()
     }
 }
