@@ -2,7 +2,8 @@
 
 mod common;
 
-use std::io::Read;
+use std::io::{Read, Write};
+use std::time::Duration;
 
 use common::{Skep, json, text};
 
@@ -112,6 +113,8 @@ fn what_is_wrong_with_an_input_is_said_and_what_came_before_is_used() {
     assert_eq!((status, out.starts_with("9 packets")), (1, true), "{error}");
     assert!(error.contains("cannot write `/dev/full` any further: No space left"), "{error}");
     assert!(error.contains("0 packets are in it, 9 are not"), "{error}");
+    assert!(out.contains("\nsent  0 packets  0B\n"), "{out}");
+    assert!(out.contains("\ndropped  9 packets  not written, their output failed\n"), "{out}");
     let (status, out, _) = run(&["--packets", "4"]);
     assert_eq!((status, out.starts_with("4 packets")), (0, true));
     let (status, _, error) = run(&["--data-in", "x"]);
@@ -167,4 +170,43 @@ fn a_reader_that_goes_away_is_no_error() {
     drop(running.stdout.take());
     let (status, _, error) = ended(running);
     assert_eq!((status, error.contains("error")), (Some(0), false), "{error}");
+}
+
+/// A pipe that has nothing does not keep anybody: what it gave before was used.
+#[test]
+fn a_run_ends_though_its_pipe_has_nothing() {
+    let skep = Skep::new();
+    let ended_by = |more: &[&str], given: &[u8], stop: bool| {
+        let file = skep.path("out.pcap").display().to_string();
+        let out = format!("pass={file}");
+        let args = ["prog", "run", &object(), "split", "--in", "-", "--out", &out];
+        let mut running = skep.start(args.iter().copied().chain(more.iter().copied()));
+        let pipe = running.stdin.as_mut().expect("it is a pipe");
+        pipe.write_all(given).expect("there is room");
+        // The packets before are in the file when nothing more comes: it waits then.
+        let len = || std::fs::metadata(&file).map_or(0, |file| file.len());
+        while stop && len() < 24 + 76 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if stop {
+            signal(running.id(), Signal::INT);
+        }
+        let (mut report, mut error) = (String::new(), String::new());
+        let out = running.stdout.as_mut().expect("it is a pipe");
+        out.read_to_string(&mut report).expect("it writes text");
+        let errors = running.stderr.as_mut().expect("it is a pipe");
+        errors.read_to_string(&mut error).expect("it writes text");
+        // Only now: the pipe was open all the time.
+        drop(running.stdin.take());
+        let status = running.wait().expect("it is our child").code();
+        assert_eq!(status, Some(0), "{error}");
+        (report, firsts(&std::fs::read(&file).expect("it was written")))
+    };
+    let capture = pcap(&[2, 1, 2]);
+    // Two packets and a half.
+    let (report, passed) = ended_by(&[], &capture[..24 + 76 + 76 + 30], true);
+    assert!(report.starts_with("2 packets"), "{report}");
+    assert_eq!(passed, [2]);
+    let (report, _) = ended_by(&["--for", "20ms"], &capture[..24], false);
+    assert!(report.starts_with("0 packets"), "{report}");
 }

@@ -1,13 +1,14 @@
 //! Capture files as a source.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, ErrorKind, Read};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
 use super::ETHERNET;
 use super::error::CaptureError;
-use super::input::Input;
+use super::input::{Input, Stream};
 use super::order::Order;
 use super::pcap::{self, Header};
 use super::pcapng::{self, AROUND, Interface};
@@ -96,12 +97,15 @@ impl Reader {
     /// # Errors
     /// When it cannot be opened, or does not begin as a capture file does.
     pub fn open(path: &Path) -> Result<Self, PortError> {
-        if path == Path::new("-") {
-            return Self::new("standard input", Box::new(io::stdin()));
-        }
-        let name = path.display().to_string();
-        match File::open(path) {
-            Ok(file) => Self::new(&name, Box::new(file)),
+        let (name, file) = if path == Path::new("-") {
+            // Its own descriptor: what `Stdin` keeps cannot be waited for.
+            let own = io::stdin().as_fd().try_clone_to_owned().map(File::from);
+            ("standard input".to_owned(), own)
+        } else {
+            (path.display().to_string(), File::open(path))
+        };
+        match file {
+            Ok(file) => Self::begin(&name, Stream::File(file)),
             Err(source) => Err(PortError::Open { name, source }),
         }
     }
@@ -111,6 +115,10 @@ impl Reader {
     /// # Errors
     /// When it does not begin as a capture file does.
     pub fn new(name: &str, from: Box<dyn Read + Send>) -> Result<Self, PortError> {
+        Self::begin(name, Stream::Other(from))
+    }
+
+    fn begin(name: &str, from: Stream) -> Result<Self, PortError> {
         let (mut input, name) = (Input::new(from), name.to_owned());
         match begin(&mut input) {
             Ok(format) => Ok(Self {
@@ -284,6 +292,11 @@ impl Reader {
 
     /// Passes a block whose contents do not matter, of whatever length.
     fn skip_block(&mut self, offset: u64, len: u32) -> Result<Step, CaptureError> {
+        if len <= MAX_BLOCK {
+            // All of it, so that it can be tried again.
+            self.input.peek(len as usize)?;
+        }
+        self.input.patience = None;
         let before_last = u64::from(len) - 4;
         let skipped = self.input.skip(before_last)?;
         let Some(last) = self.input.peek(4)?.first_chunk::<4>().filter(|_| skipped == before_last)
@@ -317,12 +330,15 @@ impl Reader {
 
 impl Source for Reader {
     /// Reads on. A batch may have fewer frames than it takes although more come later: what a pipe
-    /// has by now is not kept back.
-    fn receive(&mut self, batch: &mut Batch, _: Duration) -> Result<Received, PortError> {
+    /// has by now is not kept back. Pipes are waited for as long as said, other streams as they
+    /// read.
+    fn receive(&mut self, batch: &mut Batch, wait: Duration) -> Result<Received, PortError> {
         let before = batch.len();
         while matches!(self.state, State::Reading) {
+            self.input.patience = Some(wait);
             match self.step(batch) {
                 Ok(Step::Frame | Step::Passed) => {}
+                Err(CaptureError::Read(e)) if e.kind() == ErrorKind::WouldBlock => break,
                 Ok(Step::Full) => break,
                 Ok(Step::End) => self.state = State::Ended,
                 Err(e) => self.state = State::Failed(e),
@@ -332,7 +348,7 @@ impl Source for Reader {
             return Ok(Received::Frames);
         }
         match std::mem::replace(&mut self.state, State::Ended) {
-            // The batch was full before.
+            // The batch was full before, or nothing has come.
             State::Reading => {
                 self.state = State::Reading;
                 Ok(Received::Nothing)

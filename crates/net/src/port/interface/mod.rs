@@ -21,9 +21,16 @@ pub use sys::index_of;
 pub use tap::Tap;
 
 use std::io;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::error::PortError;
+
+/// Waits until there is something to read, or the end of it, at most as long as given; tells whether
+/// there is.
+pub(super) fn is_readable(fd: BorrowedFd<'_>, wait: Duration) -> io::Result<bool> {
+    Ok(sys::wait(fd, libc::POLLIN, wait)? != 0)
+}
 
 /// The time, for frames that come without one.
 fn now() -> u64 {
