@@ -71,6 +71,34 @@ fn the_guide_is_true() {
 }
 
 #[test]
+fn places_that_are_not_there_are_refused() {
+    let skep = prepared();
+    let object = skep.path("chain.bpf.o").display().to_string();
+    let mark = format!("{object}:mark");
+    let refused = |args: &[&str]| {
+        let ended = skep.run([&["chain"], args].concat());
+        assert_ne!(ended.shell_status(), 0, "{args:?}: {}", ended.transcript());
+        text(&ended.stderr)
+    };
+    assert_eq!(skep.run(["chain", "create", "fw"]).shell_status(), 0);
+    // Also while there is no other place.
+    assert_eq!(refused(&["add", "fw", &mark, "--after", "7"]), "error: there is no node 7\n");
+    assert_eq!(skep.run(["chain", "add", "fw", &mark]).shell_status(), 0);
+    let behind_itself = refused(&["move", "fw", "2", "--after", "2"]);
+    assert_eq!(behind_itself, "error: there is no node 2\n", "{behind_itself}");
+    assert_eq!(skep.run(["chain", "add", "fw", &mark]).shell_status(), 0);
+    let number = text(&skep.run(["chain", "show", "fw", "--json"]).stdout);
+    let last = json(number.as_bytes())["nodes"][1]["node"].to_string();
+    let behind_itself = refused(&["move", "fw", &last, "--after", &last]);
+    assert_eq!(behind_itself, format!("error: node {last} cannot be put behind itself\n"));
+    assert_eq!(text(&skep.run(["chain", "show", "fw", "--json"]).stdout), number);
+    let packet = refused(&["explain", "fw", "--in", "gen:64", "--packet", "0"]);
+    assert_eq!(packet, "error: there is no packet 0: the first one is packet 1\n");
+    let size = refused(&["run", "fw", "--in", "gen:20", "--packets", "1"]);
+    assert_eq!(size, "error: `gen:20`: packets have 50 to 262144 bytes, not 20\n");
+}
+
+#[test]
 fn a_chain_is_made_shown_and_removed() {
     let skep = prepared();
     let path = |name: &str| skep.path(name).display().to_string();
@@ -204,6 +232,10 @@ fn what_is_wrong_is_said() {
         (
             "[[program]]\nobject='chain.bpf.o'\nprogram='mark'\non={pass='mark'}",
             "the chain would never end: 1 (mark) -> 1 (mark)",
+        ),
+        (
+            "[[program]]\nobject='chain.bpf.o'\nprogram='mark'\non={pass='end','1-2'='end:tx'}",
+            "`1-2` and `pass` of `mark` have a verdict in common",
         ),
         ("[[program]]\nobject='no.bpf.o'\nprogram='mark'", "no.bpf.o"),
         ("[[program]]\nobject='chain.bpf.o'\nprogram='mark'\npriority=1", "order = \"priority\""),

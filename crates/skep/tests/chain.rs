@@ -308,10 +308,34 @@ fn run_configs_are_read_from_the_types() -> Result<(), Box<dyn std::error::Error
     let btf = object.btf.as_deref().ok_or("it has types")?;
     let config = |priority, actions| priority::RunConfig { priority, actions };
     // XDP_DROP is added to XDP_PASS; XDP_TX takes the place of XDP_PASS.
-    assert_eq!(run_config(btf, "drop_short"), config(10, 1 << 2 | 1 << 1));
-    assert_eq!(run_config(btf, "mark"), config(60, 1 << 3));
-    assert_eq!(run_config(btf, "count"), config(50, 1 << 2));
-    assert_eq!(run_config(btf, "drop"), config(50, 1 << 2));
+    assert_eq!(run_config(btf, "drop_short")?, config(10, 1 << 2 | 1 << 1));
+    assert_eq!(run_config(btf, "mark")?, config(60, 1 << 3));
+    assert_eq!(run_config(btf, "count")?, config(50, 1 << 2));
+    assert_eq!(run_config(btf, "drop")?, config(50, 1 << 2));
+    Ok(())
+}
+
+/// What libxdp reads of the same object, and refuses (`data/libxdp/record.c`).
+#[test]
+fn run_configs_are_what_libxdp_reads() -> Result<(), Box<dyn std::error::Error>> {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/libxdp/");
+    let object = Object::parse(&std::fs::read(format!("{dir}configs.bpf.o"))?)?;
+    let btf = object.btf.as_deref().ok_or("it has types")?;
+    let line = |program: &str| match run_config(btf, program) {
+        Ok(config) => {
+            let actions = (0..5).map(|bit| format!(" {}", config.actions >> bit & 1));
+            format!("{program} {}{}\n", config.priority, actions.collect::<String>())
+        }
+        Err(_) => format!("{program} refused\n"),
+    };
+    let ours: String = object.programs.iter().map(|program| line(&program.name)).collect();
+    assert_eq!(ours, std::fs::read_to_string(format!("{dir}configs.libxdp.txt"))?);
+    let unknown = run_config(btf, "unknown_members").map_err(|e| e.to_string());
+    assert_eq!(
+        unknown.expect_err("libxdp refuses it too"),
+        "`XDP_RUN_CONFIG(unknown_members)` has `priority_of_another`: it may have `priority`, and \
+         verdicts such as `XDP_PASS`"
+    );
     Ok(())
 }
 

@@ -35,6 +35,9 @@ fn read(port: &str, each: &mut dyn FnMut(u64, Meta, &[u8]) -> bool) -> Result<u6
 /// Returns some packets of a port with their numbers, in this order; the first one if none is named.
 pub fn numbered(port: &str, numbers: &[u64]) -> Result<Vec<(u64, Vec<u8>)>> {
     let wanted = if numbers.is_empty() { &[1] } else { numbers };
+    if wanted.contains(&0) {
+        return Err(Failure::environment("there is no packet 0: the first one is packet 1"));
+    }
     let last = wanted.iter().copied().max().unwrap_or(1);
     let mut found: Vec<Option<Vec<u8>>> = vec![None; wanted.len()];
     let there = read(port, &mut |number, _, bytes| {

@@ -40,11 +40,11 @@ pub fn delete(chain: &str) -> Result<u8> {
 /// Finds where the arguments mean: `moved` is a node that is there already.
 fn place(graph: &Graph, args: &PlaceArgs, moved: Option<NodeId>) -> Result<Place> {
     let on = parse_verdicts(&args.on)?;
-    if args.first || graph.entry().is_none() {
-        return Ok(Place::First { on });
-    }
     if let Some(node) = args.after {
         return Ok(Place::After { node: NodeId(node), on });
+    }
+    if args.first || graph.entry().is_none() {
+        return Ok(Place::First { on });
     }
     // The last one on the way of the first verdict.
     let verdict = (0..=31).chain([u32::MAX]).find(|v| on.contains(*v)).unwrap_or(0);

@@ -166,8 +166,16 @@ impl Plan {
                 .on
                 .clone()
                 .unwrap_or_else(|| if is_last { BTreeMap::new() } else { default() });
-            for (on, to) in &given {
-                let on: Verdicts = on.parse().map_err(|e| self.wrong(&format!("{e}")))?;
+            let mut before: Vec<(&String, Verdicts)> = Vec::new();
+            for (text, to) in &given {
+                let on: Verdicts = text.parse().map_err(|e| self.wrong(&format!("{e}")))?;
+                if let Some((other, _)) = before.iter().find(|(_, other)| on.meets(*other)) {
+                    let program = &program.program;
+                    return Err(self.wrong(&format!(
+                        "`{other}` and `{text}` of `{program}` have a verdict in common"
+                    )));
+                }
+                before.push((text, on));
                 let to = self.target(to, n, is_last)?;
                 let edge = Edge::to(to);
                 edits.push(Edit::Connect { from: NodeId(n), on, edge, expected: None });
@@ -226,7 +234,8 @@ impl Plan {
                 return Err(self.wrong("with `order = \"priority\"` there is `actions`, not `on`"));
             }
             let types = object.and_then(|o| o.btf.as_deref());
-            let own = types.map_or_else(RunConfig::default, |b| run_config(b, &program.name));
+            let own = types.map_or(Ok(RunConfig::default()), |b| run_config(b, &program.name));
+            let own = own.map_err(|e| self.wrong(&e.to_string()))?;
             let actions = match &described.actions {
                 Some(text) => {
                     let on: Verdicts = text.parse().map_err(|e| self.wrong(&format!("{e}")))?;

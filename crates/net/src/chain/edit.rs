@@ -136,6 +136,12 @@ pub enum EditError {
         /// Which one.
         node: NodeId,
     },
+    /// A node is its own place.
+    #[error("node {node} cannot be put behind itself")]
+    Itself {
+        /// Which one.
+        node: NodeId,
+    },
     /// There is no edge to take away.
     #[error("node {node} has no edge for `{on}`")]
     NoEdge {
@@ -179,7 +185,7 @@ impl EditError {
             Self::Stale { .. } | Self::Unexpected { .. } => errno::ESTALE,
             Self::NoNode { .. } | Self::NoEdge { .. } => errno::ENOENT,
             Self::Cycle { .. } => errno::ELOOP,
-            Self::Kind { .. } | Self::Zero | Self::NoVerdict => errno::EINVAL,
+            Self::Kind { .. } | Self::Zero | Self::NoVerdict | Self::Itself { .. } => errno::EINVAL,
             Self::Full => errno::E2BIG,
         }
     }
@@ -327,6 +333,7 @@ impl Graph {
                     slots(on)?.iter().for_each(|slot| node.edges[*slot] = Some(first.into()));
                 }
             }
+            Place::After { node, .. } if node == id => return Err(EditError::Itself { node }),
             Place::After { node: before, on } => {
                 let slots = slots(on)?;
                 let before = self.get(before)?;

@@ -129,6 +129,16 @@ impl Verdicts {
         Self(self.0 | other.0)
     }
 
+    /// Tells whether two edges would want the same verdict: the wildcard leaves to others what they
+    /// name.
+    #[must_use]
+    pub fn meets(self, other: Self) -> bool {
+        match (self.is_any(), other.is_any()) {
+            (false, false) => self.0 & other.0 != 0,
+            (any, of_other) => any && of_other,
+        }
+    }
+
     /// Goes through the slots of single verdicts.
     pub(super) fn own(self) -> impl Iterator<Item = usize> {
         let bits = if self.is_any() { 0 } else { self.0 };
@@ -212,6 +222,21 @@ mod tests {
             let set: Verdicts = text.parse()?;
             assert_eq!((set.bits(), set.to_string().as_str()), (bits, printed), "{text}");
             assert_eq!(printed.parse::<Verdicts>()?, set);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn sets_meet_in_what_both_name() -> Result<(), UnknownVerdict> {
+        for (one, other, meet) in [
+            ("pass", "drop", false),
+            ("pass,tx", "0-2", true),
+            ("*", "pass", false),
+            ("*", "*", true),
+            ("0-31", "-1", false),
+        ] {
+            let (one, other): (Verdicts, Verdicts) = (one.parse()?, other.parse()?);
+            assert_eq!([one.meets(other), other.meets(one)], [meet; 2], "{one} and {other}");
         }
         Ok(())
     }

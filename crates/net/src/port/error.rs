@@ -2,7 +2,9 @@
 
 use std::io;
 
+use super::batch::MAX_FRAME;
 use super::capture::CaptureError;
+use super::generator::MIN_FRAME;
 
 /// Says why a port cannot be used, or not any more.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +53,14 @@ pub enum PortError {
     Sizes {
         /// What was written.
         name: String,
+    },
+    /// A generator is told a size that it cannot make.
+    #[error("`{name}`: packets have {MIN_FRAME} to {MAX_FRAME} bytes, not {size}")]
+    Size {
+        /// What was written.
+        name: String,
+        /// The size.
+        size: usize,
     },
     /// The queue of an interface is no number.
     #[error("`{name}` names no queue; write `xdp:NAME@QUEUE`, or `xdp:NAME` for queue 0")]

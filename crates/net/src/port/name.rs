@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use super::batch::MAX_FRAME;
 use super::capture::{Format, Reader, Writer};
 use super::error::PortError;
-use super::generator::Generator;
+use super::generator::{Generator, MIN_FRAME};
 use super::interface::xdp::{self, XdpOptions};
 use super::interface::{self, PacketSink, PacketSource, Tap};
 use super::sink::Sink;
@@ -42,6 +43,9 @@ pub fn open_source(name: &str) -> Result<Input, PortError> {
     if let Some(sizes) = name.strip_prefix("gen:") {
         let sizes: Result<Vec<usize>, _> = sizes.split('+').map(str::parse).collect();
         let sizes = sizes.map_err(|_| PortError::Sizes { name: name.to_owned() })?;
+        if let Some(size) = sizes.iter().find(|size| !(MIN_FRAME..=MAX_FRAME).contains(*size)) {
+            return Err(PortError::Size { name: name.to_owned(), size: *size });
+        }
         return Ok(alone(Box::new(Generator::new(&sizes))));
     }
     if let Some(name) = name.strip_prefix("tap:") {
@@ -101,6 +105,11 @@ mod tests {
         assert_eq!(
             error("gen:64+x"),
             "`gen:64+x` gives no sizes; write `gen:SIZE`, several with `+` between"
+        );
+        assert_eq!(error("gen:64+49"), "`gen:64+49`: packets have 50 to 262144 bytes, not 49");
+        assert_eq!(
+            error("gen:262145"),
+            "`gen:262145`: packets have 50 to 262144 bytes, not 262145"
         );
         assert!(
             error("/nowhere/at/all").starts_with("cannot open `/nowhere/at/all`: No such file")

@@ -134,6 +134,10 @@ fn a_transaction_that_fails_changes_nothing() {
     assert!(graph.transaction(0, &[replace(Some(1))]).is_ok());
     let wrong = graph.transaction(0, &[replace(Some(2))]);
     assert_eq!(wrong, Err(EditError::Unexpected { node: NodeId(1), what: "program" }));
+    let place = Place::After { node: NodeId(2), on: Verdicts::ANY };
+    let behind_itself = Edit::Move { node: NodeId(2), place, bridge: Bridge::SameVerdict };
+    let wrong = graph.transaction(0, &[behind_itself]);
+    assert_eq!(wrong, Err(EditError::Itself { node: NodeId(2) }));
 }
 
 #[test]

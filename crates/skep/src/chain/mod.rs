@@ -57,7 +57,7 @@ pub use calls::ChainCalls;
 pub use counted::Running;
 pub use error::ChainError;
 pub use explain::{Change, Explained, Visit};
-pub use run_config::run_config;
+pub use run_config::{UnknownMember, run_config};
 pub use runner::ChainRunner;
 pub use shared::{LoadedFile, NamedMaps, ObjectFile, ObjectHash};
 pub use skep_net::chain::{

@@ -20,25 +20,42 @@ const SECTION: &str = ".xdp_run_config";
 /// Names of verdicts, by bit.
 const VERDICTS: [&str; 5] = ["XDP_ABORTED", "XDP_DROP", "XDP_PASS", "XDP_TX", "XDP_REDIRECT"];
 
+/// Says that the place of a program in a chain is described by something unknown.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "`XDP_RUN_CONFIG({program})` has `{member}`: it may have `priority`, and verdicts such as `XDP_PASS`"
+)]
+pub struct UnknownMember {
+    /// The program.
+    pub program: String,
+    /// The member.
+    pub member: String,
+}
+
 /// Returns what an object's types say of one of its programs; the defaults where they say nothing.
 ///
 /// As in libxdp, a verdict that is named with a value is added to the default, and one that is named
 /// with 0 is taken away.
-#[must_use]
-pub fn run_config(btf: &Btf, program: &str) -> RunConfig {
-    let default = RunConfig { priority: DEFAULT_PRIORITY, actions: DEFAULT_ACTIONS };
-    let Some(members) = members(btf, program) else { return default };
-    let mut config = default;
-    for member in members {
-        let Some(value) = value(btf, member.type_id) else { continue };
+///
+/// # Errors
+/// When something else is named.
+pub fn run_config(btf: &Btf, program: &str) -> Result<RunConfig, UnknownMember> {
+    let mut config = RunConfig { priority: DEFAULT_PRIORITY, actions: DEFAULT_ACTIONS };
+    for member in members(btf, program).unwrap_or_default() {
         let name = btf.string(member.name_off);
-        if name == "priority" {
-            config.priority = value;
-        } else if let Some(bit) = VERDICTS.iter().position(|v| *v == name) {
-            config.actions = config.actions & !(1 << bit) | u32::from(value != 0) << bit;
+        let bit = VERDICTS.iter().position(|v| *v == name);
+        match (value(btf, member.type_id), bit) {
+            (Some(priority), None) if name == "priority" => config.priority = priority,
+            (Some(value), Some(bit)) => {
+                config.actions = config.actions & !(1 << bit) | u32::from(value != 0) << bit;
+            }
+            _ => {
+                let (program, member) = (program.to_owned(), name.to_owned());
+                return Err(UnknownMember { program, member });
+            }
         }
     }
-    config
+    Ok(config)
 }
 
 /// The members of the structure that describes a program.
