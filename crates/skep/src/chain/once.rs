@@ -9,7 +9,7 @@ use skep_runtime::directory;
 
 use super::compiled::Compiled;
 use super::step::{Look, Steps};
-use crate::test_run::{Slots, again};
+use crate::test_run::{Slots, again, again_compiled};
 
 /// The programs each by itself, and who looks at packets between them.
 pub(super) type Watched<'a> = (&'a Steps, &'a RefCell<&'a mut dyn Look>);
@@ -64,7 +64,7 @@ unsafe impl RunOnce for Once<'_> {
         let ready = self.compiled.ready.as_ref().filter(|_| self.watched.is_none());
         match ready.and_then(|ready| ready.compiled(self.counters)) {
             // SAFETY: the caller's promise.
-            Some(chain) => again(repeat, || Ok(unsafe { chain.run(ctx) })),
+            Some(chain) => unsafe { again_compiled(repeat, chain, ctx) },
             // SAFETY: as above.
             None => again(repeat, || unsafe { self.one(ctx) }),
         }

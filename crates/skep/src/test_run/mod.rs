@@ -40,6 +40,7 @@ use std::time::Instant;
 
 use skep_isa::{AttachType, ProgramType as P};
 use skep_maps::{Access, Map, SlotTable, slots};
+use skep_vm::chain::Counting;
 use skep_vm::{Code, CompileError, interp};
 
 use crate::load::Loaded;
@@ -418,11 +419,8 @@ unsafe impl skep_net::test_run::Program for Runner {
         let _directory = directory::use_for_run(&self.slots.table, &self.slots.path)
             .map_err(|_| Errno::EBUSY)?;
         match &self.compiled {
-            Compiled::Jit(code) => {
-                let entry = code.entry();
-                // SAFETY: the caller's promise; the code was compiled from a verified program.
-                again(repeat, || Ok(unsafe { entry(ctx) } as u32))
-            }
+            // SAFETY: the caller's promise; the code was compiled from a verified program.
+            Compiled::Jit(code) => unsafe { again_compiled(repeat, code.as_chain(), ctx) },
             Compiled::Interp(program) => again(repeat, || {
                 // SAFETY: the caller's promise; it was made from a verified program.
                 let done = unsafe { program.run([ctx as u64, 0, 0, 0, 0]) };
@@ -430,6 +428,21 @@ unsafe impl skep_net::test_run::Program for Runner {
             }),
         }
     }
+}
+
+/// Runs code so often, as [`again`]. One function for programs and chains, so that a chain of one program
+/// takes what the program takes.
+///
+/// # Safety
+/// `ctx` is the kind of context that the programs were verified for.
+#[inline(never)]
+pub(crate) unsafe fn again_compiled(
+    repeat: u32,
+    code: Counting<'_>,
+    ctx: *mut u8,
+) -> Result<(u32, u64), Errno> {
+    // SAFETY: the caller's promise.
+    again(repeat, || Ok(unsafe { code.run(ctx) }))
 }
 
 /// Runs something so often, each time with a slot of the thread, which has the directory; returns

@@ -25,6 +25,7 @@ cfg_select! {
 use rustix::io::Errno;
 use skep_isa::Insn;
 
+use crate::chain::Counting;
 use crate::check::{Flow, Malformed};
 use crate::env::Env;
 use crate::exec::Exec;
@@ -138,6 +139,13 @@ impl Code {
         // SAFETY: the memory holds a whole function of this type from its first byte on, and is
         // executable.
         unsafe { std::mem::transmute(self.exec.bytes().as_ptr()) }
+    }
+
+    /// Returns the program as a chain of one that counts nothing: what runs chains runs it alike.
+    #[must_use]
+    pub fn as_chain(&self) -> Counting<'_> {
+        // SAFETY: as in `entry`; the memory lives as long as `self`.
+        unsafe { Counting::of_program(self.exec.bytes()) }
     }
 
     /// Returns where tail calls enter; only for generated code.
