@@ -123,6 +123,7 @@ const CRATES: &[(&str, Policy)] = &[
             "csum.rs",
             "dynptr.rs",
             "fib.rs",
+            "lookahead.rs",
             "packet.rs",
             "perf.rs",
             "port/context.rs",

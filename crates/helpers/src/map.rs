@@ -33,8 +33,12 @@ unsafe fn with_key<R>(map: &Map, key: u64, function: impl FnOnce(*const u8) -> R
     function((&raw const key).cast())
 }
 
+/// Is `bpf_map_lookup_elem`.
+///
+/// # Safety
+/// As [`map`] for the first argument; the second is the address of a key of it, as above.
 #[unsafe(link_section = ".text.skep_event")]
-pub(super) unsafe extern "C" fn lookup_elem(handle: u64, key: u64, _: u64, _: u64, _: u64) -> u64 {
+pub unsafe extern "C" fn lookup_elem(handle: u64, key: u64, _: u64, _: u64, _: u64) -> u64 {
     // SAFETY: the verifier proved that argument 1 is a map and argument 2 a key of it.
     unsafe {
         let map = map(handle);

@@ -5,6 +5,7 @@
 //! * [`implementation`]: the table of helpers that only packet programs call;
 //! * [`port`]: where packets come from and go to, capture files among them;
 //! * [`chain`]: programs in sequence, the next one chosen by verdict;
+//! * [`lookahead`]: what programs will look up for the packets of a batch, fetched before they run;
 //! * [`test_run`]: what the kernel's `BPF_PROG_TEST_RUN` does with a packet, its context and the
 //!   result.
 //!
@@ -15,6 +16,7 @@ pub mod chain;
 mod csum;
 mod dynptr;
 mod fib;
+pub mod lookahead;
 pub mod packet;
 mod perf;
 pub mod port;
@@ -25,7 +27,7 @@ pub mod test_run;
 mod xdp;
 
 use skep_helpers::table::{self, Row, row, when};
-use skep_isa::helper::{LOAD_PACKET, id};
+use skep_isa::helper::{LOAD_PACKET, LOOK_AHEAD, id};
 use skep_isa::{HelperId, ProgramType as P, kfunc};
 use skep_vm::HelperCall::SaveVectors;
 use skep_vm::HelperImpl;
@@ -85,6 +87,7 @@ static TABLE: &[Row] = &[
     row(kfunc::id::BPF_DYNPTR_FROM_SKB, dynptr::from_skb_read_only, SaveVectors),
     row(kfunc::id::BPF_DYNPTR_FROM_XDP, dynptr::from_xdp, SaveVectors),
     row(LOAD_PACKET, skb::load_packet, SaveVectors),
+    when(XDP, LOOK_AHEAD, lookahead::note),
 ];
 
 /// Finds what the code generator needs to call a helper of this crate from a program of type

@@ -34,6 +34,28 @@ pub fn compile(
     Ok(code)
 }
 
+/// Compiles the part of a program that finds its first lookups in maps that may be far away, for
+/// helpers that have [`LOOK_AHEAD`](skep_isa::helper::LOOK_AHEAD). `None` when there is no such part.
+#[must_use]
+pub fn lookahead(
+    verified: WithMaps<'_>,
+    is_far: fn(&Map) -> bool,
+    helpers: Lookup,
+) -> Option<Code> {
+    let program = verified.program();
+    let far = |map: Option<u32>| {
+        map.and_then(|n| verified.maps().get(n as usize)).is_none_or(|map| is_far(map))
+    };
+    let insns = skep_vm::lookahead::program(program.insns(), &far)?;
+    let refs = references(verified.maps(), None);
+    let helper = |id| helpers(program.prog_type(), id);
+    let env = Env { maps: &refs, helper: &helper };
+    // SAFETY: the verifier accepted the instructions of a `Program`, and each run of this part of them
+    // is the beginning of a run of the program (`skep_vm::lookahead` says why); the maps are as in
+    // `compile`.
+    unsafe { Code::compile(&insns, &env) }.ok()
+}
+
 /// Prepares a program for the interpreter against maps opened in this process.
 ///
 /// # Errors

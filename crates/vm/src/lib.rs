@@ -18,6 +18,7 @@ pub mod fault;
 pub mod gdb;
 pub mod interp;
 mod jit;
+pub mod lookahead;
 mod opcode;
 pub mod perf;
 pub mod tail;

@@ -27,6 +27,10 @@ pub const KFUNC_BASE: HelperId = 0x1_0000;
 /// number, or -1. No program can name it.
 pub const LOAD_PACKET: HelperId = 0x2_0000;
 
+/// What lookups become in the part of a program that runs ahead of it: map and key to 1, when the key
+/// was noted, else to what the map has. No program can name it.
+pub const LOOK_AHEAD: HelperId = 0x2_0001;
+
 /// The kernel's helpers, in order of number.
 pub const HELPERS: &[Helper] = table::ROWS;
 

@@ -150,6 +150,7 @@ fn call(f: &mut fmt::Formatter<'_>, i: Insn) -> Known {
         (op::PSEUDO_KFUNC_CALL, _) => write!(f, "call kernel-function#{id}")?,
         (0, Some(h)) => write!(f, "call bpf_{}#{id}", h.name)?,
         (0, None) if id == helper::LOAD_PACKET => write!(f, "call load_packet#{id}")?,
+        (0, None) if id == helper::LOOK_AHEAD => write!(f, "call look_ahead#{id}")?,
         (0, None) => write!(f, "call unknown#{id}")?,
         _ => return Ok(false),
     }

@@ -8,6 +8,7 @@ use skep_isa::{KeyShape, MapFlags};
 
 use super::{Map, Special};
 use crate::error::{E2BIG, ENOTSUPP, MapError, STRANGER};
+use crate::ops::PREFETCH_KEYS;
 use crate::perf_event_array::PerfReader;
 use crate::ringbuf::Consumer;
 use crate::shm::MAX_SLOTS;
@@ -82,6 +83,16 @@ impl Map {
             errno: ENOTSUPP,
         };
         self.ops.take(key, out, flags).unwrap_or(Err(none))
+    }
+
+    /// Asks for the memory that lookups of these keys will touch, and waits for none of it. The keys
+    /// have a fixed size and lie one behind another; for types that cannot, nothing is done.
+    pub fn prefetch(&self, keys: &[u8]) {
+        if let KeyShape::Fixed(size) = self.key_shape()
+            && let Some(group) = (size as usize).checked_mul(PREFETCH_KEYS).filter(|n| *n > 0)
+        {
+            keys.chunks(group).for_each(|keys| self.ops.prefetch(keys));
+        }
     }
 
     /// Stores a value; `flags` are those of [`skep_isa::map::update`]. For per-CPU types, `value`

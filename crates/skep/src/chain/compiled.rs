@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 use skep_isa::ProgramType;
 use skep_maps::{Access, Map};
 use skep_net::chain::{Graph, NodeId};
+use skep_net::lookahead;
 use skep_net::test_run::Errno;
 use skep_runtime::compile;
 use skep_runtime::prepare::expect_bad_loads;
@@ -146,6 +147,8 @@ impl Code {
 pub(super) struct Ready {
     /// Goes before what it has the addresses of.
     code: Code,
+    /// The part of the first program that finds its lookups. As `code`.
+    pub lookups: Option<skep_vm::Code>,
     pub plan: Plan,
     pub order: Vec<NodeId>,
     pub parts: Vec<Part>,
@@ -181,7 +184,12 @@ impl Ready {
         let ids = order.iter().filter_map(|id| graph.node(*id)).map(|n| n.program.id);
         let parts = ids.map(|id| Part::open(dir, id, engine)).collect::<Result<Vec<_>>>()?;
         let code = Code::new(&plan, &parts, engine, count)?;
-        Ok(Self { code, plan, order, parts })
+        let first = parts.first().filter(|_| engine == Engine::Jit);
+        let lookups = first
+            .map(Part::verified)
+            .transpose()?
+            .and_then(|first| compile::lookahead(first, lookahead::is_far, crate::helper));
+        Ok(Self { code, lookups, plan, order, parts })
     }
 
     /// Returns the chain as machine code that adds to these counters; `None` when it is for the

@@ -23,7 +23,7 @@ use super::once::Once;
 use super::step::{Look, Steps};
 use super::watch::{Watch, Watcher};
 use super::{ChainError, Result};
-use crate::packets::{OnFrames, Workers, pump_until_failure};
+use crate::packets::{LookAhead, OnFrames, Trial, Workers, nanoseconds, pump_until_failure};
 use crate::test_run::{Engine, RunnerError, Slots};
 
 /// Where a chain comes from; shared by the threads that run it.
@@ -171,6 +171,12 @@ impl ChainRunner {
         Ok(())
     }
 
+    /// Says when what the first program looks up is fetched from memory for a whole batch before it
+    /// runs.
+    pub fn look_ahead(&mut self, when: LookAhead) {
+        self.frames.trial = Trial::new(when);
+    }
+
     /// Makes a runner for another thread, which shares the compiled chain and counts for itself.
     #[must_use]
     pub fn for_other_thread(&self) -> Self {
@@ -291,10 +297,15 @@ impl ChainRunner {
             slots::exit(slot);
             return Err(ChainError::TestRun(Errno::EBUSY));
         }
+        self.update();
+        let compared = self.fetch_lookups(batch);
         let mut next = 0;
         while next < batch.len() {
             self.update();
             next = self.run_revision(batch, verdicts, next);
+        }
+        if let Some(began) = compared {
+            self.frames.trial.end(nanoseconds(began), batch.len());
         }
         slots::exit(slot);
         drop(directory);
@@ -304,6 +315,21 @@ impl ChainRunner {
             Some(failed) => Err(ChainError::Watch(failed)),
             None => Ok(()),
         }
+    }
+
+    /// Fetches what the first program will look up, if it pays. Returns when that began, if it is to be
+    /// found out on this batch.
+    fn fetch_lookups(&mut self, batch: &mut Batch) -> Option<Instant> {
+        let ready = self.counted.ready.as_ref().filter(|_| self.watcher.is_none())?;
+        let part = ready.lookups.as_ref()?;
+        let (ahead, is_compared) = self.frames.trial.begin(batch.len());
+        let began = is_compared.then(Instant::now);
+        if ahead {
+            let may_fragment = self.counted.graph.takes_fragments();
+            // SAFETY: it is a part of a program of the chain, which are XDP programs, and has its maps.
+            unsafe { self.frames.look_ahead(batch, may_fragment, part.entry()) };
+        }
+        began
     }
 
     /// Runs the chain on frames from number `first` on, as long as there is no other revision; returns

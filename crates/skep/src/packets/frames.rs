@@ -1,9 +1,11 @@
 //! Programs on frames where they lie, and where these are redirected to.
 
+use skep_net::lookahead;
 use skep_net::port::{Batch, Context, Entry, Redirect, Target, Verdict, Verdicts};
 
 use super::broadcasts::Broadcasts;
 use super::entries::{Entries, Pending};
+use super::lookahead::Trial;
 use super::workers::Workers;
 use crate::test_run::{Engine, Errno, Slots};
 
@@ -16,6 +18,7 @@ pub(crate) struct OnFrames {
     context: Context,
     broadcasts: Broadcasts,
     entries: Entries,
+    pub(crate) trial: Trial,
 }
 
 impl OnFrames {
@@ -48,6 +51,26 @@ impl OnFrames {
             true => Ok(()),
             false => self.entries.run_pending(with, &mut self.context, batch, verdicts),
         }
+    }
+
+    /// Fetches what programs will look up for the frames of the batch. `part` is the part of the first
+    /// program that finds its lookups.
+    ///
+    /// # Safety
+    /// The program is an XDP program, whose maps are still there, and the thread has its slot.
+    #[inline(never)]
+    pub(crate) unsafe fn look_ahead(
+        &mut self,
+        batch: &mut Batch,
+        may_fragment: bool,
+        part: unsafe extern "C" fn(*mut u8) -> u64,
+    ) {
+        for index in 0..batch.len() {
+            // SAFETY: the caller's promise; the context is that of a frame.
+            self.context.with(batch, index, may_fragment, |ctx| unsafe { part(ctx) });
+        }
+        // SAFETY: the caller's promise.
+        unsafe { lookahead::fetch() };
     }
 
     /// Runs something on each frame from number `first` on, and notes their verdicts, while `goes_on`
@@ -113,7 +136,7 @@ impl OnFrames {
         verdicts: &mut Verdicts,
         index: usize,
     ) -> Target {
-        let Self { context, broadcasts, entries } = self;
+        let Self { context, broadcasts, entries, .. } = self;
         let mut target = Target::default();
         // SAFETY: the caller's promise.
         match unsafe { context.redirect() } {

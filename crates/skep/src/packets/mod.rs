@@ -30,15 +30,19 @@
 mod broadcasts;
 mod entries;
 mod frames;
+mod lookahead;
 mod workers;
 
 use std::time::Instant;
 
 use skep_isa::{AttachType, ProgramType};
 use skep_net::port::{Batch, Outputs, PumpError, Source, Stats, Until, Verdict, Verdicts};
+use skep_vm::Code;
 
 use crate::test_run::{Errno, Runner};
 pub(crate) use frames::OnFrames;
+pub use lookahead::LookAhead;
+pub(crate) use lookahead::Trial;
 pub(crate) use workers::{Workers, pump_until_failure};
 
 /// Says why a program cannot run on packets, or stopped.
@@ -91,6 +95,8 @@ pub struct ProgramStats {
 /// An XDP program that is ready to run on batches of frames.
 #[derive(Debug)]
 pub struct PacketRunner {
+    /// The part of the program that finds its lookups. Goes before what it has the addresses of.
+    lookups: Option<Code>,
     runner: Runner,
     frames: OnFrames,
     may_fragment: bool,
@@ -113,6 +119,7 @@ impl PacketRunner {
         }
         let may_fragment = program.section().starts_with("xdp.frags");
         Ok(Self {
+            lookups: runner.lookups(),
             runner,
             frames: OnFrames::default(),
             may_fragment,
@@ -132,6 +139,11 @@ impl PacketRunner {
         &self.stats
     }
 
+    /// Says when what the program looks up is fetched from memory for a whole batch before it runs.
+    pub fn look_ahead(&mut self, when: LookAhead) {
+        self.frames.trial = Trial::new(when);
+    }
+
     /// Runs the program on each frame of a batch, and notes its verdicts. Programs in the entries of
     /// CPU maps run in the same thread.
     ///
@@ -144,8 +156,8 @@ impl PacketRunner {
 
     /// What runs, and what it changes.
     fn split(&mut self) -> Running<'_> {
-        let Self { runner, frames, may_fragment, stats } = self;
-        Running { runner, frames, may_fragment: *may_fragment, stats }
+        let Self { lookups, runner, frames, may_fragment, stats } = self;
+        Running { lookups: lookups.as_ref(), runner, frames, may_fragment: *may_fragment, stats }
     }
 
     /// Moves the frames of a source through the program to the outputs, until the source ends or
@@ -177,6 +189,7 @@ impl PacketRunner {
 
 /// A [`PacketRunner`] that runs.
 struct Running<'a> {
+    lookups: Option<&'a Code>,
     runner: &'a Runner,
     frames: &'a mut OnFrames,
     may_fragment: bool,
@@ -190,10 +203,17 @@ impl Running<'_> {
         verdicts: &mut Verdicts,
         workers: Option<&mut Workers<'_, '_, '_>>,
     ) -> Result<(), Errno> {
-        let Self { runner, frames, may_fragment, stats } = self;
+        let Self { lookups, runner, frames, may_fragment, stats } = self;
         frames.begin();
         let started = Instant::now();
+        let (ahead, is_compared) =
+            lookups.map_or((false, false), |_| frames.trial.begin(batch.len()));
         runner.enter(|program| {
+            if let Some(part) = lookups.filter(|_| ahead) {
+                // SAFETY: it is a part of the program, which is an XDP program (checked when the
+                // runner was made), and the runner has its maps.
+                unsafe { frames.look_ahead(batch, *may_fragment, part.entry()) };
+            }
             let first = (0, *may_fragment);
             match program.entry() {
                 Some(entry) => {
@@ -211,15 +231,21 @@ impl Running<'_> {
                 }
             }
         })?;
+        if is_compared {
+            frames.trial.end(nanoseconds(started), batch.len());
+        }
         // What programs of entries say is not this program's.
-        for verdict in verdicts.all() {
-            if let Some(count) = stats.verdicts.get_mut(verdict.kind()) {
-                *count += 1;
-            }
+        for (count, more) in stats.verdicts.iter_mut().zip(verdicts.counts()) {
+            *count += more;
         }
         frames.run_entries(runner.with(), batch, verdicts, workers)?;
         stats.runs += batch.len() as u64;
-        stats.ns += u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        stats.ns += nanoseconds(started);
         Ok(())
     }
+}
+
+/// Counts the nanoseconds since then.
+pub(crate) fn nanoseconds(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }

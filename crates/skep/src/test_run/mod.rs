@@ -213,7 +213,7 @@ pub struct Runner {
     slots: Slots,
     /// The code has the addresses of these in it.
     _calls: Option<Box<TailCalls>>,
-    _maps: Vec<Arc<Map>>,
+    maps: Vec<Arc<Map>>,
 }
 
 impl std::fmt::Debug for Runner {
@@ -293,7 +293,7 @@ impl Runner {
         };
         let ctx_size =
             if calls.is_some() { usize::from(u16::MAX) } else { program.ctx_read() as usize };
-        Ok(Self { program, compiled, ctx_size, slots, _calls: calls, _maps: maps })
+        Ok(Self { program, compiled, ctx_size, slots, _calls: calls, maps })
     }
 
     /// Returns the machine code, when that is what runs.
@@ -354,6 +354,14 @@ impl Runner {
     /// Runs the program on a thread that has its slot; `None` when that is of another directory.
     pub(crate) fn entered(&self, on: OnSlot<'_>) -> Option<Entered<'_>> {
         (self.slots.path == on.0.path).then_some(Entered(&self.compiled))
+    }
+
+    /// Compiles the part of a program on packets that finds its first lookups in large maps, if that
+    /// is compiled and has such lookups. It is good while this runner is there.
+    pub(crate) fn lookups(&self) -> Option<Code> {
+        let Compiled::Jit(_) = self.compiled else { return None };
+        let verified = self.program.with_maps(&self.maps).ok()?;
+        skep_runtime::compile::lookahead(verified, skep_net::lookahead::is_far, crate::helper)
     }
 
     /// Opens a program by its id, of the directory that the slots are of.
