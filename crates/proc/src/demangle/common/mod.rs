@@ -2,9 +2,10 @@
 //!
 //! The text of each component is a piece of the output, so a substitution copies bytes, and nothing
 //! is allocated but the output and the list of pieces. Whatever is rare (expressions, `decltype`,
-//! conversion operators, thunks) is left to `cpp_demangle`, which takes ten times as long. What is
-//! answered here is byte for byte what it answers, but for its mistakes: it loses parameters of
-//! constructors that are templates, references of packs, and puts commas beside empty packs.
+//! conversion operators that are templates) is left to `cpp_demangle`, which takes ten times as long.
+//! What is answered here is byte for byte what it answers, but for its mistakes (it loses parameters
+//! of constructors that are templates, references of packs, and puts commas beside empty packs), and
+//! but for thunks, tables and literal operators, which are spelled as binutils spells them.
 //!
 //! The names are those of the Itanium C++ ABI (`<nested-name>` and so on).
 
@@ -196,11 +197,8 @@ impl<'a> Reader<'a> {
 
     fn encoding(&mut self) -> Option<()> {
         self.deeper()?;
-        if self.peek() == b'T' {
+        if matches!(self.peek(), b'T' | b'G') {
             return self.special();
-        }
-        if self.peek() == b'G' {
-            return None;
         }
         let start = self.here();
         let named = self.name(true)?;
@@ -244,15 +242,63 @@ impl<'a> Reader<'a> {
         Some(())
     }
 
+    /// `<special-name>`: what compilers make beside functions, and thunks, which lead to functions.
     fn special(&mut self) -> Option<()> {
-        let what = match self.second() {
-            b'I' => "typeinfo for ",
-            b'S' => "typeinfo name for ",
+        let pair = (self.peek(), self.second());
+        let text = match pair {
+            (b'T', b'I') => "typeinfo for ",
+            (b'T', b'S') => "typeinfo name for ",
+            (b'T', b'V') => "vtable for ",
+            (b'T', b'T') => "VTT for ",
+            (b'T', b'H') => "TLS init function for ",
+            (b'T', b'W') => "TLS wrapper function for ",
+            (b'T', b'h') => "non-virtual thunk to ",
+            (b'T', b'v') => "virtual thunk to ",
+            (b'T', b'c') => "covariant return thunk to ",
+            (b'G', b'V') => "guard variable for ",
             _ => return None,
         };
-        self.skip(2);
-        self.write(what);
-        self.ty()?;
+        self.write(text);
+        match pair.1 {
+            b'I' | b'S' | b'T' | b'V' if pair.0 == b'T' => {
+                self.skip(2);
+                self.ty()?;
+            }
+            b'h' | b'v' => {
+                self.skip(1);
+                self.call_offset()?;
+                self.encoding()?;
+            }
+            b'c' => {
+                self.skip(2);
+                self.call_offset()?;
+                self.call_offset()?;
+                self.encoding()?;
+            }
+            _ => {
+                self.skip(2);
+                let named = self.name(false)?;
+                return (named.qualifiers.is_empty() && named.reference.is_empty()).then_some(());
+            }
+        }
+        Some(())
+    }
+
+    /// `<call-offset>`, which is not shown.
+    fn call_offset(&mut self) -> Option<()> {
+        let numbers = match self.peek() {
+            b'h' => 1,
+            b'v' => 2,
+            _ => return None,
+        };
+        self.skip(1);
+        for _ in 0..numbers {
+            self.take(b'n');
+            self.number()?;
+            if !self.take(b'_') {
+                return None;
+            }
+        }
         Some(())
     }
 
@@ -441,6 +487,20 @@ impl<'a> Reader<'a> {
                 self.skip(2);
                 self.write("{unnamed type");
                 self.numbered()?;
+            }
+            b'l' if self.second() == b'i' => {
+                self.skip(2);
+                self.write("operator\"\" ");
+                let name = self.source_name()?;
+                self.out.extend_from_slice(name);
+            }
+            b'c' if self.second() == b'v' => {
+                self.skip(2);
+                self.write("operator ");
+                // Its type may be a parameter of the template that follows.
+                if self.ty()?.form != Form::Plain || self.peek() == b'I' {
+                    return None;
+                }
             }
             b'a'..=b'z' => {
                 let pair = self.rest.first_chunk()?;
