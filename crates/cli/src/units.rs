@@ -19,6 +19,11 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
+/// Writes a number of entries: `1 entry`, `2 entries`.
+pub fn entries(n: u64) -> String {
+    format!("{n} {}", if n == 1 { "entry" } else { "entries" })
+}
+
 fn scaled(n: u64, units: &[(u64, &str)]) -> String {
     let mut text = String::new();
     for (unit, name) in units {
@@ -60,6 +65,11 @@ mod tests {
         for (ns, want) in cases {
             assert_eq!(time(ns), want, "{ns}");
         }
+    }
+
+    #[test]
+    fn one_is_no_plural() {
+        assert_eq!([0, 1, 2].map(entries), ["0 entries", "1 entry", "2 entries"]);
     }
 
     #[test]

@@ -130,7 +130,11 @@ fn round_trips(types: &[(&str, &str, usize)]) {
             assert_eq!(ended.shell_status(), 0, "{name} {form:?}: {}", ended.transcript());
             assert_eq!(
                 text(&ended.stderr),
-                format!("loaded {} entries\n", want.len()),
+                format!(
+                    "loaded {} {}\n",
+                    want.len(),
+                    if want.len() == 1 { "entry" } else { "entries" }
+                ),
                 "{name} {form:?}"
             );
             assert_eq!(elements(&skep, &other), want, "{name} {form:?}");
@@ -181,7 +185,7 @@ fn maps_of_maps_are_loaded_and_copied() {
         &["map", "load", "outer", "-"],
         br#"[{"key":0,"value":4000}]"#,
         1,
-        &["cannot store `0` in map `outer`\n  loaded 0 of 1 entries"],
+        &["cannot store `0` in map `outer`\n  loaded 0 of 1 entry"],
     );
 }
 
@@ -200,7 +204,7 @@ fn maps_that_take_nothing_say_so() {
         &["map", "load", "s", "-"],
         entries,
         1,
-        &["cannot store `1` in map `s`\n  loaded 0 of 1 entries\n", "stack_trace"],
+        &["cannot store `1` in map `s`\n  loaded 0 of 1 entry\n", "stack_trace"],
     );
     out(&skep, &["map", "dump", "s", "--json"]);
     fails_on(&skep, &["map", "copy", "b", "s"], b"", 1, &["map `b` is a bloom filter"]);
@@ -212,7 +216,7 @@ fn maps_that_take_nothing_say_so() {
         &["map", "load", "frozen", "-"],
         br#"[{"key":1,"value":2}]"#,
         1,
-        &["loaded 0 of 1 entries", "the map is frozen"],
+        &["loaded 0 of 1 entry", "the map is frozen"],
     );
 }
 
@@ -341,7 +345,7 @@ fn what_was_loaded_before_the_map_refused_is_told() {
         &[&load[..], &["--noexist"]].concat(),
         b"2: 9\n",
         1,
-        &["map `m` already has a key `2`\n  loaded 0 of 1 entries"],
+        &["map `m` already has a key `2`\n  loaded 0 of 1 entry"],
     );
     fails_on(
         &skep,

@@ -9,6 +9,7 @@ use std::process::Command;
 use common::{Skep, data, fails, json, out, target};
 use serde_json::{Value as Json, json};
 use skep::isa::{MapFlags, MapType};
+use skep::maps::MapDef;
 use skep_kernel::{Map, MapSpec};
 use skep_testkit::run::{Signal, signal};
 use skep_testkit::skip;
@@ -130,6 +131,32 @@ fn definitions_that_cannot_be_are_refused() {
         (&shown["type"], &shown["flags"], &shown["max_entries"]),
         (&json!("hash"), &json!(1), &json!(1))
     );
+}
+
+/// What an earlier command left stands in nobody's way, and is found while nothing else has its name.
+#[test]
+fn leftovers_count_only_where_nothing_else_has_their_name() -> Result<(), skep::Error> {
+    let skep = Skep::new();
+    let session = skep::Session::open_in(skep.path("skep"))?;
+    let map = |name: &str, value: u8| -> Result<skep::Map, skep::Error> {
+        let map = session.create_map(&MapDef::new(MapType::Array, 4, 4, 1).named(name))?;
+        map.update(&[0; 4], &[value, 0, 0, 0], 0).expect("an array");
+        Ok(map)
+    };
+    let (first, second) = (map("totals", 1)?, map("totals", 2)?);
+    let several = "several maps are named `totals`: 1, 2";
+    fails(&skep, &["map", "dump", "totals"], 1, several);
+    drop(first);
+    assert_eq!(out(&skep, &["map", "dump", "totals"]), "0: 2\n");
+    drop(second);
+    fails(&skep, &["map", "dump", "totals"], 1, several);
+    assert_eq!(out(&skep, &["map", "dump", "1"]), "0: 1\n");
+    // A pin of another map is what its name means; what has no other name is found by it.
+    session.pin_map(&map("kept", 3)?, "totals")?;
+    assert_eq!(out(&skep, &["map", "dump", "totals"]), "0: 3\n");
+    drop(map("lonely", 4)?);
+    assert_eq!(out(&skep, &["map", "dump", "lonely"]), "0: 4\n");
+    Ok(())
 }
 
 #[test]

@@ -1,5 +1,10 @@
 //! Removing what nobody uses.
 
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+
+use rustix::fs::{FlockOperation, flock};
+
 use crate::chain::{self, Kept};
 use crate::dir::{Dir, DirError, Kind};
 
@@ -21,6 +26,16 @@ impl Dir {
         }
     }
 
+    /// Tells whether a process uses an object, somebody pinned it, or a chain keeps it: what
+    /// [`Dir::collect`] leaves. While it is asked, what nobody uses cannot be opened.
+    #[must_use]
+    pub fn is_used(&self, kind: Kind, id: u32) -> bool {
+        let Ok(file) = File::open(self.object(kind, id)) else { return false };
+        file.metadata().is_ok_and(|m| m.nlink() > 1)
+            || flock(&file, FlockOperation::NonBlockingLockExclusive).is_err()
+            || is_kept(&chain::kept(self), kind, id)
+    }
+
     fn collect_once(&self) -> Result<usize, DirError> {
         let mut removed = 0;
         let mut kept = Kept::default();
@@ -33,17 +48,20 @@ impl Dir {
                 continue;
             }
             for id in self.ids(kind)? {
-                let is_kept = match kind {
-                    Kind::Program => kept.programs.contains(&id),
-                    Kind::Map => kept.maps.contains(&id),
-                    _ => false,
-                };
-                if is_kept {
-                    continue;
+                if !is_kept(&kept, kind, id) {
+                    removed += usize::from(self.remove_unused(kind, id));
                 }
-                removed += usize::from(self.remove_unused(kind, id));
             }
         }
         Ok(removed)
+    }
+}
+
+/// Tells whether chains keep an object.
+fn is_kept(kept: &Kept, kind: Kind, id: u32) -> bool {
+    match kind {
+        Kind::Program => kept.programs.contains(&id),
+        Kind::Map => kept.maps.contains(&id),
+        _ => false,
     }
 }

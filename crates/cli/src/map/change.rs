@@ -16,6 +16,7 @@ use crate::args::{DeleteArgs, MapArgs};
 use crate::directory;
 use crate::failure::{Failure, Result};
 use crate::printer::{Output, Printer};
+use crate::units;
 
 /// A map to change, and how its elements look.
 struct Target {
@@ -91,7 +92,7 @@ fn delete_range(args: &DeleteArgs, printer: Printer) -> Result {
     match map.delete_range(&range) {
         Ok(0) => Err(Failure::failed(format!("map `{name}` has no such keys"))),
         Ok(n) => {
-            printer.note(&format!("removed {n} entries"));
+            printer.note(&format!("removed {}", units::entries(n)));
             Ok(())
         }
         Err(e) => Err(failed(format!("cannot remove keys from map `{name}`"), &e)),

@@ -13,6 +13,7 @@ use crate::args::{CopyArgs, KernelSide, MapArgs};
 use crate::failure::{Failure, Result};
 use crate::printer::Printer;
 use crate::signals::Signals;
+use crate::units;
 
 /// Bytes of elements that are read together.
 const BATCH: usize = 256 << 10;
@@ -74,15 +75,15 @@ pub fn copy(args: &CopyArgs, printer: Printer) -> Result<u8> {
         _ => copy.done,
     };
     let told = |mut failure: Failure| {
-        failure.details.push(format!("copied {copied} entries"));
+        failure.details.push(format!("copied {}", units::entries(copied as u64)));
         failure
     };
     read.map_err(told)?;
     if !done.map_err(told)? {
-        printer.warning(&format!("interrupted: copied {copied} entries"));
+        printer.warning(&format!("interrupted: copied {}", units::entries(copied as u64)));
         return Ok(destination.interrupted());
     }
-    printer.note(&format!("copied {copied} entries"));
+    printer.note(&format!("copied {}", units::entries(copied as u64)));
     Ok(0)
 }
 

@@ -131,7 +131,7 @@ fn open(path: &Path, access: Access) -> Result<Map, MapError> {
 }
 
 /// Finds a map by id, by a name that only one map has, by a pin, or by the path of its file or of a
-/// pin.
+/// pin. What an earlier command left counts by its name only if no other map has the name.
 pub fn find(dir: &Dir, text: &str, access: Access, printer: Printer) -> Result<Map> {
     let unusable =
         |e: MapError| Failure::environment(format!("map `{text}` cannot be opened")).because(&e);
@@ -155,19 +155,24 @@ pub fn find(dir: &Dir, text: &str, access: Access, printer: Printer) -> Result<M
             done => done.map_err(unusable),
         };
     }
-    let named: Vec<Map> = all(dir, printer)?
+    let named = all(dir, printer)?
         .into_iter()
-        .filter(|m| m.def().name == text || short(text) == m.def().name)
-        .collect();
-    match named.as_slice() {
-        [map] => open(map.file().path(), access).map_err(unusable),
-        [] => {
-            let pin =
-                pin_path(dir, text).ok().filter(|pin| pin.exists()).ok_or_else(|| missing(text))?;
-            open(&pin, access).map_err(unusable)
+        .filter(|m| m.def().name == text || short(text) == m.def().name);
+    // Not the maps: whoever has one open uses it.
+    let mut named: Vec<u32> = named.map(|m| m.id()).collect();
+    let pin = pin_path(dir, text).ok().filter(|pin| pin.exists());
+    if named.len() > 1 || pin.is_some() {
+        let used = |id: &u32| dir.is_used(Kind::Map, *id);
+        if pin.is_some() || named.iter().any(used) {
+            named.retain(used);
         }
-        several => {
-            let ids: Vec<String> = several.iter().map(|m| m.id().to_string()).collect();
+    }
+    match (named.as_slice(), pin) {
+        ([id], _) => open(&dir.object(Kind::Map, *id), access).map_err(unusable),
+        ([], Some(pin)) => open(&pin, access).map_err(unusable),
+        ([], None) => Err(missing(text)),
+        (several, _) => {
+            let ids: Vec<String> = several.iter().map(u32::to_string).collect();
             Err(Failure::failed(format!("several maps are named `{text}`: {}", ids.join(", ")))
                 .hint("use the id"))
         }

@@ -18,6 +18,7 @@ use crate::directory;
 use crate::failure::{Failure, Result};
 use crate::printer::Printer;
 use crate::signals::Signals;
+use crate::units;
 
 /// Loads a file.
 pub fn load(args: &LoadArgs, printer: Printer) -> Result<u8> {
@@ -61,14 +62,15 @@ pub fn load(args: &LoadArgs, printer: Printer) -> Result<u8> {
     let Stored { count, failure } =
         destination.store(&elements, flags, || signals.take().map(|signal| signal.number));
     if let Some(mut failure) = failure {
-        failure.details.push(format!("loaded {count} of {total} entries"));
+        failure.details.push(format!("loaded {count} of {}", units::entries(total as u64)));
         return Err(failure);
     }
     if count < total {
-        printer.warning(&format!("interrupted: loaded {count} of {total} entries"));
+        printer
+            .warning(&format!("interrupted: loaded {count} of {}", units::entries(total as u64)));
         return Ok(destination.interrupted());
     }
-    printer.note(&format!("loaded {total} entries"));
+    printer.note(&format!("loaded {}", units::entries(total as u64)));
     Ok(0)
 }
 
