@@ -41,6 +41,7 @@ typedef struct skep_loader skep_loader;
 typedef struct skep_object skep_object;
 typedef struct skep_program skep_program;
 typedef struct skep_link skep_link;
+typedef struct skep_process skep_process;
 typedef struct skep_ring skep_ring;
 typedef struct skep_runner skep_runner;
 typedef struct skep_vmas skep_vmas;
@@ -215,12 +216,15 @@ struct skep_program_info {
 int skep_program_info(skep_program *program, struct skep_program_info *info, size_t size);
 int skep_program_free(skep_program *program);
 
-/* ---- Functions of this process -------------------------------------------------------------- */
+/* ---- Links to functions --------------------------------------------------------------------- */
 
 struct skep_target {
 	const char *pattern; /* "libc:malloc", "libfoo:foo_*", "*:main"; several with commas */
 	uint64_t cookie;     /* what bpf_get_attach_cookie() returns there */
 };
+
+/* The functions are those of other processes: see skep_command_start() and skep_process_attach(). */
+#define SKEP_ATTACH_OTHERS 1
 
 /* Without targets, the functions that the program's section names, with `cookie`. */
 struct skep_attach_opts {
@@ -228,10 +232,12 @@ struct skep_attach_opts {
 	uint64_t target_count;
 	const char *exclude; /* a pattern, or NULL */
 	uint64_t cookie;
+	uint64_t flags;      /* SKEP_ATTACH_... */
 };
 
 /* Attaches a program to functions of this process; `opts` may be NULL. Functions that cannot be
- * hooked are left out, skep_link_functions() says why; -ENOENT if that leaves none. */
+ * hooked are left out, skep_link_functions() says why; -ENOENT if that leaves none. With
+ * SKEP_ATTACH_OTHERS nothing is hooked yet. */
 int skep_program_attach(skep_program *program, const struct skep_attach_opts *opts, size_t size,
 			skep_link **out);
 
@@ -267,8 +273,44 @@ int skep_link_missed(skep_link *link, struct skep_missed *missed, size_t size);
 int skep_link_id(skep_link *link);
 
 /* Detaches, frees the handle, and waits until no thread is inside a hooked function. Returns 1, or 0
- * if there still was one at the end of the time; programs do not run any more in both cases. */
+ * if there still was one at the end of the time; programs do not run any more in both cases, nor in
+ * other processes, whose threads are not waited for. */
 int skep_link_detach(skep_link *link, uint32_t timeout_ms);
+
+/* ---- Other processes ------------------------------------------------------------------------ */
+
+/*
+ * Links that were made with SKEP_ATTACH_OTHERS, in the directory of the session. `agent` is the path
+ * of libskep_preload.so, which other processes load; NULL: the one that $SKEP_PRELOAD names, else
+ * the one beside libskep.so or in `skep/` there, else the one beside this program.
+ */
+struct skep_command {
+	const char *const *argv; /* the program, found as by execvp(3), and its arguments, then NULL */
+	const char *agent;
+	int fds[3];              /* what it gets as descriptors 0, 1 and 2; 0: what this process has */
+	uint32_t reserved;
+};
+
+/* Starts a command with links in it: its functions are hooked before main, and so are those of what
+ * it forks and executes. Static programs run without them. Returns its process id, which the caller
+ * waits for as for any child. */
+int skep_command_start(skep_session *session, const struct skep_command *command, size_t size,
+		       skep_link *const *links, size_t count);
+
+/* Attaches links in a process that runs already: it is stopped for some milliseconds. It has one skep
+ * at a time (-EBUSY). */
+int skep_process_attach(skep_session *session, uint32_t pid, skep_link *const *links, size_t count,
+			const char *agent, skep_process **out);
+
+/* Returns how many functions the links have there. */
+int skep_process_functions(skep_process *process);
+
+/* Returns 1 while the programs run there, 0 once the process has ended or executed another program. */
+int skep_process_is_running(skep_process *process);
+
+/* Takes the links out of the process, so that it has the code that it had, and frees the handle.
+ * -EBUSY: threads are still inside hooked functions; nothing runs there any more all the same. */
+int skep_process_leave(skep_process *process);
 
 /* ---- Ring buffers --------------------------------------------------------------------------- */
 

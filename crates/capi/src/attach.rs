@@ -1,4 +1,4 @@
-//! Links to functions of the own process.
+//! Links to functions of the own process, or of others.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr::null;
@@ -38,7 +38,11 @@ pub struct AttachOptions {
     pub target_count: u64,
     pub exclude: *const c_char,
     pub cookie: u64,
+    pub flags: u64,
 }
+
+/// `SKEP_ATTACH_OTHERS`.
+const OTHERS: u64 = 1;
 
 // SAFETY: double words.
 unsafe impl Plain for AttachOptions {
@@ -89,13 +93,19 @@ unsafe fn functions(options: *const AttachOptions, size: usize) -> Answer<Functi
     }
     // SAFETY: the caller's promise.
     let options = unsafe { memory::read(options, size) }?;
-    let mut functions = Functions::of_self_by_section().cookie(options.cookie);
+    if options.flags & !OTHERS != 0 {
+        return Err(Failure::new(errno::EINVAL, "the options have unknown flags"));
+    }
+    let others = options.flags & OTHERS != 0;
+    let by_section =
+        if others { Functions::of_commands_by_section() } else { Functions::of_self_by_section() };
+    let mut functions = by_section.cookie(options.cookie);
     if options.target_count != 0 {
         memory::check(options.targets.cast(), align_of::<Target>(), "targets")?;
         if options.target_count > TARGETS {
             return Err(Failure::new(errno::E2BIG, "there are too many targets"));
         }
-        functions = Functions::of_self("");
+        functions = if others { Functions::of_commands("") } else { Functions::of_self("") };
         for n in 0..options.target_count as usize {
             // SAFETY: there are as many: the caller's promise.
             let (pattern, cookie) = unsafe {

@@ -2,13 +2,14 @@
 
 use skep::isa::ProgramType;
 use skep::load::LoadError;
+use skep::process::StopError;
 use skep::test_run::RunnerError;
 use skep::verifier::Rejection;
-use skep::{ChainError, DirError, Error, RecordError};
+use skep::{ChainError, DirError, Error, ProcessError, RecordError};
 
 pub use skep::isa::errno::{
     E2BIG, EACCES, EBADF, EBUSY, EEXIST, EFAULT, EINVAL, EIO, EMSGSIZE, ENOENT, ENOEXEC, ENOSPC,
-    EPERM,
+    EPERM, ESRCH,
 };
 
 use crate::call::Failure;
@@ -36,6 +37,8 @@ pub fn number(e: &Error) -> i32 {
         Error::Load(e) => of_load(e),
         Error::Map { source, .. } => source.errno(),
         Error::Process { .. } => EPERM,
+        Error::InProcess(e) => of_process(e),
+        Error::NoAgent { .. } => ENOENT,
         Error::Chain(e) => of_chain(e),
         Error::Runner(e) => of_runner(e),
         Error::TestRun { errno, .. } => errno.0.abs(),
@@ -57,6 +60,21 @@ fn of_record(e: &RecordError) -> i32 {
         RecordError::Io { source, .. } => of_io(source),
         RecordError::Owner { .. } | RecordError::Mode { .. } => EPERM,
         _ => EIO,
+    }
+}
+
+fn of_process(e: &ProcessError) -> i32 {
+    match e {
+        ProcessError::Read { source, .. } | ProcessError::Os { source, .. } => of_io(source),
+        ProcessError::Library { .. } | ProcessError::Symbol { .. } => ENOEXEC,
+        ProcessError::NoId { .. }
+        | ProcessError::Stop { source: StopError::NoProcess { .. }, .. } => ESRCH,
+        ProcessError::Stop { source: StopError::Refused { .. }, .. }
+        | ProcessError::User { .. } => EPERM,
+        ProcessError::NoRuntime { .. } => EINVAL,
+        ProcessError::Begin { .. } | ProcessError::Attach { .. } => EIO,
+        // Later it may go.
+        _ => EBUSY,
     }
 }
 
@@ -156,6 +174,10 @@ mod tests {
             (Error::Load(LoadError::Map { name: name(), source: map }), E2BIG),
             (Error::Load(LoadError::NoPrograms), ENOENT),
             (Error::Process { why: name() }, EPERM),
+            (ProcessError::NoId { pid: 0 }.into(), ESRCH),
+            (ProcessError::Busy { pid: 1 }.into(), EBUSY),
+            (ProcessError::Os { pid: 1, call: "pidfd_open", source: io(3) }.into(), ESRCH),
+            (Error::NoAgent { looked_for: Vec::new() }, ENOENT),
             (Error::Chain(ChainError::Exists { name: name() }), EEXIST),
             (
                 Error::Chain(ChainError::Pin { what: "create", name: name(), source: io(28) }),

@@ -28,6 +28,7 @@ pub mod handle;
 pub mod map;
 pub mod memory;
 pub mod object;
+pub mod process;
 pub mod ring;
 pub mod session;
 pub mod test_run;

@@ -1,19 +1,23 @@
 //! libskep as C programs see it: the header beside the library, hostile callers, the examples.
 
 use std::collections::BTreeSet;
+use std::io::{Read, Write};
 use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use skep_c::attach::{AttachOptions, Function, Missed, Target};
 use skep_c::map::{MapDefinition, MapInfo};
 use skep_c::object::ProgramInfo;
+use skep_c::process::CommandLine;
 use skep_c::test_run::TestRun;
 use skep_testkit::TempDir;
-use skep_testkit::run::{Ended, run};
+use skep_testkit::run::{Ended, SetOnDrop, run, start};
 use skep_testkit::skip::{has_command, skip};
+use skep_testkit::trace::agent_symbols;
 
 const HERE: &str = env!("CARGO_MANIFEST_DIR");
 const OBJECT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../skep/tests/data/library.bpf.o");
@@ -95,6 +99,7 @@ fn example(name: &str) -> Option<String> {
     let mut program = compile(library, &gcc, &source, &temp.join(name));
     match name {
         "maps" => {}
+        "process" => drop(program.arg(OBJECT).arg(agent_symbols())),
         "chain" => drop(program.arg(here("../skep/tests/data/chain.bpf.o"))),
         _ => drop(program.arg(OBJECT)),
     }
@@ -156,7 +161,8 @@ fn structs_are_those_of_the_header() {
             btf_id, frozen, name }
         ProgramInfo "skep_program_info" { id, reserved, name, section }
         Target "skep_target" { pattern, cookie }
-        AttachOptions "skep_attach_opts" { targets, target_count, exclude, cookie }
+        AttachOptions "skep_attach_opts" { targets, target_count, exclude, cookie, flags }
+        CommandLine "skep_command" { argv, agent, fds, reserved }
         Function "skep_function" { size, name, module, vaddr, skipped }
         Missed "skep_missed" { inside, stack, thread, slots, pid_namespace }
         TestRun "skep_test_run" { data_in, data_out, ctx_in, ctx_out, data_size_in, data_size_out,
@@ -228,6 +234,54 @@ fn functions_of_the_own_process_run_programs() {
         );
         assert_eq!(printed, want);
     }
+}
+
+/// A command from its start, and a process that was started by others.
+#[test]
+fn programs_run_in_other_processes() {
+    if let Some(printed) = example("process") {
+        let want = "sort ended with 0, calls of malloc: some\n\
+                    cat: 1 function, running: 1, calls of read: some\n\
+                    after it was left: none\ncat ended with 0\n";
+        assert_eq!(printed, want);
+    }
+}
+
+/// By `ctypes`; the process goes on, and once it is gone that is told.
+#[test]
+fn python_attaches_to_a_process() {
+    if !has_command("python3") {
+        return skip("python3");
+    }
+    let Some(library) = library() else { return };
+    let mut target = Command::new("python3");
+    target.args(["-c", "import os\nos.write(1, b'r')\nwhile os.read(0, 1): os.getppid()"]);
+    let mut target = start(&target, LIMIT);
+    let pid = target.id().to_string();
+    let mut feed = target.stdin.take().expect("a pipe");
+    // From then on it executes nothing else.
+    target.stdout.as_mut().expect("a pipe").read_exact(&mut [0]).expect("it is ready");
+    let done = AtomicBool::new(false);
+    let python = |pid: &str, calls: &str| {
+        let mut python = Command::new("python3");
+        python.arg(here("examples/process.py")).arg(library).arg(OBJECT).arg(agent_symbols());
+        run(python.args([pid, "libc:getppid", calls]), b"", LIMIT)
+    };
+    let printed = std::thread::scope(|scope| {
+        let _stop = SetOnDrop(&done);
+        scope.spawn(|| while !done.load(Ordering::Relaxed) && feed.write_all(b"x").is_ok() {});
+        python(&pid, "1000")
+    });
+    assert!(printed.status.success(), "{}", printed.transcript());
+    let printed = String::from_utf8(printed.stdout).unwrap();
+    let calls = printed.lines().next().and_then(|line| line.split(' ').nth(1)?.parse::<u64>().ok());
+    assert!(calls.is_some_and(|calls| calls >= 1000), "{printed}");
+    drop(feed);
+    assert!(target.wait().expect("it is ours").success());
+    let gone = python(&pid, "0");
+    assert_eq!(gone.status.code(), Some(1), "{}", gone.transcript());
+    let said = String::from_utf8_lossy(&gone.stderr).into_owned();
+    assert!(said.starts_with(&format!("cannot attach to process {pid}")), "{said}");
 }
 
 #[test]

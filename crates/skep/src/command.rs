@@ -1,4 +1,5 @@
-//! Commands that are started with the agent, which attaches links before their `main`.
+//! Commands that are started with the agent, which attaches links before their `main`; and processes
+//! that run already.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -8,6 +9,7 @@ use skep_store::Dir;
 use skep_store::dir::{ENV_DIR, ENV_LINKS};
 
 use crate::error::{Error, Result};
+use crate::process::Attached;
 
 /// Names the agent's library.
 const ENV_PRELOAD: &str = "SKEP_PRELOAD";
@@ -20,17 +22,7 @@ pub(crate) fn traced<'l>(
     links: impl Iterator<Item = (&'l Dir, u32)>,
     agent: Option<&Path>,
 ) -> Result<Command> {
-    let mut ids: Vec<u32> = Vec::new();
-    for (of, link) in links {
-        if of.path() != dir.path() {
-            let (path, session) = (of.path().to_owned(), dir.path().to_owned());
-            return Err(Error::OtherDirectory { link, path, session });
-        }
-        // Attached twice it would run twice.
-        if !ids.contains(&link) {
-            ids.push(link);
-        }
-    }
+    let ids = ids_of(dir, links)?;
     let mut command = Command::new(program);
     if ids.is_empty() {
         return Ok(command);
@@ -43,6 +35,31 @@ pub(crate) fn traced<'l>(
     preload.push(library(agent)?);
     command.env("LD_PRELOAD", preload).env(ENV_DIR, dir.path()).env(ENV_LINKS, ids.join(","));
     Ok(command)
+}
+
+/// Attaches links in a process.
+pub(crate) fn entered<'l>(
+    dir: &Dir,
+    pid: u32,
+    links: impl Iterator<Item = (&'l Dir, u32)>,
+    agent: Option<&Path>,
+) -> Result<Attached> {
+    Attached::new(dir, pid, &ids_of(dir, links)?, &library(agent)?)
+}
+
+/// The ids of links, each once: attached twice it would run twice.
+fn ids_of<'l>(dir: &Dir, links: impl Iterator<Item = (&'l Dir, u32)>) -> Result<Vec<u32>> {
+    let mut ids: Vec<u32> = Vec::new();
+    for (of, link) in links {
+        if of.path() != dir.path() {
+            let (path, session) = (of.path().to_owned(), dir.path().to_owned());
+            return Err(Error::OtherDirectory { link, path, session });
+        }
+        if !ids.contains(&link) {
+            ids.push(link);
+        }
+    }
+    Ok(ids)
 }
 
 /// Finds the agent's library, by a path that the dynamic linker can load.

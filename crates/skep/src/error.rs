@@ -12,6 +12,7 @@ use crate::chain::error::ChainError;
 use crate::link::AttachError;
 use crate::load::LoadError;
 use crate::packets::PacketsError;
+use crate::process::ProcessError;
 use crate::test_run::{Errno, RunnerError};
 use crate::usdt::UsdtError;
 
@@ -97,6 +98,9 @@ pub enum Error {
         /// Why.
         why: String,
     },
+    /// Programs cannot be attached in a process that runs already, or not taken out of it.
+    #[error("{}", in_process(.0))]
+    InProcess(Box<ProcessError>),
     /// [`Object::attach`](crate::Object::attach) was given no program.
     #[error("a link needs a program: name at least one of {}", list(known))]
     NoProgram {
@@ -257,6 +261,26 @@ impl From<skep_store::Error> for Error {
             e => Self::Store(e),
         }
     }
+}
+
+impl From<ProcessError> for Error {
+    fn from(e: ProcessError) -> Self {
+        Self::InProcess(Box::new(e))
+    }
+}
+
+/// All of it in one line.
+fn in_process(e: &ProcessError) -> String {
+    let mut text = e.to_string();
+    let mut source = std::error::Error::source(e);
+    while let Some(e) = source {
+        text.push_str(&format!(": {e}"));
+        source = e.source();
+    }
+    if let Some(hint) = e.hint() {
+        text.push_str(&format!("; {hint}"));
+    }
+    text
 }
 
 /// Names things in a sentence.

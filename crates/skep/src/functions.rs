@@ -70,13 +70,14 @@ impl Functions {
     }
 
     /// Means functions of commands that are going to be started by [`FunctionLink::command`] or
-    /// [`Session::command`](crate::Session::command).
+    /// [`Session::command`](crate::Session::command), and of processes that
+    /// [`Session::enter`](crate::Session::enter) attaches to.
     pub fn of_commands(pattern: &str) -> Self {
         Self::new(false, pattern)
     }
 
-    /// Means the functions of commands that the program's section names. Programs of one link must
-    /// name the same.
+    /// Means the functions of commands and other processes that the program's section names. Programs
+    /// of one link must name the same.
     pub fn of_commands_by_section() -> Self {
         Self::by_section(false)
     }

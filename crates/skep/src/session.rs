@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::functions::FunctionLink;
 use crate::loaded::Object;
 use crate::map::Map;
+use crate::process::Attached;
 use crate::prototypes::Catalog;
 
 /// An open skep directory: where the maps, programs and links of this process, and of those it
@@ -185,6 +186,53 @@ impl Session {
     ) -> Result<Command> {
         let links = links.into_iter().map(|link| (link.dir(), link.id()));
         crate::command::traced(&self.place.dir, program.as_ref(), links, Some(agent))
+    }
+
+    /// Attaches links, made with [`Functions::of_commands`](crate::Functions::of_commands), in a process
+    /// that runs already, which is stopped for some milliseconds. It need not know skep, may be static,
+    /// and has one skep at a time. What it executes goes on without the programs; what it forks has
+    /// them.
+    ///
+    /// The agent's library is that of [`Session::command`].
+    ///
+    /// ```no_run
+    /// use skep::{Functions, Session};
+    ///
+    /// # fn main() -> Result<(), skep::Error> {
+    /// let session = Session::open()?;
+    /// let object = session.load("count.bpf.o")?;
+    /// let link = object.program("count")?.attach(Functions::of_commands("libc:malloc"))?;
+    /// let attached = session.enter(1234, [&link])?;
+    /// std::thread::sleep(std::time::Duration::from_secs(10));
+    /// attached.leave()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// When a link is of another directory, the agent's library is not there, or the process is not, is
+    /// another user's, or cannot be changed.
+    pub fn enter<'l>(
+        &self,
+        pid: u32,
+        links: impl IntoIterator<Item = &'l FunctionLink>,
+    ) -> Result<Attached> {
+        let links = links.into_iter().map(|link| (link.dir(), link.id()));
+        crate::command::entered(&self.place.dir, pid, links, None)
+    }
+
+    /// Attaches links as [`Session::enter`] does, with the agent's library at this path.
+    ///
+    /// # Errors
+    /// As for [`Session::enter`].
+    pub fn enter_with<'l>(
+        &self,
+        pid: u32,
+        links: impl IntoIterator<Item = &'l FunctionLink>,
+        agent: &Path,
+    ) -> Result<Attached> {
+        let links = links.into_iter().map(|link| (link.dir(), link.id()));
+        crate::command::entered(&self.place.dir, pid, links, Some(agent))
     }
 
     /// Creates a map that no object asks for.

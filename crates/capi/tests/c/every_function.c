@@ -39,6 +39,8 @@ static int nulls(void)
 	skep_ring *ring = NULL;
 	skep_runner *runner = NULL;
 	skep_vmas *vmas = NULL;
+	skep_process *process = NULL;
+	struct skep_command command;
 	skep_loader *loader = NULL;
 	struct skep_map_def def;
 	struct skep_map_info info;
@@ -53,6 +55,7 @@ static int nulls(void)
 
 	memset(&def, 0, sizeof(def));
 	memset(&run, 0, sizeof(run));
+	memset(&command, 0, sizeof(command));
 	IS(skep_session_scratch(NULL), -EFAULT);
 	IS(skep_session_open("/dev/null/x", NULL), -EFAULT);
 	IS(skep_session_dir(NULL, buffer, sizeof(buffer)), -EFAULT);
@@ -94,6 +97,11 @@ static int nulls(void)
 	IS(skep_link_functions(NULL, visit, NULL), -EFAULT);
 	IS(skep_link_missed(NULL, &missed, sizeof(missed)), -EFAULT);
 	IS(skep_link_id(NULL), -EFAULT);
+	IS(skep_command_start(NULL, &command, sizeof(command), NULL, 0), -EFAULT);
+	IS(skep_process_attach(NULL, 1, NULL, 0, NULL, &process), -EFAULT);
+	IS(skep_process_functions(NULL), -EFAULT);
+	IS(skep_process_is_running(NULL), -EFAULT);
+	IS(skep_process_leave(NULL), 0);
 	IS(skep_ring_open(NULL, &ring), -EFAULT);
 	IS(skep_ring_poll(NULL, 0, record, NULL), -EFAULT);
 	IS(skep_ring_next(NULL, 0, buffer, &size), -EFAULT);
@@ -198,6 +206,46 @@ static int hostile(skep_session *session)
 	return 0;
 }
 
+/* Commands and processes that are none. */
+static int processes(skep_session *session)
+{
+	const char *words[] = {"/no/such/program", NULL}, *none[] = {NULL};
+	struct { struct skep_command command; uint64_t more; } later;
+	struct skep_command *command = &later.command;
+	skep_process *process = (skep_process *)words;
+	skep_link *links[1];
+
+	links[0] = (skep_link *)session;
+	memset(&later, 0, sizeof(later));
+	IS(skep_command_start(session, NULL, sizeof(*command), NULL, 0), -EFAULT);
+	IS(skep_command_start(session, command, 8, NULL, 0), -EINVAL);
+	IS(skep_command_start(session, command, sizeof(*command), NULL, 0), -EFAULT);
+	command->argv = none;
+	IS(skep_command_start(session, command, sizeof(*command), NULL, 0), -EINVAL);
+	command->argv = words;
+	IS(skep_command_start(session, command, sizeof(*command), NULL, 0), -ENOENT);
+	IS(skep_command_start(session, command, sizeof(*command), NULL, 1), -EFAULT);
+	IS(skep_command_start(session, command, sizeof(*command), links, 1), -EBADF);
+	IS(skep_command_start(session, command, sizeof(*command), links, SIZE_MAX), -E2BIG);
+	words[0] = "/bin/sh";
+	command->fds[1] = 9999;
+	IS(skep_command_start(session, command, sizeof(*command), NULL, 0), -EBADF);
+	command->fds[1] = -1;
+	IS(skep_command_start(session, command, sizeof(*command), NULL, 0), -EBADF);
+	command->fds[1] = 0;
+	later.more = 1;
+	IS(skep_command_start(session, command, sizeof(later), NULL, 0), -E2BIG);
+
+	IS(skep_process_attach(session, 1, links, 1, NULL, &process), -EBADF);
+	IS(skep_process_attach(session, 1, NULL, 0, "/dev/null", NULL), -EFAULT);
+	IS(skep_process_attach(session, 1, NULL, 0, "/no/such/agent.so", &process), -ENOENT);
+	IS(process == NULL, 1);
+	IS(skep_process_attach(session, 1, NULL, 0, "/proc/self/exe", &process), -ENOEXEC);
+	IS(skep_process_functions((skep_process *)session), -EBADF);
+	IS(skep_process_leave((skep_process *)session), -EBADF);
+	return 0;
+}
+
 int main(void)
 {
 	skep_session *session = NULL;
@@ -214,7 +262,7 @@ int main(void)
 	IS(skep_session_scratch(&session), 0);
 	length = skep_session_dir(session, dir, sizeof(dir));
 	IS(length > 8 && strlen(dir) == 7 && dir[0] == '/', 1);
-	if (hostile(session))
+	if (hostile(session) || processes(session))
 		return 1;
 	IS(skep_session_free(session), 0);
 	IS(skep_session_free(session), -EBADF);

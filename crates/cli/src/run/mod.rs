@@ -20,7 +20,7 @@ use crate::args::RunArgs;
 use crate::events::{self, Collector, Form};
 use crate::failure::{Failure, Result};
 use crate::launch::{self, Launch};
-use crate::live::{Agent, Visit};
+use crate::live::{self, Visit};
 use crate::objects::Objects;
 use crate::printer::{Output, Printer};
 use crate::sites::Sites;
@@ -50,7 +50,7 @@ pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
     let output = Output::open(args.report.output.as_deref())?;
     let dir = directory::create()?;
     let library = Library::find(&dir)?;
-    let agent = if live { Some(Agent::read(library.path())?) } else { None };
+    let agent = if live { Some(live::agent(library.path())?) } else { None };
     let visit = agent.as_ref().map(|agent| Visit::new(agent, &dir, &args.process));
     let log = if objects.iter().any(|(_, o)| prints(o, &reading.link_options())) {
         Some(create_log(&dir, LOG).map_err(|e| rejection::load_failure(e, ""))?)

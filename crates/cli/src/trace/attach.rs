@@ -8,7 +8,7 @@ use super::tracer::{Loading, Outputs, Tracer};
 use crate::agent::Library;
 use crate::args::TraceArgs;
 use crate::failure::Result;
-use crate::live::{Agent, Visit};
+use crate::live::{self, Visit};
 use crate::orphans::{self, TraceRecord};
 use crate::printer::Printer;
 use crate::sites::Sites;
@@ -21,7 +21,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     let outputs = Outputs::open(args)?;
     let dir = directory::create()?;
     let library = Library::find(&dir)?;
-    let agent = Agent::read(library.path())?;
+    let agent = live::agent(library.path())?;
     let visit = Visit::new(&agent, &dir, &args.process);
     let loading =
         Loading { dir: &dir, args, patterns: &patterns, exclude, library: library.path(), printer };

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use skep::Dir;
 use skep::live::Order;
+pub use skep::process::Agent;
+use skep::process::{Live, ProcessError};
 
-use super::{Agent, Live};
 use crate::args::ProcessArgs;
 use crate::failure::{Context, Failure, Result};
 use crate::printer::Printer;
@@ -65,12 +66,10 @@ impl<'a> Visit<'a> {
         let began = Instant::now();
         let mut all: Vec<Live> = Vec::new();
         let attached = self.pids.iter().try_for_each(|&pid| {
-            let live = self.agent.enter(pid, self.dir)?;
+            let live = self.agent.enter(pid, self.dir).map_err(failure)?;
             let done = links.iter().try_for_each(|link| live.order(Order::Attach(*link)).map(drop));
             all.push(live);
-            done.map_err(|why| {
-                Failure::environment(format!("cannot attach to process {pid}: {why}"))
-            })
+            done.map_err(|why| failure(ProcessError::Attach { pid, why }))
         });
         let ended = attached.and_then(|()| match check()? {
             Some(failure) => Err(failure),
@@ -83,9 +82,9 @@ impl<'a> Visit<'a> {
         let wall_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         detach();
         for live in all {
-            let pid = live.pid;
+            let pid = live.pid();
             if let Some(why) = live.leave(self.agent) {
-                printer.warning(&format!("process {pid} was not left as it was: {why}"));
+                printer.warning(&ProcessError::Leave { pid, why }.to_string());
             }
         }
         ended.map(|interrupted| Visited { interrupted, wall_ns })
@@ -104,6 +103,15 @@ impl<'a> Visit<'a> {
     }
 }
 
+/// Reads the agent's library.
+pub fn agent(path: &Path) -> Result<Agent> {
+    Agent::read(path).map_err(failure)
+}
+
+fn failure(e: ProcessError) -> Failure {
+    Failure { hint: e.hint(), ..Failure::from(e) }
+}
+
 /// Waits until a signal asks for an end, the time is up, or all processes have ended or execute
 /// other programs; the signal.
 fn wait(all: &[Live], signals: &mut Signals, time: Option<Duration>) -> Result<Option<i32>> {
@@ -119,8 +127,8 @@ fn wait(all: &[Live], signals: &mut Signals, time: Option<Duration>) -> Result<O
             return Ok(None);
         }
         let mut fds = vec![PollFd::from_borrowed_fd(signals.fd(), PollFlags::IN)];
-        let both = running.iter().flat_map(|live| [&live.process, &live.socket]);
-        fds.extend(both.map(|fd| PollFd::new(fd, PollFlags::IN)));
+        let both = running.iter().flat_map(|live| live.descriptors());
+        fds.extend(both.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         match poll(&mut fds, left.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}

@@ -15,16 +15,20 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use skep::Dir;
-use skep::live::{self, Answer, Config, Left, Order};
-use skep_inject::{Error, Image, Loaded, Target};
+use skep_inject::{Image, Loaded, Target};
 use skep_proc::maps::Perms;
+use skep_store::Dir;
+use skep_store::live::{self, Answer, Config, Left, Order};
 
-use crate::failure::{Context, Failure, Result};
+mod attached;
+mod error;
 
-mod visit;
+pub use attached::Attached;
+pub use error::ProcessError;
+pub use skep_inject::Error as StopError;
 
-pub use visit::Visit;
+type Result<T = ()> = std::result::Result<T, ProcessError>;
+type Injected<T> = std::result::Result<T, skep_inject::Error>;
 
 /// The page that tells where the library is, as `/proc/PID/maps` has it.
 const MARK: &str = "skep-agent";
@@ -43,7 +47,7 @@ const LEAVING: Duration = Duration::from_secs(5);
 /// A process with our agent, until it is dropped or told to [leave](Self::leave).
 #[derive(Debug)]
 pub struct Live {
-    pub pid: u32,
+    pid: u32,
     /// Readable when the process has ended.
     process: OwnedFd,
     socket: OwnedFd,
@@ -51,6 +55,7 @@ pub struct Live {
 }
 
 /// The agent's library, ready to be put into processes.
+#[derive(Debug)]
 pub struct Agent {
     image: Image,
     hash: u64,
@@ -58,54 +63,54 @@ pub struct Agent {
 
 impl Agent {
     /// Reads the library.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is no such library.
     pub fn read(path: &Path) -> Result<Self> {
-        let bytes = std::fs::read(path).context(format!("cannot read `{}`", path.display()))?;
+        let bytes = std::fs::read(path)
+            .map_err(|source| ProcessError::Read { path: path.to_owned(), source })?;
         // FNV-1a: two versions of a library differ.
         let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
             (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
         });
-        let image = Image::parse(bytes).map_err(|e| {
-            Failure::environment(format!("`{}` is not the agent's library", path.display()))
-                .because(&e)
-        })?;
+        let image = Image::parse(bytes)
+            .map_err(|source| ProcessError::Library { path: path.to_owned(), source })?;
         Ok(Self { image, hash })
     }
 
-    fn symbol(&self, name: &str) -> Result<u64> {
-        self.image.symbol(name).ok_or_else(|| {
-            Failure::environment(format!("the agent's library has no `{name}`"))
-                .hint("use the library of this very version of skep")
-        })
+    fn symbol(&self, name: &'static str) -> Result<u64> {
+        self.image.symbol(name).ok_or(ProcessError::Symbol { name })
     }
 
     /// Puts the agent into a process, and starts it there.
+    ///
+    /// # Errors
+    /// When the process is not there, may not be changed, or has no place for the agent. It goes on as
+    /// before then.
     pub fn enter(&self, pid: u32, dir: &Dir) -> Result<Live> {
         let start = self.symbol(live::START)?;
         let config = self.symbol(live::CONFIG)?;
         let area = self.symbol(live::AREA)? + live::AREA_END;
-        let cannot = || format!("cannot attach to process {pid}");
-        let id = i32::try_from(pid)
-            .ok()
-            .and_then(Pid::from_raw)
-            .ok_or_else(|| Failure::environment(format!("{pid} is not the id of a process")))?;
-        let process =
-            pidfd_open(id, PidfdFlags::empty()).map_err(std::io::Error::from).context(cannot())?;
+        let os = |call| {
+            move |errno: rustix::io::Errno| ProcessError::Os { pid, call, source: errno.into() }
+        };
+        let id =
+            i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(ProcessError::NoId { pid })?;
+        let process = pidfd_open(id, PidfdFlags::empty()).map_err(os("pidfd_open"))?;
         let (socket, theirs) = rustix::net::socketpair(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,
             SocketFlags::CLOEXEC,
             None,
         )
-        .map_err(std::io::Error::from)
-        .context("socketpair failed")?;
+        .map_err(os("socketpair"))?;
         let directory = rustix::fs::open(
             dir.path(),
             OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
             Mode::empty(),
         )
-        .map_err(std::io::Error::from)
-        .context("cannot open the skep directory")?;
-        let mark = self.mark().map_err(std::io::Error::from).context("memfd_create failed")?;
+        .map_err(os("open"))?;
+        let mark = self.mark().map_err(os("memfd_create"))?;
         check(pid)?;
         let known = self.known(pid)?;
         if let Some(known) = &known {
@@ -119,7 +124,7 @@ impl Agent {
             };
             let at = inside.loaded.start;
             let mut given = Vec::new();
-            let begun = (|| -> std::result::Result<u32, Error> {
+            let begun = (|| -> Injected<u32> {
                 target.set_gs_bases(at + area, known.is_some())?;
                 for file in [theirs.as_fd(), directory.as_fd()] {
                     given.push(target.give_file(file)?);
@@ -143,20 +148,14 @@ impl Agent {
         });
         let inside = match entered {
             Ok(Ok(inside)) => inside,
-            Ok(Err(Entry::Failed(e))) | Err(e) => {
-                return Err(Failure::environment(cannot()).because(&e));
+            Ok(Err(Entry::Failed(source))) | Err(source) => {
+                return Err(ProcessError::Stop { pid, source });
             }
-            Ok(Err(Entry::NoRuntime)) => {
-                return Err(Failure::environment(format!(
-                    "{}: its threads cannot be told apart",
-                    cannot()
-                ))
-                .hint("it has no C library that skep knows, nor Go's runtime"));
-            }
+            Ok(Err(Entry::NoRuntime)) => return Err(ProcessError::NoRuntime { pid }),
         };
         drop(theirs);
         let live = Live { pid, process, socket, inside };
-        live.answer().map_err(|why| Failure::environment(cannot()).hint(why))?;
+        live.answer().map_err(|why| ProcessError::Begin { pid, why })?;
         Ok(live)
     }
 
@@ -168,11 +167,7 @@ impl Agent {
     }
 
     /// Loads the library, and marks where it is.
-    fn load(
-        &self,
-        target: &mut Target,
-        mark: BorrowedFd<'_>,
-    ) -> std::result::Result<Inside, Error> {
+    fn load(&self, target: &mut Target, mark: BorrowedFd<'_>) -> Injected<Inside> {
         let import = |name: &str| {
             let is_never_called = name.starts_with("_Unwind_") && name != live::RAISE;
             let name = if is_never_called { "abort" } else { name };
@@ -199,7 +194,7 @@ impl Agent {
 
     /// Finds the library in a process that was attached to before.
     fn known(&self, pid: u32) -> Result<Option<Inside>> {
-        let cannot = || format!("cannot read the mappings of process {pid}");
+        let cannot = |source| ProcessError::Os { pid, call: "read", source };
         let maps = match std::fs::read_to_string(format!("/proc/{pid}/maps")) {
             Ok(maps) => maps,
             // Nobody may: then stopping it says why.
@@ -212,8 +207,8 @@ impl Agent {
             .filter_map(|line| u64::from_str_radix(line.split_once('-')?.0, 16).ok());
         for mark in starts {
             let mut words = [0; Inside::LEN];
-            let memory = File::open(format!("/proc/{pid}/mem")).context(cannot())?;
-            memory.read_exact_at(&mut words, mark).context(cannot())?;
+            let memory = File::open(format!("/proc/{pid}/mem")).map_err(cannot)?;
+            memory.read_exact_at(&mut words, mark).map_err(cannot)?;
             let word = |at: usize| {
                 words.get(at..at + 8).and_then(|w| w.try_into().ok()).map_or(0, u64::from_le_bytes)
             };
@@ -224,12 +219,7 @@ impl Agent {
                     let loaded = Loaded::at(word(8), &self.image);
                     return Ok(Some(Inside { loaded, mark, tid: word(16) as u32 }));
                 }
-                _ => {
-                    return Err(Failure::environment(format!(
-                        "another version of skep has been in process {pid}"
-                    ))
-                    .hint("use that version, or start the program again"));
-                }
+                _ => return Err(ProcessError::OtherVersion { pid }),
             }
         }
         Ok(None)
@@ -249,7 +239,7 @@ impl Inside {
     const TID: u64 = 16;
     const LEN: usize = 24;
 
-    fn unload(&self, target: &mut Target) -> std::result::Result<(), Error> {
+    fn unload(&self, target: &mut Target) -> Injected<()> {
         target.unload(&self.loaded)?;
         target.unmap(self.mark, PAGE)
     }
@@ -263,10 +253,7 @@ impl Inside {
         let end = Instant::now() + LEAVING;
         while self.tid != 0 && is_agent() {
             if Instant::now() > end {
-                return Err(Failure::environment(format!(
-                    "another skep is attached to process {pid}"
-                ))
-                .hint("a process has one at a time; give it more patterns, or wait for its end"));
+                return Err(ProcessError::Busy { pid });
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -277,18 +264,14 @@ impl Inside {
 /// Refuses what would fail later in the process, or never end.
 fn check(pid: u32) -> Result {
     if is_stopped(pid) {
-        return Err(Failure::environment(format!("process {pid} is stopped"))
-            .hint(format!("`kill -CONT {pid}` lets it go on")));
+        return Err(ProcessError::Stopped { pid });
     }
     let own = rustix::process::geteuid().as_raw();
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
     match ids.and_then(|ids| ids.split_ascii_whitespace().nth(1)?.parse::<u32>().ok()) {
         // Others than root may not even stop it, which is said there.
-        Some(user) if user != own && own == 0 => {
-            Err(Failure::environment(format!("process {pid} is user {user}'s"))
-                .hint(format!("the skep directory must be that user's, too: use `setpriv --reuid={user} --regid={user} --clear-groups skep …`")))
-        }
+        Some(user) if user != own && own == 0 => Err(ProcessError::User { pid, user }),
         _ => Ok(()),
     }
 }
@@ -302,17 +285,33 @@ fn is_stopped(pid: u32) -> bool {
 /// Why the agent could not be put into a process.
 enum Entry {
     NoRuntime,
-    Failed(Error),
+    Failed(skep_inject::Error),
 }
 
-impl From<Error> for Entry {
-    fn from(error: Error) -> Self {
+impl From<skep_inject::Error> for Entry {
+    fn from(error: skep_inject::Error) -> Self {
         Self::Failed(error)
     }
 }
 
 impl Live {
+    /// The id of the process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// What is readable when the process has ended, or its agent: a descriptor of the process, and one
+    /// that the agent answers on.
+    #[must_use]
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
+        [self.process.as_fd(), self.socket.as_fd()]
+    }
+
     /// Gives an order, and waits for what comes of it.
+    ///
+    /// # Errors
+    /// Why not, in words.
     pub fn order(&self, order: Order) -> Answer {
         rustix::net::send(&self.socket, &order.to_bytes(), SendFlags::NOSIGNAL)
             .map_err(|_| self.gone())?;
@@ -362,16 +361,19 @@ impl Live {
     }
 
     /// Tells whether the agent is gone, with the process or without. Nobody waits for an answer.
-    fn has_gone(&self) -> bool {
+    #[must_use]
+    pub fn has_gone(&self) -> bool {
         self.has_ended() || is_readable(&self.socket, Duration::ZERO).unwrap_or(true)
     }
 
     /// Tells whether the process has ended.
+    #[must_use]
     pub fn has_ended(&self) -> bool {
         is_readable(&self.process, Duration::ZERO).unwrap_or(true)
     }
 
     /// Has the agent take all hooks out and end. Tells what went wrong.
+    #[must_use = "threads may still be inside hooked functions"]
     pub fn leave(self, agent: &Agent) -> Option<String> {
         let done = self.order(Order::Unhook).and_then(|count| {
             if count > 0 {

@@ -1,0 +1,137 @@
+//! Why an agent is not put into a process.
+
+use std::io;
+use std::path::PathBuf;
+
+use skep_inject::ImageError;
+
+/// Why programs are not attached in a process that runs already. It goes on as before.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProcessError {
+    /// The agent's library cannot be read.
+    #[error("cannot read `{}`", path.display())]
+    Read {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file is another one.
+    #[error("`{}` is not the agent's library", path.display())]
+    Library {
+        /// Its path.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: ImageError,
+    },
+    /// The library is of another version.
+    #[error("the agent's library has no `{name}`")]
+    Symbol {
+        /// What it lacks.
+        name: &'static str,
+    },
+    /// No process can have this id.
+    #[error("{pid} is not the id of a process")]
+    NoId {
+        /// The id.
+        pid: u32,
+    },
+    /// A system call failed.
+    #[error("cannot attach to process {pid}: `{call}` failed")]
+    Os {
+        /// The process.
+        pid: u32,
+        /// The call.
+        call: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// The process cannot be stopped or changed.
+    #[error("cannot attach to process {pid}")]
+    Stop {
+        /// The process.
+        pid: u32,
+        /// Why.
+        source: skep_inject::Error,
+    },
+    /// It has no C library, nor a runtime, that the agent knows.
+    #[error("cannot attach to process {pid}: its threads cannot be told apart")]
+    NoRuntime {
+        /// The process.
+        pid: u32,
+    },
+    /// The agent did not begin.
+    #[error("cannot attach to process {pid}")]
+    Begin {
+        /// The process.
+        pid: u32,
+        /// Why.
+        why: String,
+    },
+    /// The agent refused a link.
+    #[error("cannot attach to process {pid}: {why}")]
+    Attach {
+        /// The process.
+        pid: u32,
+        /// Why.
+        why: String,
+    },
+    /// Something of the agent stays in the process.
+    #[error("process {pid} was not left as it was: {why}")]
+    Leave {
+        /// The process.
+        pid: u32,
+        /// What.
+        why: String,
+    },
+    /// Another agent is in the process.
+    #[error("another version of skep has been in process {pid}")]
+    OtherVersion {
+        /// The process.
+        pid: u32,
+    },
+    /// An agent works there already.
+    #[error("another skep is attached to process {pid}")]
+    Busy {
+        /// The process.
+        pid: u32,
+    },
+    /// A stopped process would never answer.
+    #[error("process {pid} is stopped")]
+    Stopped {
+        /// The process.
+        pid: u32,
+    },
+    /// The process could not use this user's skep directory.
+    #[error("process {pid} is user {user}'s")]
+    User {
+        /// The process.
+        pid: u32,
+        /// Its user.
+        user: u32,
+    },
+}
+
+impl ProcessError {
+    /// What may help.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::Symbol { .. } => "use the library of this very version of skep".to_owned(),
+            Self::NoRuntime { .. } => {
+                "it has no C library that skep knows, nor Go's runtime".to_owned()
+            }
+            Self::Begin { why, .. } => why.clone(),
+            Self::OtherVersion { .. } => "use that version, or start the program again".to_owned(),
+            Self::Busy { .. } => {
+                "a process has one at a time; give it more patterns, or wait for its end".to_owned()
+            }
+            Self::Stopped { pid } => format!("`kill -CONT {pid}` lets it go on"),
+            Self::User { user, .. } => format!(
+                "the skep directory must be that user's, too: use `setpriv --reuid={user} --regid={user} --clear-groups skep …`"
+            ),
+            _ => return None,
+        })
+    }
+}
