@@ -13,7 +13,7 @@ use common::{Skep, data, fails, json, object, out, text};
 use serde_json::Value as Json;
 use skep_testkit::TempDir;
 use skep_testkit::cc::Cc;
-use skep_testkit::run::run;
+use skep_testkit::run::{run, start};
 use skep_testkit::skip::{has_command, skip};
 
 const LIMIT: Duration = Duration::from_secs(100);
@@ -240,6 +240,61 @@ fn debug_files_come_from_a_server() {
     );
 }
 
+/// elfutils' own client comes first where it is installed; where it finds nothing, servers are asked.
+#[test]
+fn debug_files_come_from_the_client_of_elfutils() {
+    if !has_command("curl") || !has_command("objcopy") {
+        return skip("curl and objcopy");
+    }
+    let (skep, dir) = (Skep::new(), TempDir::new());
+    let file = program(&dir, &["-O2", "-g", "-Wl,--build-id=0x0123456789abcdef"]);
+    let stripped = dir.join("stripped");
+    let strip = Command::new("objcopy").arg("--strip-all").arg(&file).arg(&stripped).status();
+    assert!(strip.expect("it is there").success());
+    let outer = format!("{:x}", symbol(&file, "outer"));
+    let bin = dir.join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    let which = Command::new("sh").args(["-c", "command -v curl"]).output().unwrap().stdout;
+    std::os::unix::fs::symlink(text(&which).trim(), bin.join("curl")).unwrap();
+    let path = "/buildid/0123456789abcdef/debuginfo".to_owned();
+    let server = Server::of(path, std::fs::read(&file).expect("it was compiled"));
+    let found = file.display();
+    let (mut asked, log) = (0, dir.join("log"));
+    // What the client prints, its status, and whether a server is asked behind it. Words of progress
+    // go to its stderr.
+    for (number, (prints, status, goes_on)) in [
+        (format!("{found}"), 0, false),
+        (format!("{found}"), 1, true),
+        ("inlined".to_owned(), 0, true),
+        (String::new(), 0, true),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let script = format!(
+            "#!/bin/sh\necho \"$*\" >> '{}'\necho Downloading >&2\necho '{prints}'\nexit {status}\n",
+            log.display()
+        );
+        std::fs::write(dir.join("client"), script).unwrap();
+        // By another process: a file that a thread of this one forks with cannot be executed.
+        let install = "cp client bin/debuginfod-find && chmod 755 bin/debuginfod-find";
+        let install = Command::new("sh").args(["-c", install]).current_dir(dir.path()).status();
+        assert!(install.expect("there is a shell").success());
+        let args = ["symbolize", "--file", stripped.to_str().expect("UTF-8"), &outer];
+        let mut command = skep.command(args.iter().chain(&["--debuginfod"]));
+        command.env("PATH", &bin).env("DEBUGINFOD_URLS", &server.url).env_remove("http_proxy");
+        command.env("DEBUGINFOD_CACHE_PATH", dir.join(format!("cache{number}")));
+        let ended = run(&mut command, b"", LIMIT);
+        let said = text(&ended.stdout);
+        assert!(said.contains("outer") && said.contains("inlined.c:"), "{}", ended.transcript());
+        assert_eq!((ended.shell_status(), text(&ended.stderr)), (0, String::new()));
+        asked += usize::from(goes_on);
+        assert_eq!(server.asked(), asked, "after `{prints}` with status {status}");
+    }
+    let asked = std::fs::read_to_string(log).expect("the client was asked");
+    assert_eq!(asked, "debuginfo 0123456789abcdef\n".repeat(4));
+}
+
 #[test]
 fn split_units_are_read_from_their_files() {
     if !has_command("clang-19") {
@@ -273,7 +328,7 @@ fn a_process_is_asked_for_its_own_addresses() {
     let line = 2 + source.lines().position(|l| l.contains(" outer(")).unwrap() as u64;
     let is_there =
         |found: &Json| found["symbol"]["line"].as_u64().is_some_and(|l| l == line || l == line + 1);
-    let mut child = skep_testkit::run::start(&Command::new(&file), LIMIT);
+    let mut child = start(&Command::new(&file), LIMIT);
     let mut line = [0; 64];
     let stdout = child.stdout.as_mut().expect("a pipe");
     let n = stdout.read(&mut line).expect("the program prints an address");
@@ -327,6 +382,62 @@ fn a_process_is_asked_for_its_own_addresses() {
     fails(&skep, &["symbolize", "0"], 2, "required");
 }
 
+/// Programs at work in a process have names and the lines of their source, by what skep writes for
+/// profilers.
+#[test]
+fn compiled_programs_have_the_lines_of_their_source() {
+    let (skep, dir) = (Skep::new(), TempDir::new());
+    std::fs::write(dir.join("packet"), [0; 64]).unwrap();
+    let (folder, packet) =
+        (concat!(env!("CARGO_MANIFEST_DIR"), "/../skep/tests/data"), dir.join("packet"));
+    let object = format!("{folder}/chain.bpf.o");
+    let packet = packet.to_str().expect("UTF-8");
+    let repeat = ["--repeat", "2000000000"];
+    let args = ["prog", "run", &object, "count", "--data-in", packet, repeat[0], repeat[1]];
+    let mut command = skep.command(args);
+    command.env("SKEP_PERF", "map,dump").env("JITDUMPDIR", dir.path());
+    let mut running = start(&command, LIMIT);
+    let map = PathBuf::from(format!("/tmp/perf-{}.map", running.id()));
+    // Both are written before it runs; the dump is mapped by then.
+    let (at, size) = loop {
+        let text = std::fs::read_to_string(&map).unwrap_or_default();
+        let line = text.lines().find(|line| line.ends_with(" bpf_prog_count"));
+        let dump = std::fs::read(dir.join(&format!("jit-{}.dump", running.id())));
+        if let Some(line) = line
+            && dump.is_ok_and(|dump| dump.windows(14).any(|w| w == b"bpf_prog_count"))
+        {
+            let mut words = line.split(' ').map(|w| u64::from_str_radix(w, 16));
+            break (words.next().unwrap().expect("hex"), words.next().unwrap().expect("hex"));
+        }
+        assert_eq!(running.try_wait().expect("it is ours"), None, "it runs for long");
+        std::thread::yield_now();
+    };
+    std::fs::remove_file(&map).unwrap();
+    let addrs: Vec<String> = (at..at + size).map(|addr| format!("{addr:#x}")).collect();
+    let pid = running.id().to_string();
+    let args = ["symbolize", "--json", "-p", &pid];
+    let args = args.iter().copied().chain(addrs.iter().map(String::as_str));
+    let asked = skep.run(args);
+    assert_eq!(asked.shell_status(), 0, "{}", asked.transcript());
+    let source = std::fs::read_to_string(format!("{folder}/chain.bpf.c")).unwrap();
+    let first = source.lines().position(|l| l.starts_with("int count(")).expect("it is there");
+    let len = source.lines().skip(first).position(|l| l == "}").expect("it ends");
+    let mut lines = std::collections::BTreeSet::new();
+    for (number, answer) in json(&asked.stdout).as_array().expect("an array").iter().enumerate() {
+        let symbol = &answer["symbol"];
+        assert_eq!(symbol["name"], "bpf_prog_count", "{answer}");
+        assert_eq!(symbol["offset"], number, "{answer}");
+        // Before the first instruction of the source there is what every program begins with.
+        let Some(line) = symbol["line"].as_u64() else { continue };
+        assert!(symbol["file"].as_str().is_some_and(|f| f.ends_with("chain.bpf.c")), "{answer}");
+        assert!((first + 1..=first + len + 1).contains(&(line as usize)), "{answer}");
+        lines.insert(line);
+    }
+    assert!(lines.len() > 1, "{lines:?}");
+    let last = out(&skep, &["symbolize", "-p", &pid, &format!("{:#x}", at + size - 1)]);
+    assert!(last.contains(": bpf_prog_count+0x") && last.contains("chain.bpf.c:"), "{last}");
+}
+
 /// The core that gdb writes of a running process, and the one that the kernel writes when it is
 /// killed: the same names as while it ran.
 #[test]
@@ -338,7 +449,7 @@ fn a_core_file_is_asked_for_the_addresses_of_its_process() {
         let file = program(&dir, &["-O2", "-g", id]);
         let mut command = Command::new("sh");
         command.args(["-c", "ulimit -c unlimited && exec ./inlined"]).current_dir(dir.path());
-        let mut child = skep_testkit::run::start(&command, LIMIT);
+        let mut child = start(&command, LIMIT);
         let mut line = [0; 64];
         let stdout = child.stdout.as_mut().expect("a pipe");
         let n = stdout.read(&mut line).expect("the program prints an address");

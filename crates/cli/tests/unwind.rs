@@ -148,11 +148,22 @@ fn stacks_in_core_files_are_those_of_gdb() {
     }
     let (skep, dir) = (Skep::new(), TempDir::new());
     skep.run(["--version"]);
-    program(&dir, &[]);
-    // At once; below a function that aligns its stack; in a signal handler; beside a second thread.
-    for (call, threads, named) in
-        [("1", 1, "main"), ("3", 1, "aligned"), ("12", 1, "raise"), ("15", 2, "sized")]
-    {
+    // At once; below a function that aligns its stack; in a signal handler; beside a second thread. And
+    // in a program whose tables nothing leads to.
+    for (call, threads, named, flags) in [
+        ("1", 1, "main", &[][..]),
+        ("3", 1, "aligned", &[]),
+        ("12", 1, "raise", &[]),
+        ("15", 2, "sized", &[]),
+        ("3", 1, "aligned", &["-static"]),
+        ("12", 1, "gsignal", &["-static"]),
+    ] {
+        let program = program(&dir, flags);
+        let elf = skep_proc::elf::Elf::open(&program).expect("the compiler made it");
+        if !flags.is_empty() && elf.segments().iter().any(|s| s.kind == 0x6474_e550) {
+            skip("a compiler whose static programs lack `.eh_frame_hdr`");
+            continue;
+        }
         let mut command = Command::new("./unwound");
         command.arg(call).current_dir(dir.path());
         let mut child = skep_testkit::run::start(&command, LIMIT);
@@ -207,8 +218,57 @@ fn stacks_in_core_files_are_those_of_gdb() {
         }
     }
     fails(&skep, &["symbolize", "-p", "1", "--stacks"], 2, "core file");
-    fails(&skep, &["symbolize", "--stacks"], 2, "required");
+    fails(&skep, &["symbolize", "--stacks"], 2, "name it: `--core FILE`");
     fails(&skep, &["symbolize", "--core", "x", "--stacks", "0x1"], 2, "--stacks");
+}
+
+/// The kernel's code in a process is in no file.
+#[test]
+fn stacks_out_of_the_vdso_are_those_of_gdb() {
+    if !has_command("gdb") || !Path::new("/usr/bin/gcore").exists() {
+        return skip("gdb and its gcore");
+    }
+    let (skep, dir) = (Skep::new(), TempDir::new());
+    let source = dir.join("clock.c");
+    let text_of_it = "#include <time.h>\nint main(void) { struct timespec t; \
+                      return clock_gettime(CLOCK_MONOTONIC, &t) + (int)t.tv_nsec; }\n";
+    std::fs::write(&source, text_of_it).expect("a file of the test's own");
+    Cc::c().args(&["-O2", "-fomit-frame-pointer"]).compile(&[&source], &dir.join("unwound"));
+    let mut gdb = Command::new("gdb");
+    gdb.args(["-batch", "-nx", "-ex", "break main", "-ex", "run"]);
+    for command in
+        ["break __vdso_clock_gettime", "continue", "stepi", "stepi", "gcore core", "kill"]
+    {
+        gdb.args(["-ex", command]);
+    }
+    let written = run(gdb.arg("./unwound").current_dir(dir.path()), b"", LIMIT);
+    let core = dir.join("core");
+    let stopped = text(&written.stdout);
+    if !core.exists() || !stopped.contains("Breakpoint 2, ") {
+        return skip("a gdb that stops in the vDSO");
+    }
+    let path = core.to_str().expect("UTF-8");
+    let ended = skep.run(["symbolize", "--json", "--core", path, "--stacks"]);
+    assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+    let said = json(&ended.stdout);
+    let frames = said[0]["frames"].as_array().expect("an array");
+    let address = |frame: &serde_json::Value| {
+        let digits = frame["address"].as_str().expect("text").trim_start_matches("0x");
+        u64::from_str_radix(digits, 16).expect("hex")
+    };
+    let found: Vec<u64> = frames.iter().map(address).collect();
+    let want = by_gdb(&dir, &core);
+    assert_eq!(want.values().collect::<Vec<_>>(), [&found], "{said}");
+    assert!(found.len() > 2, "{said}");
+    assert_eq!(frames[0]["module"], "[vdso]", "{said}");
+    let name =
+        frames[0]["symbol"]["name"].as_str().unwrap_or_default().trim_start_matches("__vdso_");
+    assert_eq!(name, "clock_gettime", "{said}");
+    assert!(frames.iter().any(|f| f["symbol"]["name"] == "main"), "{said}");
+    // Also without stacks.
+    let address = format!("{:#x}", found[0]);
+    let ended = skep.run(["symbolize", "--core", path, &address]);
+    assert!(text(&ended.stdout).contains("clock_gettime+0x"), "{}", ended.transcript());
 }
 
 /// Inside a function the return address is not on top of the stack.

@@ -203,7 +203,7 @@ fn functions(place: &Place<'_>, addr: u64) -> Vec<(Named, u32)> {
         }
         (None, None) => {
             let name = match (place.outside, place.path.and_then(Path::file_name)) {
-                (Some((name, _)), _) => plain(name),
+                (Some(outside), _) => plain(outside.name),
                 (None, Some(file)) => format!("{}+{:#x}", file.to_string_lossy(), place.vaddr),
                 (None, None) => format!("{addr:#x}"),
             };

@@ -7,7 +7,7 @@ use skep_proc::demangle::demangle;
 use skep_proc::symbolize::{Answer, SymbolFile, Want};
 
 use super::input::Addresses;
-use super::open_file;
+use super::{MOST_OF_LINES, open_file};
 use crate::args::Addr2lineArgs;
 use crate::failure::{FAILED, Failure, Result};
 use crate::printer::{Output, Printer};
@@ -25,9 +25,9 @@ pub fn run(args: &Addr2lineArgs, printer: Printer) -> Result<u8> {
         })?),
     };
     let base = section.as_ref().map_or(0, |s| s.start);
-    let mut addresses = Addresses::new(&args.addrs);
-    while let Some(batch) = addresses.next_batch()? {
-        let addrs: Vec<u64> = batch.iter().map(|text| base.wrapping_add(prefix(text))).collect();
+    let mut addresses = Addresses::new(&args.addrs, |text| Ok(prefix(text)));
+    while let Some(mut addrs) = addresses.next_batch(MOST_OF_LINES)? {
+        addrs.iter_mut().for_each(|addr| *addr = base.wrapping_add(*addr));
         let want = Want { lines: true, inlined: args.inlines };
         let answers = file.find(&addrs, want);
         printer.data(Output::Stdout, |out| {

@@ -6,50 +6,70 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::failure::{Context, Failure, Result};
 
-/// Bytes of input after which what was read is answered first.
-const BATCH: usize = 16 << 20;
+/// Bytes that are read at once.
+const CHUNK: usize = 64 << 10;
 
-/// Lines with addresses, in batches: as many as are there at once, since many are answered much
-/// faster together. Who writes a line and waits gets its answer.
+/// How an address is read.
+type Parse = fn(&str) -> Result<u64>;
+
+/// Addresses, in batches: as many as are there at once, since many are answered much faster together.
+/// Who writes a line and waits gets its answer. No text is kept but what was read and is not of this
+/// batch.
 pub struct Addresses {
-    given: Option<Vec<String>>,
-    /// The start of a line whose end has not come yet.
+    given: Option<std::vec::IntoIter<String>>,
+    parse: Parse,
+    /// What was read and is no address yet.
     rest: Vec<u8>,
     ended: bool,
 }
 
 impl Addresses {
     /// Takes those of the command line; if there is none, standard input.
-    pub fn new(given: &[String]) -> Self {
-        let given = (!given.is_empty()).then(|| given.to_vec());
-        Self { ended: given.is_some(), given, rest: Vec::new() }
+    pub fn new(given: &[String], parse: Parse) -> Self {
+        let given = (!given.is_empty()).then(|| given.to_vec().into_iter());
+        Self { given, parse, rest: Vec::new(), ended: false }
     }
 
-    /// The next batch; `None` after the last.
-    pub fn next_batch(&mut self) -> Result<Option<Vec<String>>> {
-        if let Some(given) = self.given.take() {
-            return Ok(Some(given));
+    /// The next batch, of at most so many; `None` after the last.
+    pub fn next_batch(&mut self, most: usize) -> Result<Option<Vec<u64>>> {
+        let mut batch = Vec::new();
+        match &mut self.given {
+            Some(given) => {
+                for text in given.take(most) {
+                    batch.push((self.parse)(&text)?);
+                }
+            }
+            None => self.read(&mut batch, most)?,
         }
-        let mut text = std::mem::take(&mut self.rest);
+        Ok((!batch.is_empty()).then_some(batch))
+    }
+
+    fn read(&mut self, batch: &mut Vec<u64>, most: usize) -> Result {
         let mut stdin = io::stdin().lock();
-        let mut buffer = vec![0; 64 << 10];
-        while !self.ended {
-            let whole = text.contains(&b'\n');
-            if whole && (text.len() > BATCH || !is_ready(&stdin)) {
-                break;
+        let mut chunk = Vec::new();
+        loop {
+            let mut from = 0;
+            while batch.len() < most {
+                let rest = self.rest.get(from..).unwrap_or_default();
+                let end = match rest.iter().position(|b| *b == b'\n') {
+                    Some(end) => end,
+                    None if self.ended && !rest.is_empty() => rest.len(),
+                    None => break,
+                };
+                let line = String::from_utf8_lossy(rest.get(..end).unwrap_or_default());
+                batch.push((self.parse)(line.strip_suffix('\r').unwrap_or(&line))?);
+                from += end + 1;
             }
-            match stdin.read(&mut buffer).context("cannot read standard input")? {
+            self.rest.drain(..from.min(self.rest.len()));
+            if self.ended || batch.len() >= most || !batch.is_empty() && !is_ready(&stdin) {
+                return Ok(());
+            }
+            chunk.resize(CHUNK, 0);
+            match stdin.read(&mut chunk).context("cannot read standard input")? {
                 0 => self.ended = true,
-                n => text.extend(buffer.iter().take(n)),
+                n => self.rest.extend(chunk.iter().take(n)),
             }
         }
-        if !self.ended {
-            let end = text.iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1);
-            self.rest = text.split_off(end);
-        }
-        let lines: Vec<String> =
-            String::from_utf8_lossy(&text).lines().map(ToOwned::to_owned).collect();
-        Ok((!lines.is_empty()).then_some(lines))
     }
 }
 

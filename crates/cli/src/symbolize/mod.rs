@@ -25,6 +25,11 @@ use crate::printer::{Output, Printer};
 use crate::vma::vma_json;
 use input::Addresses;
 
+/// Addresses that are looked at together: the memory that answers take grows with them, and each batch
+/// goes over the symbol table once,
+const MOST_OF_NAMES: usize = 32 << 10;
+/// or over the debug information, which takes a hundred times as long.
+const MOST_OF_LINES: usize = 1 << 20;
 /// Longest snapshot that is read.
 const MAX_SNAPSHOT: usize = 1 << 30;
 
@@ -49,27 +54,27 @@ pub fn run(args: &SymbolizeArgs, printer: Printer) -> Result<u8> {
         return stacks::print(core, args, fetch, printer);
     }
     let mut source = open(args, fetch, printer)?;
-    let mut addresses = Addresses::new(&args.addresses);
+    let mut addresses = Addresses::new(&args.addresses, input::address);
+    let want = Want { lines: !args.names, inlined: args.inlines };
+    let most = if want.lines { MOST_OF_LINES } else { MOST_OF_NAMES };
     let mut named = true;
-    let mut document = Vec::new();
-    while let Some(batch) = addresses.next_batch()? {
-        let addrs = batch.iter().map(|text| input::address(text)).collect::<Result<Vec<u64>>>()?;
-        drop(batch);
-        let want = Want { lines: !args.names, inlined: args.inlines };
+    let mut before = "[";
+    while let Some(addrs) = addresses.next_batch(most)? {
         printer.data(Output::Stdout, |out| {
             source.each(&addrs, want, &mut |addr, place, vma| {
                 let text = Text { mangled: args.mangled, place, addr, vma };
                 named &= text.function().is_some();
                 if args.format.json {
-                    document.push(text.json());
-                    return Ok(());
+                    out.write_all(std::mem::replace(&mut before, ",").as_bytes())?;
+                    return Ok(serde_json::to_writer(&mut *out, &text.json())?);
                 }
                 text.write(out)
             })
         })?;
     }
     if args.format.json {
-        printer.json(Output::Stdout, &document)?;
+        let end = if before == "[" { "[]\n" } else { "]\n" };
+        printer.data(Output::Stdout, |out| out.write_all(end.as_bytes()))?;
     }
     Ok(if named { 0 } else { FAILED })
 }
@@ -89,7 +94,10 @@ fn open(args: &SymbolizeArgs, fetch: Option<Fetch>, printer: Printer) -> Result<
         _ => None,
     };
     if let Some(saved) = saved {
-        let space = AddressSpace::of_modules(module::saved(&saved));
+        let mut space = AddressSpace::of_modules(module::saved(&saved));
+        if let Some(core) = &args.core {
+            stacks::add_vdso(&mut space, core)?;
+        }
         return Ok(Source::Process(Box::new(with_fetch(space)), Box::new(saved)));
     }
     let pid = args.pid.unwrap_or_default();
@@ -173,8 +181,8 @@ impl<'a> Text<'a> {
 
     /// The function, and the distance from its start; without a symbol that is not known.
     pub fn function(&self) -> Option<(Cow<'a, str>, Option<u64>)> {
-        if let Some((name, start)) = self.place.outside {
-            return Some((self.name(name), Some(self.addr - start)));
+        if let Some(outside) = self.place.outside {
+            return Some((self.name(outside.name), Some(self.addr - outside.start)));
         }
         let answer = self.answer()?;
         match answer.symbol() {
@@ -184,7 +192,9 @@ impl<'a> Text<'a> {
     }
 
     fn frames(&self) -> Vec<SourceFrame<'a>> {
-        self.answer().map_or_else(Vec::new, |a| a.frames().collect())
+        let frames = self.answer().map_or_else(Vec::new, |a| a.frames().collect());
+        let outside = self.place.outside.and_then(|outside| SourceFrame::of_outside(&outside));
+        outside.map_or(frames, |frame| vec![frame])
     }
 
     fn file(&self, frame: &SourceFrame<'a>) -> Option<Cow<'a, str>> {

@@ -37,7 +37,7 @@ pub(crate) const PT_INTERP: u32 = 3;
 pub(crate) const PT_NOTE: u32 = 4;
 pub(crate) const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 const SHT_SYMTAB: u32 = 2;
-const SHT_NOBITS: u32 = 8;
+pub(crate) const SHT_NOBITS: u32 = 8;
 const SHT_DYNSYM: u32 = 11;
 const PF_X: u32 = 1;
 

@@ -26,6 +26,8 @@ const NT_PRPSINFO: u32 = 3;
 const NT_AUXV: u32 = 6;
 const NT_FILE: u32 = 0x4649_4c45;
 const AT_SYSINFO_EHDR: u64 = 33;
+/// It has two pages, or three.
+const MAX_VDSO: u64 = 1 << 20;
 /// Of `struct elf_prpsinfo` on 64-bit machines.
 const PID_OFFSET: usize = 24;
 /// Of `struct elf_prstatus` on x86-64.
@@ -46,6 +48,14 @@ pub fn open_core(path: impl AsRef<Path>) -> Result<Snapshot, MapsError> {
 /// As [`open_core`].
 pub fn core_from_bytes(bytes: Vec<u8>) -> Result<Snapshot, MapsError> {
     Core::read(Input::Bytes(bytes))?.snapshot()
+}
+
+/// The vDSO of the process that left a core file: where it lay, and its ELF image, which is in no file.
+///
+/// # Errors
+/// As [`open_core`].
+pub fn core_vdso(path: impl AsRef<Path>) -> Result<Option<(u64, Vec<u8>)>, MapsError> {
+    Ok(Core::read(Input::open(path.as_ref())?)?.vdso_image())
 }
 
 /// What the file says.
@@ -154,6 +164,13 @@ impl Core {
     /// The file, and where memory lies in it.
     pub(crate) fn into_parts(self) -> (Input, Vec<Segment>) {
         (self.input, self.loads)
+    }
+
+    /// Where the vDSO lay, and its bytes, if they are in the core.
+    pub(crate) fn vdso_image(&self) -> Option<(u64, Vec<u8>)> {
+        let load = self.loads.iter().find(|s| s.vaddr == self.vdso && self.vdso != 0)?;
+        let len = Some(load.file_size).filter(|len| *len <= MAX_VDSO)?;
+        Some((self.vdso, self.input.read("vDSO", load.offset, len).ok()?))
     }
 
     /// The mappings.

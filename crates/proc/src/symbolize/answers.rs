@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
 use super::order;
+use super::outside::OutsideSymbol;
 
 /// What is known of a sorted set of addresses of one file.
 #[derive(Debug)]
@@ -25,7 +26,8 @@ pub struct Answers {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SymbolRecord {
     pub start: u64,
-    pub size: u64,
+    /// Larger ones are cut.
+    pub size: u32,
     pub name: u32,
     /// The first name of several.
     pub first: u32,
@@ -90,6 +92,15 @@ pub struct SourceFrame<'a> {
     /// Which of several blocks of the line it is, if there are several; else 0. Only of the
     /// innermost frame.
     pub discriminator: u32,
+}
+
+impl<'a> SourceFrame<'a> {
+    /// That of code in no file, if its line is known.
+    pub fn of_outside(symbol: &OutsideSymbol<'a>) -> Option<Self> {
+        let (file, line) = symbol.line?;
+        let (name, file) = (Some(symbol.name), Some(file));
+        Some(Self { name, linkage: true, file, line, column: 0, discriminator: 0 })
+    }
 }
 
 impl Answers {
@@ -162,7 +173,14 @@ impl<'a> Answer<'a> {
         let name = self.all.strings.get(record.name)?;
         let file = self.all.strings.get(record.file);
         let first_name = self.all.strings.get(record.first).unwrap_or(name);
-        Some(NearSymbol { id, name, first_name, start: record.start, size: record.size, file })
+        Some(NearSymbol {
+            id,
+            name,
+            first_name,
+            start: record.start,
+            size: record.size.into(),
+            file,
+        })
     }
 
     /// The symbol that covers the address; one without a size reaches to the next.

@@ -19,6 +19,8 @@ mod functions;
 #[cfg(feature = "symbolize")]
 mod image;
 #[cfg(feature = "symbolize")]
+mod jitdump;
+#[cfg(feature = "symbolize")]
 mod lines;
 #[cfg(feature = "symbolize")]
 mod names;
@@ -38,7 +40,7 @@ pub use fetch::Fetch;
 #[cfg(feature = "symbolize")]
 pub use file::{SymbolFile, Want};
 #[cfg(feature = "symbolize")]
-pub use outside::OutsideNames;
+pub use outside::{OutsideNames, OutsideSymbol};
 #[cfg(feature = "symbolize")]
 pub use space::{AddressSpace, Place, SpaceAnswers};
 

@@ -64,7 +64,7 @@ pub(super) fn each(
         let first_name = string(text, symbol.first);
         let name = if symbol.name == 0 { first_name } else { string(text, symbol.name) };
         let file = (symbol.file != 0).then(|| string(text, symbol.file));
-        let (start, size) = (symbol.start, symbol.size);
+        let (start, size) = (symbol.start, u64::from(symbol.size));
         let near = NearSymbol { id, name, first_name, start, size, file };
         let of_it = answers.nearest.iter().zip(&answers.addrs).enumerate().skip(from);
         for (at, (_, addr)) in of_it.take_while(|(_, (nearest, _))| **nearest == id) {
@@ -164,6 +164,7 @@ fn register(image: &Image, table: &Section, answers: &mut Answers) {
             let file = files.of(local);
             // The first of those equal to it that is visible to other files.
             let visible = if local { 0 } else { name };
+            let size = u32::try_from(size).unwrap_or(u32::MAX);
             let new = SymbolRecord { start, size, name: visible, first: name, file, section, rank };
             match symbols.get_mut(*slot as usize).filter(|_| *slot != 0) {
                 None => {
@@ -215,7 +216,7 @@ fn better(new: &SymbolRecord, old: &SymbolRecord, addr: u64) -> bool {
     if new.start != old.start {
         return new.start > old.start;
     }
-    let reaches = |s: &SymbolRecord| addr - s.start < s.size.max(1);
+    let reaches = |s: &SymbolRecord| addr - s.start < u64::from(s.size.max(1));
     match (reaches(new), reaches(old)) {
         (_, false) => new.size > old.size,
         (false, true) => false,

@@ -1,36 +1,64 @@
-//! Names of code that is in no file: what runtimes write into `/tmp/perf-PID.map`, and the kernel's
-//! `/proc/kallsyms`.
+//! Names of code that is in no file: what runtimes write into `/tmp/perf-PID.map` and, with source
+//! lines, into jitdumps; and the kernel's `/proc/kallsyms`.
 
+use std::ffi::OsStr;
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use crate::file;
+use crate::maps::{Filter, Live, MapSource, Want};
 
 /// Larger files are not read.
 const MAX_TEXT: usize = 1 << 30;
 
-/// Names with their addresses, from a text file.
+/// Names with their addresses, from such files.
 #[derive(Debug, Default)]
 pub struct OutsideNames {
-    text: Vec<u8>,
+    pub(super) text: Vec<u8>,
     /// By address. Of several at one, as when a runtime throws code away and makes other, the last
     /// in the text comes last.
-    entries: Vec<Entry>,
+    pub(super) entries: Vec<Entry>,
+    pub(super) lines: Vec<SourceLine>,
+}
+
+/// What is known of an address in code that is in no file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OutsideSymbol<'a> {
+    /// Its name, as the runtime writes it.
+    pub name: &'a [u8],
+    /// Where the code begins.
+    pub start: u64,
+    /// Source file and line of the address, if they are known.
+    pub line: Option<(&'a [u8], u32)>,
 }
 
 /// Takes start, size and name out of a line.
 type LineReader = fn(&[u8]) -> Option<(u64, u64, &[u8])>;
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
-    start: u64,
+pub(super) struct Entry {
+    pub start: u64,
     /// 0: up to the next entry.
-    size: u64,
-    name: (u32, u32),
+    pub size: u64,
+    pub name: (u32, u32),
+    /// The first of its lines, and how many there are.
+    pub lines: (u32, u32),
+}
+
+/// From where on code is of a line.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SourceLine {
+    /// The distance from the start of the code.
+    pub at: u64,
+    pub line: u32,
+    pub file: (u32, u32),
 }
 
 impl OutsideNames {
-    /// Reads the map that a process's runtime writes for `perf`, where the process has its `/tmp`;
-    /// empty if there is none.
+    /// Reads what a process's runtime writes for `perf`: its map, where the process has its `/tmp`, and
+    /// the jitdump that it has mapped, as perf wants it; empty if there is neither.
     pub fn of_process(pid: u32) -> Self {
         // The process knows itself by its id in its own PID namespace, the last one of the line.
         let status = file::read(format!("/proc/{pid}/status"), 1 << 16).unwrap_or_default();
@@ -41,7 +69,15 @@ impl OutsideNames {
             .and_then(|id| str::from_utf8(id).ok()?.parse().ok())
             .unwrap_or(pid);
         let path = format!("/proc/{pid}/root/tmp/perf-{own}.map");
-        file::read(path, MAX_TEXT).map_or_else(|_| Self::default(), Self::perf_map)
+        let names = file::read(path, MAX_TEXT).map_or_else(|_| Self::default(), Self::perf_map);
+        let name = format!("/jit-{own}.dump");
+        let mapped = Live::of(pid).and_then(|maps| maps.all(&Filter::TEXT, Want::NAME));
+        let mapped = mapped.unwrap_or_default().into_iter().filter_map(|vma| vma.name);
+        let dump = mapped.filter(|path| path.ends_with(name.as_bytes())).find_map(|path| {
+            let path = Path::new(OsStr::from_bytes(path.strip_prefix(b"/")?));
+            file::read(Path::new(&format!("/proc/{pid}/root")).join(path), MAX_TEXT).ok()
+        });
+        dump.into_iter().fold(names, |names, dump| names.with_jitdump(&dump))
     }
 
     /// Reads the kernel's own list; empty where its addresses are hidden, which are zeros then.
@@ -76,11 +112,11 @@ impl OutsideNames {
             let Some((start, size, name)) = entry(line) else { continue };
             let at = u32::try_from(name.as_ptr() as usize - base).ok();
             if let Some((at, len)) = at.zip(u32::try_from(name.len()).ok()) {
-                entries.push(Entry { start, size, name: (at, len) });
+                entries.push(Entry { start, size, name: (at, len), lines: (0, 0) });
             }
         }
         entries.sort_by_key(|e| e.start);
-        Self { text, entries }
+        Self { text, entries, lines: Vec::new() }
     }
 
     /// Tells whether there is no name.
@@ -90,15 +126,33 @@ impl OutsideNames {
 
     /// The name at an address, and the addresses that have it.
     pub fn covering(&self, addr: u64) -> Option<(&[u8], Range<u64>)> {
+        let (entry, range) = self.entry(addr)?;
+        Some((self.get(entry.name)?, range))
+    }
+
+    /// The name at an address, and its source line where that is known.
+    pub fn at(&self, addr: u64) -> Option<OutsideSymbol<'_>> {
+        let (entry, range) = self.entry(addr)?;
+        let (first, count) = entry.lines;
+        let lines = self.lines.get(first as usize..)?.get(..count as usize)?;
+        let after = lines.partition_point(|line| line.at <= addr - range.start);
+        let line = after.checked_sub(1).and_then(|at| lines.get(at));
+        let line = line.and_then(|line| Some((self.get(line.file)?, line.line)));
+        Some(OutsideSymbol { name: self.get(entry.name)?, start: range.start, line })
+    }
+
+    fn entry(&self, addr: u64) -> Option<(&Entry, Range<u64>)> {
         let after = self.entries.partition_point(|e| e.start <= addr);
         let entry = self.entries.get(after.checked_sub(1)?)?;
         let end = match entry.size {
             0 => self.entries.get(after).map_or(u64::MAX, |next| next.start),
             size => entry.start.saturating_add(size),
         };
-        let (at, len) = entry.name;
-        let name = self.text.get(at as usize..)?.get(..len as usize)?;
-        (addr < end).then_some((name, entry.start..end))
+        (addr < end).then_some((entry, entry.start..end))
+    }
+
+    fn get(&self, (at, len): (u32, u32)) -> Option<&[u8]> {
+        self.text.get(at as usize..)?.get(..len as usize)
     }
 }
 

@@ -174,7 +174,8 @@ impl<'a> Table<'a> {
             let name = Self::string(self.names, u32_at(function.fields, 0));
             let name = answers.strings.add(name);
             if names && name != 0 {
-                let (start, size) = (function.start, function.end - function.start);
+                let start = function.start;
+                let size = u32::try_from(function.end - start).unwrap_or(u32::MAX);
                 answers.symbols.push(SymbolRecord {
                     start,
                     size,

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use super::answers::{Answer, Answers};
 use super::fetch::Fetch;
 use super::file::{SymbolFile, Want};
-use super::outside::OutsideNames;
-use crate::elf::ElfError;
+use super::outside::{OutsideNames, OutsideSymbol};
+use crate::elf::{Elf, ElfError, PT_LOAD};
 use crate::module::Module;
 
 /// The first address of the kernel's half.
@@ -57,8 +57,8 @@ pub struct Place<'a> {
     pub vaddr: u64,
     /// What the file says, or why it cannot be read: it was deleted, or replaced.
     pub answer: Option<Result<Answer<'a>, &'a ElfError>>,
-    /// Name and start of code that is in no file.
-    pub outside: Option<(&'a [u8], u64)>,
+    /// What is known of code that is in no file.
+    pub outside: Option<OutsideSymbol<'a>>,
 }
 
 impl AddressSpace {
@@ -100,6 +100,24 @@ impl AddressSpace {
         let file = u32::try_from(file).unwrap_or(u32::MAX);
         let at = self.ranges.partition_point(|r| r.start <= start);
         self.ranges.insert(at, Mapped { start, end, bias, file });
+    }
+
+    /// Adds an ELF image that is in no file, such as the vDSO of a core file: its bytes, and where they
+    /// lay.
+    ///
+    /// # Errors
+    /// If it is no 64-bit little-endian ELF file, or has no code.
+    pub fn add_image(&mut self, name: &str, start: u64, bytes: Vec<u8>) -> Result<(), ElfError> {
+        let elf = Elf::from_bytes(bytes)?;
+        let load = elf.segments().iter().find(|s| s.kind == PT_LOAD);
+        let load = load.ok_or(ElfError::Malformed { what: "program headers", offset: 0 })?;
+        let (bias, end) = (start.wrapping_sub(load.vaddr), start.saturating_add(load.mem_size));
+        let opened = SymbolFile::new(elf, Path::new(name), Path::new("/"))?;
+        self.add(Path::new(name), start, end, bias);
+        if let Some(file) = self.files.iter_mut().find(|f| f.path == Path::new(name)) {
+            file.opened = Some(Ok(opened));
+        }
+        Ok(())
     }
 
     fn mapped(&self, addr: u64) -> Option<Mapped> {
@@ -151,7 +169,7 @@ impl SpaceAnswers<'_> {
         let Some(mapped) = self.space.mapped(addr) else {
             let names =
                 if addr >= KERNEL { self.space.kernel.as_ref() } else { Some(&self.space.jit) };
-            let outside = names.and_then(|n| n.covering(addr)).map(|(name, r)| (name, r.start));
+            let outside = names.and_then(|n| n.at(addr));
             return Place { path: None, vaddr: addr, answer: None, outside };
         };
         let vaddr = addr.wrapping_sub(mapped.bias);

@@ -1,10 +1,12 @@
 //! The stacks of a process that left a core file.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::Path;
 
+use super::index::Index;
 use super::{Memory, Registers, Step};
-use crate::elf::{Elf, PT_LOAD, Segment};
+use crate::elf::{Elf, PT_GNU_EH_FRAME, PT_LOAD, SHT_NOBITS, Section, Segment};
 use crate::maps::MapsError;
 use crate::maps::core::Core;
 use crate::maps::input::Input;
@@ -41,6 +43,25 @@ pub struct CoreStacks {
     memory: CoreMemory,
     modules: Vec<(Module, Option<Option<FileMemory>>)>,
     kept: HashMap<u64, Step>,
+    vdso: Option<Vdso>,
+}
+
+/// The kernel's code in the process, whose pages are in the core file.
+#[derive(Debug)]
+struct Vdso {
+    text: Range<u64>,
+    unwind_table: u64,
+}
+
+impl Vdso {
+    fn new(start: u64, bytes: Vec<u8>) -> Option<Self> {
+        let elf = Elf::from_bytes(bytes).ok()?;
+        let load = elf.segments().iter().find(|s| s.kind == PT_LOAD)?;
+        let table = elf.segments().iter().find(|s| s.kind == PT_GNU_EH_FRAME)?;
+        let bias = start.wrapping_sub(load.vaddr);
+        let end = start.checked_add(load.file_size)?;
+        Some(Self { text: start..end, unwind_table: table.vaddr.wrapping_add(bias) })
+    }
 }
 
 impl CoreStacks {
@@ -49,7 +70,20 @@ impl CoreStacks {
     /// # Errors
     /// Where it cannot be read, is no core file or is damaged.
     pub fn open(path: &Path) -> Result<Self, MapsError> {
-        let core = Core::read(Input::open(path)?)?;
+        Self::read(Input::open(path)?)
+    }
+
+    /// The same, for a file that is in memory.
+    ///
+    /// # Errors
+    /// As [`CoreStacks::open`].
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, MapsError> {
+        Self::read(Input::Bytes(bytes))
+    }
+
+    fn read(input: Input) -> Result<Self, MapsError> {
+        let core = Core::read(input)?;
+        let vdso = core.vdso_image().and_then(|(start, bytes)| Vdso::new(start, bytes));
         let modules = module::saved(&core.snapshot()?);
         let threads = core.threads().collect();
         let (input, mut loads) = core.into_parts();
@@ -59,6 +93,7 @@ impl CoreStacks {
             memory: CoreMemory { input, loads, at: 0, window: Vec::new() },
             modules: modules.into_iter().map(|m| (m, None)).collect(),
             kept: HashMap::new(),
+            vdso,
         })
     }
 
@@ -85,10 +120,16 @@ impl CoreStacks {
             return *step;
         }
         let module = self.modules.iter_mut().find(|(m, _)| m.text_contains(place));
-        let found = module.and_then(|(module, file)| {
-            let file = file.get_or_insert_with(|| FileMemory::open(module)).as_mut()?;
-            Some(Step::find(file, module.unwind_table?, place))
-        });
+        let found = match (module, &self.vdso) {
+            (Some((module, file)), _) => {
+                let file = file.get_or_insert_with(|| FileMemory::open(module)).as_mut();
+                file.map(|file| file.step(module.unwind_table, place))
+            }
+            (None, Some(vdso)) if vdso.text.contains(&place) => {
+                Some(Step::find(&mut self.memory, vdso.unwind_table, place))
+            }
+            _ => None,
+        };
         let step = found.unwrap_or(Step::UNKNOWN);
         self.kept.insert(place, step);
         step
@@ -129,11 +170,29 @@ struct FileMemory {
     bias: u64,
     at: u64,
     window: Vec<u8>,
+    /// Of a file without a table: its records.
+    index: Option<Index>,
 }
 
 impl FileMemory {
     fn open(module: &Module) -> Option<Self> {
-        Some(Self { elf: module.elf().ok()?, bias: module.bias, at: 0, window: Vec::new() })
+        let elf = module.elf().ok()?;
+        Some(Self { elf, bias: module.bias, at: 0, window: Vec::new(), index: None })
+    }
+
+    /// The step of a place, by the table at `header`; without one, as static programs of gcc are, by
+    /// all records of the section.
+    fn step(&mut self, header: Option<u64>, place: u64) -> Step {
+        if let Some(header) = header {
+            return Step::find(self, header, place);
+        }
+        let section = self.elf.section(".eh_frame").filter(|s| s.kind != SHT_NOBITS);
+        let Some(section) = section.map(Section::range) else { return Step::UNKNOWN };
+        let range = self.bias.wrapping_add(section.start)..self.bias.wrapping_add(section.end);
+        let index = self.index.take().unwrap_or_else(|| Index::new(self, range));
+        let step = index.find(self, place);
+        self.index = Some(index);
+        step
     }
 }
 

@@ -11,6 +11,8 @@
 pub(crate) mod cfi;
 #[cfg(feature = "users")]
 mod core;
+#[cfg(feature = "users")]
+mod index;
 
 #[cfg(feature = "users")]
 pub use core::{CoreStacks, CoreThread};
