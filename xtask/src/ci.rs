@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::transcript::{self, Transcript};
-use crate::{cargo, check, imports, objects, readme, room, root, unsafety};
+use crate::{cargo, check, imports, objects, readme, room, root, unsafety, workflows};
 
 /// One check that can be run alone.
 pub struct Part {
@@ -26,6 +26,11 @@ pub const PARTS: &[Part] = &[
         run: imports::check,
     },
     Part { name: "unsafe", what: "unsafe code only in its named leaves", run: unsafety::check },
+    Part {
+        name: "workflows",
+        what: "the files of public CI and of the image name what is there",
+        run: workflows::check,
+    },
     Part {
         name: "objects",
         what: "committed BPF objects equal their sources (needs clang-19)",

@@ -18,6 +18,7 @@ mod readme;
 mod room;
 mod transcript;
 mod unsafety;
+mod workflows;
 mod world;
 
 use std::path::{Path, PathBuf};
@@ -34,6 +35,8 @@ fn main() -> ExitCode {
         ["bench", rest @ ..] => bench::run(rest),
         ["clean-room", rest @ ..] => room::run(rest),
         ["clean-room-inside", rest @ ..] => room::run_inside(rest),
+        ["try-package", suites @ ..] => room::package::run(suites),
+        ["try-package-inside", rest @ ..] => room::package::run_inside(rest),
         ["world", rest @ ..] => world::run(rest),
         ["picture", rest @ ..] => picture::run(rest),
         ["man", rest @ ..] => dist::man(rest),
@@ -70,6 +73,7 @@ fn usage() -> String {
     text.push_str("  picture                 draw the README's terminal (docs/terminal.svg)\n");
     text.push_str("  man [DIR]               write the manual's pages (target/man)\n");
     text.push_str("  dist [--twice] [DIR]    a tarball and a Debian package (target/dist); --twice compares two builds\n");
+    text.push_str("  try-package [SUITE...]  that package installed, used and removed on a Debian with nothing on it\n");
     text.push_str("  mutate [--again] [WORD...]\n                          take each check out of the verifier (with WORD in file or line): does a test notice?\n");
     text
 }

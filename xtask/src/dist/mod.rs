@@ -157,7 +157,11 @@ fn stage(prefix: &Path, libraries: &str, release: &Path, library: &Path) -> Resu
     check(Command::new("strip").args(["--remove-section=.note.gnu.build-id"]).arg(&command))?;
     let installed = prefix.join(libraries).join("libskep.so.0");
     put(library, installed.clone())?;
-    let needed = [glibc::lower(&command)?, glibc::lower(&installed)?];
+    // What `libskep` loads into other processes; beside the command, with its symbols.
+    let agent = prefix.join(libraries).join("skep/libskep_preload.so");
+    put(&release.with_file_name("libskep_preload.so.debug"), agent.clone())?;
+    check(Command::new("strip").arg(&agent))?;
+    let needed = [glibc::lower(&command)?, glibc::lower(&installed)?, glibc::lower(&agent)?];
     std::os::unix::fs::symlink("libskep.so.0", installed.with_extension(""))?;
     put(&root().join("crates/capi/include/skep.h"), prefix.join("include/skep.h"))?;
     // Wherever the prefix is moved.

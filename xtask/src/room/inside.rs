@@ -35,12 +35,7 @@ pub fn run(args: &[&str]) -> Result<()> {
     let root = Path::new(root);
     let at = |path: &str| root.join(path.trim_start_matches('/'));
     bind_read_only(root, root)?;
-    mount(&["-t", "proc", "proc"], &at("proc"))?;
-    for dir in ["tmp", "var/tmp"] {
-        mount(&["-t", "tmpfs", "-o", "mode=1777", "tmpfs"], &at(dir))?;
-    }
-    mount(&["-t", "tmpfs", "-o", "mode=755", "tmpfs"], &at("run"))?;
-    mount_devices(&at("dev"))?;
+    furnish(root)?;
     mount(&["--bind", home], &at("home"))?;
     bind_read_only(Path::new(toolchain), &at(TOOLCHAIN))?;
     bind_read_only(Path::new(crates), &at(CRATES))?;
@@ -60,7 +55,18 @@ pub fn run(args: &[&str]) -> Result<()> {
     check(&mut room).map_err(|_| anyhow::anyhow!("the command failed in the room"))
 }
 
-fn mount(args: &[&str], at: &Path) -> Result<()> {
+/// Mounts what every machine has besides its disk.
+pub fn furnish(root: &Path) -> Result<()> {
+    mount(&["-t", "proc", "proc"], &root.join("proc"))?;
+    for dir in ["tmp", "var/tmp"] {
+        mount(&["-t", "tmpfs", "-o", "mode=1777", "tmpfs"], &root.join(dir))?;
+    }
+    mount(&["-t", "tmpfs", "-o", "mode=755", "tmpfs"], &root.join("run"))?;
+    mount_devices(&root.join("dev"))
+}
+
+/// Mounts something.
+pub fn mount(args: &[&str], at: &Path) -> Result<()> {
     check(Command::new("mount").args(args).arg(at))
 }
 

@@ -11,6 +11,7 @@
 //! SIGKILL when we end, in whatever way.
 
 mod inside;
+pub mod package;
 mod root;
 
 use std::path::{Path, PathBuf};
