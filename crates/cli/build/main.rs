@@ -34,6 +34,9 @@ const PROGRAMS: [&str; 4] = ["calls.bpf.o", "fault.bpf.o", "trace.bpf.o", "tree.
 type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
 
 fn main() -> Result<()> {
+    if let Some(done) = link::as_linker() {
+        std::process::exit(done?);
+    }
     if let Some(linker) = std::env::var_os(link::VARIABLE) {
         std::process::exit(link::link(linker)?);
     }
@@ -51,7 +54,9 @@ fn main() -> Result<()> {
     if variable("PROFILE")? == "debug" {
         return Ok(());
     }
-    let whole = nested::build(&out)?;
+    let lld = out.join("lld");
+    let whole = nested::build(&out, &lld)?;
+    link::ask_for_it(&out, &lld)?;
     let bytes = std::fs::read(&whole).map_err(|e| format!("`{}`: {e}", whole.display()))?;
     let stripped = strip::strip(&bytes, is_for_debuggers)?;
     let file = out.join("agent.lzma");

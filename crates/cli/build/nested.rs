@@ -19,8 +19,9 @@ const KEPT: &[&str] = &[
 ];
 const DROPPED: &[&str] = &["CARGO_", "RUSTC_WORKSPACE_WRAPPER", "RUSTDOC", "RUSTFLAGS", "DEP_"];
 
-/// Builds the agent below `out` and returns the library with all its symbols.
-pub fn build(out: &Path) -> Result<PathBuf> {
+/// Builds the agent below `out` and returns the library with all its symbols. The path of the linker
+/// goes to `lld`, if it is LLVM's.
+pub fn build(out: &Path, lld: &Path) -> Result<PathBuf> {
     let (cargo, target) = (variable("CARGO")?, variable("TARGET")?);
     let root = workspace()?;
     let folder = out.join("agent");
@@ -37,6 +38,7 @@ pub fn build(out: &Path) -> Result<PathBuf> {
     let name = target.to_uppercase().replace(['-', '.'], "_");
     command
         .env(link::VARIABLE, linker)
+        .env(link::LLD, lld)
         .env(format!("CARGO_TARGET_{name}_LINKER"), std::env::current_exe()?);
     command
         .args(["build", "--locked", "--lib", "--profile", "agent", "--package", "skep-preload"])

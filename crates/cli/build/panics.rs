@@ -1,4 +1,4 @@
-//! Takes out of the agent's object file what only the texts of panics need.
+//! Takes out of the object files of the agent and of the command what only the texts of panics need.
 //!
 //! Nobody reads a panic of the agent: its constructor sets a hook that prints nothing, and goes on
 //! behind it. But every `unwrap` keeps the `Debug` of its error, every `dyn Error` that of all
@@ -12,8 +12,9 @@
 //!   with all that it refers to, as somebody may read what it prints; unless the code is one of
 //!   [`FOR_PANICS`].
 //!
-//! And each place that can panic has a `Location`: a file, a line and a column. All references go
-//! to one of them.
+//! And each place that can panic has a `Location`: a file, a line and a column. In the agent all
+//! references go to one of them; the command keeps them, as somebody reads where it panicked. Its
+//! backtraces go: it has neither the unwind tables nor the symbols that they need.
 //!
 //! What is not known here stays as it is: names of another mangling, another processor, bitcode in
 //! the place of ELF. The agent is larger then, and does the same.
@@ -46,16 +47,26 @@ const SYMBOL_SIZE: usize = 16;
 const RELOCATION: usize = 24;
 const INFO: usize = 8;
 
+/// What places that can panic tell of themselves.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Places {
+    /// Each where it is.
+    #[allow(dead_code, reason = "a test includes this file")]
+    Known,
+    /// All the same.
+    One,
+}
+
 /// Returns the object file without the texts; `None` when there are none that can be taken out.
-pub fn without_texts(mut file: Vec<u8>) -> Option<Vec<u8>> {
+pub fn without_texts(mut file: Vec<u8>, places: Places) -> Option<Vec<u8>> {
     // What is wrong with a file is for the linker to say.
-    let changes = changes(&file).ok().filter(|changes| !changes.is_empty())?;
+    let changes = changes(&file, places).ok().filter(|changes| !changes.is_empty())?;
     changes.into_iter().for_each(|(at, bytes)| put(&mut file, at, &bytes));
     Some(file)
 }
 
 /// Bytes to replace, by their places.
-fn changes(file: &[u8]) -> Result<Vec<(usize, Vec<u8>)>> {
+fn changes(file: &[u8], places: Places) -> Result<Vec<(usize, Vec<u8>)>> {
     let elf = Elf::read(file)?;
     if u16_at(file, 18)? != X86_64 {
         return Err("the code is for another processor".into());
@@ -80,7 +91,9 @@ fn changes(file: &[u8]) -> Result<Vec<(usize, Vec<u8>)>> {
             shrink(0);
         }
     }
-    changes.extend(one_location(file, &elf)?);
+    if places == Places::One {
+        changes.extend(one_location(file, &elf)?);
+    }
     let table = symbols(&elf)?;
     for (i, symbol) in bytes_of(file, table)?.chunks_exact(SYMBOL).enumerate() {
         if goes(u16_at(symbol, SYMBOL_SECTION)?.into()) && u64_at(symbol, SYMBOL_SIZE)? > 0 {

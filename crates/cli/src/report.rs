@@ -361,7 +361,7 @@ pub fn skipped_lines(skipped: &[Skipped], all: bool) -> Vec<String> {
         groups.entry(without_numbers(&s.reason)).or_default().push(s);
     }
     let mut groups: Vec<_> = groups.into_iter().collect();
-    groups.sort_by_key(|(_, members)| std::cmp::Reverse(members.len()));
+    groups.sort_by_cached_key(|(_, members)| std::cmp::Reverse(members.len() as u64));
     let line = |(general, members): (String, Vec<&Skipped>)| {
         let reason = match members.as_slice() {
             [first, rest @ ..] if rest.iter().all(|m| m.reason == first.reason) => {

@@ -106,7 +106,7 @@ pub fn check(command: &[OsString], patterns: &[String]) -> Result {
         // library.
         let mut files: Vec<&str> =
             modules.iter().filter(|m| m.is_meant(pattern)).map(|m| m.path.as_str()).collect();
-        files.sort_by_key(|path| std::fs::metadata(path).map_or(0, |m| m.len()));
+        files.sort_by_cached_key(|path| std::fs::metadata(path).map_or(0, |m| m.len()));
         let quick = |path: &&str| {
             Elf::open(path).and_then(|e| e.has_function_symbol(pattern.function.as_bytes()))
                 == Ok(true)

@@ -13,7 +13,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use elf::Elf;
-use panics::without_texts;
+use panics::{Places, without_texts};
 use skep_testkit::run::run;
 use skep_testkit::skip::has_command;
 use skep_testkit::{TempDir, skip};
@@ -84,7 +84,7 @@ fn only_what_somebody_may_read_keeps_its_text() -> Result<()> {
         let Some(whole) = object(flags) else { return Ok(()) };
         let before = debugs(&whole)?;
         assert!(before.values().all(|(code, refers)| *refers && code.len() > 3), "{before:?}");
-        let after = without_texts(whole).ok_or("nothing was taken out")?;
+        let after = without_texts(whole, Places::One).ok_or("nothing was taken out")?;
         let after = debugs(&after)?;
         for of in ["Unread", "Formatted"] {
             assert_eq!(after[of], (RETURN_OK.to_vec(), false), "{flags:?}: {of}");
@@ -102,9 +102,9 @@ fn another_file_stays_as_it_is() {
     // Of another processor.
     let mut other = whole.clone();
     other[18] = 183;
-    assert_eq!(without_texts(other), None);
-    assert_eq!(without_texts(b"BC\xc0\xde".to_vec()), None);
-    assert_eq!(without_texts(Vec::new()), None);
+    assert_eq!(without_texts(other, Places::One), None);
+    assert_eq!(without_texts(b"BC\xc0\xde".to_vec(), Places::One), None);
+    assert_eq!(without_texts(Vec::new(), Places::One), None);
 }
 
 /// Where a file is damaged the linker says so; this does not panic, and keeps its length.
@@ -112,14 +112,14 @@ fn another_file_stays_as_it_is() {
 fn a_damaged_file_is_survived() {
     let Some(whole) = object(&[]) else { return };
     for len in (0..whole.len()).step_by(whole.len() / 300) {
-        assert_eq!(without_texts(whole[..len].to_vec()), None, "{len} bytes");
+        assert_eq!(without_texts(whole[..len].to_vec(), Places::One), None, "{len} bytes");
     }
     let headers = Elf::read(&whole).unwrap().headers;
     for at in (0..64).chain(headers..whole.len()) {
         for byte in [0x00, 0x7f, 0xff] {
             let mut damaged = whole.clone();
             damaged[at] = byte;
-            let after = without_texts(damaged);
+            let after = without_texts(damaged, Places::One);
             assert!(after.is_none_or(|after| after.len() == whole.len()), "byte {at}");
         }
     }

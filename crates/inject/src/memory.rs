@@ -95,7 +95,7 @@ pub(crate) fn ends_of_code(mappings: &[Vma]) -> Vec<u64> {
     let named = |vma: &Vma, name: &[u8]| vma.name.as_deref() == Some(name);
     let mut code: Vec<&Vma> =
         mappings.iter().filter(is_code).filter(|vma| !named(vma, b"[vsyscall]")).collect();
-    code.sort_by_key(|vma| !named(vma, b"[vdso]"));
+    code.sort_by_cached_key(|vma| u64::from(!named(vma, b"[vdso]")));
     code.iter().map(|vma| vma.end).collect()
 }
 

@@ -81,7 +81,7 @@ impl Threads {
                 ids.into_iter().filter(|tid| !self.threads.contains_key(tid)).collect();
             let has_children = |tid: &u32| !task::children(pid, *tid).is_empty();
             self.addressed.extend(new.iter().copied().filter(has_children));
-            new.sort_by_key(|tid| self.addressed.contains(tid));
+            new.sort_by_cached_key(|tid| u64::from(self.addressed.contains(tid)));
             for tid in new {
                 if self.seize(tid)? {
                     calm = 0;

@@ -141,7 +141,7 @@ impl<'a> Elf<'a> {
                 }
                 section.relocs.push(Reloc { offset, symbol, kind: r.r_type(LE) });
             }
-            section.relocs.sort_by_key(|r| r.offset);
+            section.relocs.sort_by_cached_key(|r| r.offset);
         }
         let mut members = vec![Vec::new(); sections.len()];
         for (i, s) in symbols.iter().enumerate() {

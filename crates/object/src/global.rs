@@ -256,7 +256,7 @@ fn unknown(path: &str, all: &[Global]) -> GlobalError {
         let name = name.to_ascii_lowercase();
         !(lower.contains(&name) || name.contains(&lower))
     };
-    known.sort_by_key(|k| far(k));
+    known.sort_by_cached_key(|k| u64::from(far(k)));
     GlobalError::Unknown {
         name: name.to_owned(),
         known: known.into_iter().take(MAX_LISTED).map(str::to_owned).collect(),

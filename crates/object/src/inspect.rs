@@ -37,7 +37,7 @@ impl Object {
                 what: core::describe(btf, &site.relo),
             }));
         }
-        out.sort_by_key(|r| r.insn);
+        out.sort_by_cached_key(|r| r.insn as u64);
         out
     }
 

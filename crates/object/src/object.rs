@@ -310,7 +310,7 @@ fn functions(
     let slot = Insn::SIZE as u64;
     let mut found: Vec<&Symbol<'_>> = elf.symbols_in(index).filter(|s| s.is_func()).collect();
     // Of several names of one function the global one stays.
-    found.sort_by_key(|s| (s.value, s.is_local()));
+    found.sort_by_cached_key(|s| (s.value, u64::from(s.is_local())));
     found.dedup_by_key(|s| s.value);
     if found.is_empty() {
         // Compilers before LLVM 12 or so: the program's name is a plain label at its start.

@@ -273,7 +273,7 @@ fn cached<'a>(cache: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = PathBuf> 
         .filter_map(|e| Some((elf::u64_at(e, 16) != 0, text(number(e, 8))?)))
         .collect();
     // Those for newer processors have the same functions; whether they are taken is not known here.
-    hits.sort_by_key(|hit| hit.0);
+    hits.sort_by_cached_key(|hit| u64::from(hit.0));
     hits.into_iter().map(|(_, path)| PathBuf::from(OsStr::from_bytes(path)))
 }
 

@@ -286,7 +286,7 @@ impl Lister {
         let mut out: Vec<_> = groups.iter().flat_map(|g| self.instances(g)).collect();
         self.correct_main(&mut out);
         let mut out: Vec<_> = out.into_iter().map(|(m, _)| m).collect();
-        out.sort_by_key(|m| m.span.start);
+        out.sort_by_cached_key(|m| m.span.start);
         out
     }
 

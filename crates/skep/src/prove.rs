@@ -114,7 +114,7 @@ impl<'o> Proofs<'o> {
         if out.is_empty() {
             return Err(LoadError::NoPrograms);
         }
-        out.sort_by_key(|(i, ..)| *i);
+        out.sort_by_cached_key(|(i, ..)| *i as u64);
         Ok(out)
     }
 

@@ -19,7 +19,7 @@ pub fn write(
     let names = tree.names();
     let mut all: Vec<(usize, Sum)> =
         functions.into_iter().filter(|(_, s)| s.calls > 0 && s.total_ns >= min).collect();
-    all.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.total_ns));
+    all.sort_by_cached_key(|(_, sum)| std::cmp::Reverse(sum.total_ns));
     let hidden = all.split_off(all.len().min(limit)).len();
     // By callee as they are found by caller.
     let mut callers: Vec<Vec<(Option<usize>, Sum)>> = vec![Vec::new(); names.len()];
@@ -33,7 +33,7 @@ pub fn write(
         }
     }
     for list in callers.iter_mut().chain(&mut callees) {
-        list.sort_by_key(|(_, sum)| std::cmp::Reverse((sum.total_ns, sum.calls)));
+        list.sort_by_cached_key(|(_, sum)| std::cmp::Reverse((sum.total_ns, sum.calls)));
     }
     let room = width.map(|w| w.saturating_sub(32).max(16));
     let name = |function: Option<usize>| match function {

@@ -232,7 +232,7 @@ impl<'a> Tree<'a> {
         }
         let total = |place: &usize| self.nodes.get(*place).map_or(0, |n| n.total_ns);
         for list in all.iter_mut().chain([&mut roots]) {
-            list.sort_by_key(|place| std::cmp::Reverse(total(place)));
+            list.sort_by_cached_key(|place| std::cmp::Reverse(total(place)));
         }
         (roots, all)
     }
@@ -364,7 +364,7 @@ impl<'a> Tree<'a> {
         order.retain(|p| self.nodes.get(*p).is_some_and(|n| n.calls > 0 && n.total_ns >= min));
         let total = |p: &usize| self.nodes.get(*p).map_or(0, |n| n.total_ns);
         // A caller takes no less than what it calls, and stands before it.
-        order.sort_by_key(|p| std::cmp::Reverse(total(p)));
+        order.sort_by_cached_key(|p| std::cmp::Reverse(total(p)));
         let hidden = order.split_off(order.len().min(limit)).len();
         let shown: std::collections::HashSet<usize> = order.into_iter().collect();
         let room = width.map(|w| w.saturating_sub(32).max(16));

@@ -130,7 +130,7 @@ impl Btf {
                 var.offset = offset;
             }
         }
-        sec.vars.sort_by_key(|v| v.offset);
+        sec.vars.sort_by_cached_key(|v| u64::from(v.offset));
         let mut put = |at: usize, value: u32| {
             if let Some(bytes) = self.raw.get_mut(at..).and_then(|r| r.first_chunk_mut::<4>()) {
                 *bytes = value.to_le_bytes();

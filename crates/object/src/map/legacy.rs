@@ -18,7 +18,7 @@ pub(super) fn collect(
 ) -> Result<(), ObjectError> {
     let Some(section) = elf.sections.get(index) else { return Ok(()) };
     let mut symbols: Vec<_> = elf.symbols_in(index).filter(|s| !s.name.is_empty()).collect();
-    symbols.sort_by_key(|s| s.value);
+    symbols.sort_by_cached_key(|s| s.value);
     symbols.dedup_by_key(|s| s.value);
     if symbols.is_empty() || section.data.is_empty() {
         return Ok(());

@@ -182,7 +182,7 @@ impl Core {
             let perms = perms(s.flags) | Perms::SHARING_UNKNOWN;
             vmas.push(Vma { start: s.vaddr, end, perms, ..Vma::default() });
         }
-        vmas.sort_by_key(|v| v.start);
+        vmas.sort_by_cached_key(|v| v.start);
         let in_segments = vmas.len();
         for file in &self.files {
             let at = vmas.get(..in_segments).unwrap_or_default();
@@ -206,7 +206,7 @@ impl Core {
         }
         // The page of old system calls: it belongs to no address space.
         vmas.retain(|v| v.start < 1 << 63);
-        vmas.sort_by_key(|v| v.start);
+        vmas.sort_by_cached_key(|v| v.start);
         self.add_images(&mut vmas);
         let knows = Knows(0);
         let identity = Identity { pid: self.pid, ..Identity::default() };

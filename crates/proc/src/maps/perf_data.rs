@@ -133,7 +133,7 @@ impl PerfData {
                 data.build_id_table(&table).ok_or(bad("build ids", at))?;
             }
         }
-        data.events.sort_by_key(|event| event.time);
+        data.events.sort_by_cached_key(|event| event.time);
         for (number, event) in data.events.iter().enumerate() {
             data.of_pid.entry(event.pid).or_default().push(number);
         }

@@ -115,7 +115,7 @@ impl OutsideNames {
                 entries.push(Entry { start, size, name: (at, len), lines: (0, 0) });
             }
         }
-        entries.sort_by_key(|e| e.start);
+        entries.sort_by_cached_key(|e| e.start);
         Self { text, entries, lines: Vec::new() }
     }
 

@@ -87,7 +87,7 @@ impl CoreStacks {
         let modules = module::saved(&core.snapshot()?);
         let threads = core.threads().collect();
         let (input, mut loads) = core.into_parts();
-        loads.sort_by_key(|s| s.vaddr);
+        loads.sort_by_cached_key(|s| s.vaddr);
         Ok(Self {
             threads,
             memory: CoreMemory { input, loads, at: 0, window: Vec::new() },

@@ -104,7 +104,7 @@ fn rows<'a>(listing: &'a Listing<'_>, unit: &Unit) -> Vec<(usize, Line<'a>)> {
         .filter_map(|l| Some((*offsets.get(l.insn)? as usize, *l)))
         .filter(|(at, _)| (unit.start..unit.end).contains(at))
         .collect();
-    rows.sort_by_key(|(at, _)| *at);
+    rows.sort_by_cached_key(|(at, _)| *at as u64);
     if let Some((at, first)) = rows.first().copied()
         && at != unit.start
     {

@@ -48,7 +48,7 @@ pub(super) fn of(listing: &Listing<'_>, insns: &[Insn]) -> Vec<Unit> {
     if let Some(start) = listing.code.vector_saver() {
         add(start, format!("{main}.save_vectors"), false);
     }
-    units.sort_by_key(|u| u.start);
+    units.sort_by_cached_key(|u| u.start as u64);
     let ends: Vec<usize> = units.iter().skip(1).map(|u| u.start).chain([code.len()]).collect();
     for (unit, end) in units.iter_mut().zip(ends) {
         unit.end = end;
