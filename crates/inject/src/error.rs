@@ -218,13 +218,14 @@ impl Refusal {
     pub(crate) fn of(pid: u32, tid: u32) -> Self {
         let status = Status::of(pid, tid);
         let number = |name| status.as_ref().and_then(|status| status.number(name));
-        if let Some(by) = number("TracerPid").filter(|&by| by != 0) {
-            return Self::Traced { by, name: task::name(by) };
-        }
+        // First: an end may have been seen by its tracer, who is ourselves.
         match task::stat(pid, tid) {
             Some(stat) if stat.is_kernel_thread() => return Self::KernelThread,
             Some(stat) if stat.is_dead() => return Self::Zombie,
             _ => {}
+        }
+        if let Some(by) = number("TracerPid").filter(|&by| by != 0) {
+            return Self::Traced { by, name: task::name(by) };
         }
         let own = rustix::process::geteuid();
         match number("Uid") {

@@ -11,8 +11,14 @@
 //! signals go to the thread that leads, and from children (`SIGCHLD`) to the one that made them.
 //! So these are traced last and let go first: who is woken up is about to stop then, and
 //! [`repeat_interrupted_call`] sees to it.
+//!
+//! A thread that executes a program waits, with a lock held, until the tracer has noted the end of
+//! each other thread that is traced. `PTRACE_SEIZE` waits for that lock. So while threads are being
+//! traced, another thread of this process notes those ends ([`note_ends`]): else a tracer that has
+//! some of the threads and asks for the next would wait for ever, and the process with it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -26,8 +32,16 @@ use crate::task::{self, Status};
 /// `vfork` takes as long as the child.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// How long threads are being traced before somebody looks whether that waits for one that executes
+/// a program.
+const LOOK: Duration = Duration::from_millis(5);
+
 /// So often the tracer looks again at once before it sleeps.
 const SPINS: u32 = 50;
+
+/// So often it looks at least, whatever the time, before it gives up: half of [`PATIENCE`] if nothing
+/// else runs.
+const ROUNDS: u32 = 5000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -162,7 +176,8 @@ impl Threads {
                 idle = 0;
                 continue;
             };
-            if Instant::now() > deadline {
+            // A tracer that did not run itself has not waited.
+            if idle > ROUNDS && Instant::now() > deadline {
                 let state = task::stat(self.pid, first).map_or('?', |stat| stat.state);
                 return Err(Error::Unstoppable { pid: self.pid, tid: first, state });
             }
@@ -269,6 +284,15 @@ impl Threads {
     }
 }
 
+/// Notes the ends of a process's threads for as long as another thread of ours begins to trace them,
+/// until that drops the sender.
+pub(crate) fn note_ends(pid: u32, until: &Receiver<()>) {
+    while until.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+        let others = task::threads(pid).unwrap_or_default();
+        others.into_iter().filter(|tid| *tid != pid).for_each(sys::note_end);
+    }
+}
+
 /// Lets a thread go on with what it stopped at, up to the next `PTRACE_EVENT_STOP`, which comes
 /// before it executes an instruction of the program. Where that fails, the thread has been killed.
 pub(crate) fn go_on_to_a_stop(tid: u32, signal: u8) {
@@ -276,7 +300,8 @@ pub(crate) fn go_on_to_a_stop(tid: u32, signal: u8) {
     sys::resume(tid, signal).ok();
 }
 
-fn own_thread() -> u32 {
+/// The id of the calling thread.
+pub(crate) fn own_thread() -> u32 {
     rustix::thread::gettid().as_raw_pid() as u32
 }
 

@@ -178,12 +178,11 @@ pub(crate) enum Happened {
     Signal(u8),
 }
 
-/// Tells whether a traced thread has ended, and leaves that to be asked for again.
-fn has_ended(thread: u32) -> bool {
+/// Asks, without waiting, what happened to a thread: signal and status; `None` where nothing has.
+fn waitid(thread: u32, options: i32) -> Result<Option<(i32, i32)>, Errno> {
     const P_PID: u64 = 1;
-    // `siginfo_t`: signal, errno, code; 0 where nothing has happened.
+    // `siginfo_t`: signal, errno, code, a gap; process, user, status.
     let mut information = [0_i32; 32];
-    let options = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG | libc::__WALL | libc::__WNOTHREAD;
     // SAFETY: the kernel writes at most 128 bytes, and no usage where the address is null.
     let r = unsafe {
         libc::syscall(
@@ -191,48 +190,61 @@ fn has_ended(thread: u32) -> bool {
             P_PID,
             u64::from(thread),
             information.as_mut_ptr() as u64,
-            options as u64,
+            (options | libc::WNOHANG | libc::__WALL) as u64,
             0_u64,
         )
     };
+    match r {
+        0 if information[0] == 0 => Ok(None),
+        0 => Ok(Some((information[2], information[6]))),
+        _ => Err(last()),
+    }
+}
+
+/// Tells whether a thread has ended that this thread traces, or any of this process (`whose` is 0),
+/// and leaves that to be asked for again.
+fn has_ended(thread: u32, whose: i32) -> bool {
     let ends = [libc::CLD_EXITED, libc::CLD_KILLED, libc::CLD_DUMPED];
-    r == 0 && information[0] != 0 && ends.contains(&information[2])
+    let happened = waitid(thread, libc::WEXITED | libc::WNOWAIT | whose);
+    matches!(happened, Ok(Some((code, _))) if ends.contains(&code))
+}
+
+/// Notes that a thread has ended, whichever thread of this process traces it; without waiting. Not
+/// for a thread that leads a process: it may be a child of this process, and somebody else here
+/// waits for it.
+pub(crate) fn note_end(thread: u32) {
+    // What else happened to a traced thread is reported whatever the options say: only its tracer
+    // may ask for that.
+    if has_ended(thread, 0) {
+        waitid(thread, libc::WEXITED).ok();
+    }
 }
 
 /// Asks, without waiting, what happened to a thread since the last time. That the thread has ended
 /// which leads a process (`is_leader`) stays to be asked for: it may be a child of this process,
 /// and somebody else here waits for it.
 pub(crate) fn wait(thread: u32, is_leader: bool) -> Option<Happened> {
-    if is_leader && has_ended(thread) {
-        return Some(Happened::Gone);
+    // Without `WEXITED` an end is not reported, not even one that comes right now.
+    match waitid(thread, libc::WSTOPPED | libc::__WNOTHREAD) {
+        Ok(Some((_, status))) => {
+            let (signal, event) = (status as u8, (status >> 8) as u8);
+            const CALL: u8 = libc::SIGTRAP as u8 | 0x80;
+            Some(match (event, signal) {
+                (0, CALL) => Happened::Call,
+                (0, signal) => Happened::Signal(signal),
+                (event, _) => Happened::Event(event),
+            })
+        }
+        Err(Errno::INTR) => None,
+        // The kernel says that there is none of one that has ended, too.
+        nothing => {
+            let ended = has_ended(thread, libc::__WNOTHREAD);
+            if ended && !is_leader {
+                waitid(thread, libc::WEXITED | libc::__WNOTHREAD).ok();
+            }
+            (ended || nothing.is_err()).then_some(Happened::Gone)
+        }
     }
-    let mut status = 0_i32;
-    // SAFETY: the kernel writes the status, and no usage where the address is null.
-    let r = unsafe {
-        libc::syscall(
-            libc::SYS_wait4,
-            u64::from(thread),
-            (&raw mut status) as u64,
-            (libc::__WALL | libc::__WNOTHREAD | libc::WNOHANG) as u64,
-            0_u64,
-        )
-    };
-    if r == 0 {
-        return None;
-    }
-    if r < 0 {
-        return (last() != Errno::INTR).then_some(Happened::Gone);
-    }
-    if status & 0xff != 0x7f {
-        return Some(Happened::Gone);
-    }
-    let (signal, event) = ((status >> 8) as u8, (status >> 16) as u8);
-    const CALL: u8 = libc::SIGTRAP as u8 | 0x80;
-    Some(match (event, signal) {
-        (0, CALL) => Happened::Call,
-        (0, signal) => Happened::Signal(signal),
-        (event, _) => Happened::Event(event),
-    })
 }
 
 /// Tells whether two processes have the same memory; `None` where the kernel does not say.

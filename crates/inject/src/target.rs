@@ -1,13 +1,16 @@
 //! A stopped process, and what can be done with it.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc;
+
 use skep_proc::maps::Perms;
 
 use crate::call::Caller;
 use crate::error::{Error, Refusal, Unfit};
 use crate::memory::{self, Memory};
 use crate::registers::Registers;
-use crate::stop::Threads;
-use crate::{rseq, stub, sys};
+use crate::stop::{Threads, note_ends, own_thread};
+use crate::{rseq, stub, sys, task};
 
 /// Stops all threads of a process, calls `f`, and lets them go on as if nothing had happened: with
 /// the registers, signal masks and system calls that they had.
@@ -18,9 +21,6 @@ use crate::{rseq, stub, sys};
 ///
 /// If the calling process is killed at any instruction, the kernel lets the threads go, and each of
 /// them goes on rightly. What `f` changed up to then stays.
-///
-/// Known to be wrong: in rare cases a process does not go on that executes another program
-/// (`execve`, with several threads) at the very time of the stop.
 ///
 /// `f` runs on a thread of its own, since the kernel lets go of all that a thread traces when the
 /// thread ends.
@@ -39,10 +39,21 @@ use crate::{rseq, stub, sys};
 /// # Ok::<(), skep_inject::Error>(())
 /// ```
 pub fn stop<T: Send>(pid: u32, f: impl FnOnce(&mut Target) -> T + Send) -> Result<T, Error> {
-    std::thread::scope(|scope| {
-        let tracer = scope.spawn(|| Target::new(pid).map(|mut target| f(&mut target)));
-        tracer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
+    let (tracing, until) = mpsc::channel();
+    let id = AtomicU32::new(0);
+    let done = std::thread::scope(|scope| {
+        let tracer = scope.spawn(|| {
+            id.store(own_thread(), Ordering::Relaxed);
+            let target = Target::new(pid);
+            drop(tracing);
+            target.map(|mut target| f(&mut target))
+        });
+        note_ends(pid, &until);
+        tracer.join()
+    });
+    // Threads that did not stand are let go by the kernel, a moment after the tracer was joined.
+    task::wait_for_end(id.into_inner());
+    done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// A process whose threads stand. Made by [`stop`].

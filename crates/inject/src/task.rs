@@ -1,5 +1,7 @@
 //! What `/proc` says of a process and its threads.
 
+use std::time::{Duration, Instant};
+
 use skep_proc::file;
 
 /// Longer than any of these files.
@@ -104,6 +106,17 @@ pub(crate) fn threads(pid: u32) -> Option<Vec<u32>> {
         entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     ids.sort_unstable();
     Some(ids)
+}
+
+/// Waits until a thread of this process that ends is gone.
+pub(crate) fn wait_for_end(tid: u32) {
+    /// It takes microseconds. By then another thread might have its id.
+    const LONGEST: Duration = Duration::from_secs(1);
+    let end = Instant::now() + LONGEST;
+    let own = std::process::id();
+    while Instant::now() < end && stat(own, tid).is_some() {
+        std::thread::yield_now();
+    }
 }
 
 /// The children of a thread, where the kernel lists them.

@@ -109,7 +109,7 @@ fn before_each_write() {
 
 #[test]
 fn before_each_look_at_a_thread() {
-    killed_before_each("wait4");
+    killed_before_each("waitid");
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn while_a_thread_is_started() {
     let dir = TempDir::new();
     let cc = Cc::c().args(&["-O2", "-shared", "-fPIC", "-nostdlib", "-fno-stack-protector"]);
     let library = build(&dir, "guest.c", cc);
-    for call in ["ptrace", "pwrite64", "wait4"] {
+    for call in ["ptrace", "pwrite64", "waitid"] {
         killed_in_each(call, "enters", &library);
     }
 }

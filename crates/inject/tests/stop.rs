@@ -223,7 +223,6 @@ fn a_killed_process_is_an_error() {
 /// The threads of a process that executes a program end while they are being stopped, and the one
 /// that executes it takes over the id of the first.
 #[test]
-#[ignore = "does not end in one of ten runs: a stop in the middle of `execve` goes wrong somewhere"]
 fn a_process_may_execute_another_program_meanwhile() {
     let dir = TempDir::new();
     let mut command = Command::new(build(&dir, "execs.c", Cc::c().arg("-O2")));
