@@ -6,6 +6,7 @@
 
 use crate::flow::{Flow, flow};
 use crate::jump::PATCH;
+use crate::signals::gone::Looking;
 use iced_x86::{Code as Op, Decoder, DecoderOptions, Instruction, OpKind, Register};
 use skep_proc::maps::{self, Perms, Vma};
 use std::borrow::Cow;
@@ -28,13 +29,16 @@ pub(crate) struct Code {
     text: Vec<Range<u64>>,
     /// What of the module can be read.
     data: Vec<Range<u64>>,
+    /// It went while it was read: nothing is known of it.
+    is_lost: bool,
 }
 
 /// The bytes of mapped code.
 ///
 /// # Safety
 ///
-/// The range is mapped readable and stays so; it may be changed by the engine only, under its lock.
+/// The range was found mapped and readable, and the thread is [`Looking`], as it may be unmapped
+/// since; it may be changed by the engine only, under its lock.
 pub(crate) unsafe fn bytes<'a>(range: &Range<u64>) -> &'a [u8] {
     // SAFETY: by the caller's promise.
     unsafe {
@@ -70,14 +74,15 @@ impl Code {
     /// and all its addresses.
     ///
     /// # Safety
-    /// The module is mapped there, and stays.
+    /// The module was found mapped there. It may go meanwhile.
     pub(crate) unsafe fn read(starts: Vec<u64>, text: &[Range<u64>], span: &Range<u64>) -> Self {
-        let data = readable(span);
+        let looking = Looking::begin();
+        let (branches, indirect, data) = (Vec::new(), Vec::new(), readable(span));
         let mut out =
-            Self { branches: Vec::new(), indirect: Vec::new(), text: text.to_vec(), data, starts };
+            Self { branches, indirect, text: text.to_vec(), data, starts, is_lost: false };
         let mut i = Instruction::default();
         for range in text {
-            // SAFETY: executable ranges of a mapped module, which the caller says it is, are
+            // SAFETY: executable ranges of a mapped module, which the caller says it was, are
             // readable; execute-only code does not exist on this system's x86-64, where PROT_EXEC
             // implies reading.
             let code = unsafe { bytes(range) };
@@ -88,13 +93,22 @@ impl Code {
                 let own = out.starts.get(k.wrapping_sub(1)).copied().unwrap_or(range.start);
                 out.sweep(code, range.start, at..end, own, &mut i);
                 at = end;
-                if end == range.end {
+                if end == range.end || looking.is_lost() {
                     break;
                 }
             }
         }
         out.branches.sort_unstable();
+        if looking.is_lost() {
+            out.text.clear();
+            out.is_lost = true;
+        }
         out
+    }
+
+    /// Tells whether the module went while this was read. Nothing is code then.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost
     }
 
     fn sweep(&mut self, code: &[u8], base: u64, part: Range<u64>, own: u64, i: &mut Instruction) {

@@ -42,8 +42,9 @@
 //! Keep all descriptor numbers as they were: a new thread's first event opens a file and closes it
 //! again, and a file that another thread opens meanwhile gets the next number.
 //!
-//! Hook the dynamic loader or the vDSO; move threads that block all signals and never sleep;
-//! survive a library that another thread unloads while it is being hooked.
+//! Hook the dynamic loader or the vDSO; move threads that block all signals and never sleep; notice
+//! that a library is closed and another one with the same bytes mapped there between the last look
+//! and the change of the code, which is microseconds.
 
 pub use engine::{AroundForks, Attachment, Bypassed, Detached, Engine};
 pub use hook::{Hook, Missed, Position, RunFn};

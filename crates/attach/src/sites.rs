@@ -191,6 +191,7 @@ pub fn scan() -> Result<Vec<Arc<Module>>, AttachError> {
             && m.path == f.path
             && m.text == f.text
             && m.file.build_id == f.build_id
+            && !m.code.get().is_some_and(Code::is_lost)
     };
     let module = |file: module::Module| {
         known
@@ -344,8 +345,7 @@ impl Module {
     /// The branches of the module's code. Decoded on the first call, which must come before
     /// anything in it is changed.
     pub(crate) fn code(&self) -> &Code {
-        // SAFETY: the module was found in the mappings. A library that is closed meanwhile is the
-        // limit of all that is done here ([`crate::Engine::attach`]).
+        // SAFETY: the module was found in the mappings.
         self.code.get_or_init(|| unsafe { Code::read(self.starts(), &self.text, &self.file.span) })
     }
 }

@@ -3,6 +3,7 @@
 use super::state::State;
 use crate::fork_once::ForkOnce;
 use crate::per_thread::{block, mute::mute, register};
+use crate::signals::gone::Looking;
 use crate::{process, signals, table};
 use std::cell::UnsafeCell;
 use std::ptr;
@@ -16,6 +17,8 @@ static STATE: AtomicPtr<Mutex<State>> = AtomicPtr::new(ptr::null_mut());
 #[derive(Debug)]
 pub(super) struct Locked {
     pub(super) state: MutexGuard<'static, State>,
+    /// Whatever is done with the state looks at code.
+    _looking: Looking,
     // Dropped last.
     _signals: signals::Blocked,
 }
@@ -45,7 +48,8 @@ pub(super) fn prepare() -> &'static Mutex<State> {
 /// that.
 pub(super) fn lock() -> Locked {
     let signals = signals::Blocked::new();
-    Locked { state: prepare().lock().unwrap_or_else(PoisonError::into_inner), _signals: signals }
+    let state = prepare().lock().unwrap_or_else(PoisonError::into_inner);
+    Locked { state, _looking: Looking::begin(), _signals: signals }
 }
 
 unsafe extern "C" {

@@ -49,7 +49,7 @@ impl Engine {
     /// Nothing that a caller gives can lead it to change anything but the first instructions of
     /// functions, as their module's file tells of them: a [`Function`] comes from there, and
     /// what a [`Hook`] does, whoever made it with [`Hook::new`] answers for. A library that was
-    /// closed before is skipped; one that another thread closes at the same time is the limit.
+    /// closed before, or that another thread closes meanwhile, is skipped.
     ///
     /// Functions that cannot be hooked are skipped and reported; the others are attached when this
     /// returns. Within a function, hooks of one kind run in the order of attaching.

@@ -10,6 +10,7 @@ use crate::hook_lists::CookieWords;
 use crate::island::{self, Builder, Part};
 use crate::jump::{PATCH, jump};
 use crate::patch_site::{PatchSite, Shape};
+use crate::signals::gone::Looking;
 use crate::sites::Function;
 use crate::skip::Skip;
 use crate::stack_arguments::Follower;
@@ -40,6 +41,7 @@ impl State {
         exits: bool,
         taken: &mut Taken,
     ) {
+        let looking = Looking::begin();
         let mut examined: Vec<Examined<'_>> = Vec::with_capacity(targets.items.len());
         {
             let originals = |range: &Range<u64>| self.originals(range);
@@ -61,6 +63,11 @@ impl State {
                     Ok(item) => examined.push(item),
                     Err(skip) => set_result(results, n, Err(skip)),
                 }
+            }
+        }
+        if looking.is_lost() {
+            for item in examined.drain(..) {
+                set_result(results, item.n, Err(Skip::NotCode { addr: item.f.addr }));
             }
         }
         if examined.is_empty() {

@@ -1,7 +1,7 @@
 //! What the engine knows, and what attaching and detaching do to it.
 
 use super::site::{Form, Site};
-use super::targets::{ModuleTargets, Taken, cuts, near, set_result};
+use super::targets::{ModuleTargets, Taken, cut_by, cuts, near, set_result};
 use crate::addresses::{AddressMap, AddressSet};
 use crate::calls_in_progress;
 use crate::deny;
@@ -17,7 +17,7 @@ use crate::per_thread::quiescence;
 use crate::sites::{Function, Module};
 use crate::skip::{AttachError, Skip};
 use crate::table::{self, Table};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::{Range, RangeInclusive};
 use std::ptr;
 use std::sync::Arc;
@@ -31,9 +31,9 @@ pub(super) struct State {
     /// Those of them that are inside functions: the address of the bytes to change, and their own;
     /// sorted.
     pub(super) inside: Vec<(u64, u64)>,
-    /// Sites that are known no more, of code that may still be there: where the moved instructions
-    /// were and ended, and their island.
-    former: Vec<(u64, u64, Range<u64>)>,
+    /// Sites that are known no more, of code that may still be there: the islands, by where the moved
+    /// instructions ended.
+    former: BTreeMap<u64, Vec<Range<u64>>>,
     attachments: HashMap<u64, Vec<u64>>,
     table: table::Writer,
     /// Functions reached through the table.
@@ -67,7 +67,7 @@ impl State {
             last: 0,
             sites: AddressMap::default(),
             inside: Vec::new(),
-            former: Vec::new(),
+            former: BTreeMap::new(),
             attachments: HashMap::new(),
             table,
             called: 0,
@@ -171,7 +171,7 @@ impl State {
                 continue;
             }
             if is_there {
-                self.former.push((at.start, at.end, site.own_island()));
+                self.former.entry(at.end).or_default().push(site.own_island());
             }
             if let Some(gone) = self.sites.remove(&addr) {
                 self.called -=
@@ -222,7 +222,7 @@ impl State {
     /// among those and go on where they end. So does its own end in the middle of others' bytes.
     pub(super) fn check_overlap(&self, f: &Function, new: &PatchSite) -> Result<(), Skip> {
         let (at, end) = (new.at, new.end());
-        for (_, _, island) in self.former.iter().filter(|(_, other, _)| cuts(at, *other)) {
+        for island in self.former.range(cut_by(at)).flat_map(|(_, islands)| islands) {
             if !is_vacant(island) {
                 return Err(Skip::Occupied { at: island.start });
             }

@@ -4,7 +4,7 @@ use crate::jump::PATCH;
 use crate::patch_site::{MOST_MOVED, PatchSite};
 use crate::sites::{Function, Module};
 use crate::skip::Skip;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 /// Functions of one module that lack something.
@@ -48,7 +48,12 @@ impl Taken {
 /// Tells whether the instruction at `end` begins behind the first of the five bytes at `at`: who goes
 /// on there, after the instructions before it were moved, would do so in their middle.
 pub(super) fn cuts(at: u64, end: u64) -> bool {
-    (at + 1..at + PATCH as u64).contains(&end)
+    cut_by(at).contains(&end)
+}
+
+/// The ends of instructions that the five bytes at an address cut.
+pub(super) fn cut_by(at: u64) -> Range<u64> {
+    at + 1..at + PATCH as u64
 }
 
 /// Where five bytes overlap with five bytes at an address.

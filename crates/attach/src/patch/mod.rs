@@ -51,13 +51,14 @@ pub(crate) unsafe fn apply(
     if changes.is_empty() {
         return Vec::new();
     }
+    let one = threads::Tasks::open().is_ok_and(|t| t.is_one());
+    let alone = one && sys::has_memory_alone();
     // SAFETY: the caller's promise.
-    let writable = match unsafe { WritableCode::open(changes) } {
+    let writable = match unsafe { WritableCode::open(changes, alone) } {
         Ok(w) => w,
         Err(skip) => return vec![Err(skip); changes.len()],
     };
-    let one = threads::Tasks::open().is_ok_and(|t| t.is_one());
-    if one && sys::has_memory_alone() {
+    if alone {
         // SAFETY: the caller's promise.
         return unsafe { apply_alone(&writable, changes) };
     }

@@ -4,6 +4,7 @@ use super::change::Change;
 use crate::jump::PATCH;
 use crate::skip::Skip;
 use crate::sys::{self, Fd};
+use skep_proc::maps::{self, Dev, Perms, Vma};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,25 +12,56 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const GAP: u64 = 1 << 18;
 
 const PAGE: u64 = 4096;
+/// Some of the memory is not mapped.
+const ENOMEM: i64 = 12;
 
 /// Writable access to code, held while it is changed.
 ///
 /// Usually the pages become writable for that time, and stay executable, as other threads and this
 /// very code may need them. Where the kernel refuses that (SELinux,
 /// `MemoryDenyWriteExecute`), every byte goes through `/proc/self/mem`.
+///
+/// Where other threads run, one of them may close the library meanwhile, and something else be mapped
+/// there: that keeps its protection, if it is no code of the same file.
 #[derive(Debug)]
 pub(crate) struct WritableCode {
-    opened: Vec<Range<u64>>,
+    opened: Vec<Opened>,
     memory: Option<Fd>,
+    alone: bool,
+}
+
+/// Pages that were made writable.
+#[derive(Debug)]
+struct Opened {
+    range: Range<u64>,
+    /// Of the first and the last page; `None`: nobody has looked.
+    code: Option<[Place; 2]>,
+}
+
+/// What code is mapped somewhere: a file and the offset in it.
+type Place = (Dev, u64, u64);
+
+/// What code is mapped in the first page of a range and in the last.
+fn code(mappings: &[Vma], range: &Range<u64>) -> Option<[Place; 2]> {
+    let at = |page: u64| {
+        let after = mappings.partition_point(|vma| vma.end <= page);
+        let vma = mappings.get(after).filter(|vma| vma.start <= page)?;
+        let offset = vma.offset.wrapping_add(page - vma.start);
+        let is_code = vma.perms.contains(Perms::EXEC);
+        // Of memory without a file only the place counts.
+        is_code.then_some((vma.dev, vma.inode, if vma.inode == 0 { page } else { offset }))
+    };
+    Some([at(range.start)?, at(range.end - PAGE)?])
 }
 
 impl WritableCode {
-    /// Opens the pages around all changes, which are sorted by address.
+    /// Opens the pages around all changes, which are sorted by address. `alone`: nobody unmaps them
+    /// meanwhile. What is not there any more is not opened.
     ///
     /// # Safety
-    /// They lie in mapped code, which is readable and executable, and not writable.
-    pub(crate) unsafe fn open(changes: &[Change]) -> Result<Self, Skip> {
-        let mut out = Self { opened: Vec::new(), memory: None };
+    /// They lie in code that was found mapped, which is readable and executable, and not writable.
+    pub(crate) unsafe fn open(changes: &[Change], alone: bool) -> Result<Self, Skip> {
+        let mut out = Self { opened: Vec::new(), memory: None, alone };
         let mut ranges: Vec<(Range<u64>, Range<u64>)> = Vec::new();
         for c in changes {
             let pages = c.at & !(PAGE - 1)..(c.at + PATCH as u64).next_multiple_of(PAGE);
@@ -40,7 +72,12 @@ impl WritableCode {
                 _ => ranges.push((pages, c.text.clone())),
             }
         }
+        let mappings = if alone { Vec::new() } else { maps::own().unwrap_or_default() };
         for (r, _) in ranges {
+            let code = code(&mappings, &r);
+            if !alone && code.is_none() {
+                continue;
+            }
             // SAFETY: the pages gain a right and lose none.
             match unsafe {
                 sys::protect(
@@ -49,7 +86,9 @@ impl WritableCode {
                     sys::PROT_READ | sys::PROT_WRITE | sys::PROT_EXEC,
                 )
             } {
-                Ok(()) => out.opened.push(r),
+                Ok(()) => out.opened.push(Opened { range: r, code }),
+                // It has just gone.
+                Err(ENOMEM) => {}
                 Err(errno) => {
                     let file = Fd::open_rw(b"/proc/self/mem\0");
                     out.memory = Some(file.map_err(|_| Skip::Protected { errno: errno as i32 })?);
@@ -110,7 +149,11 @@ impl WritableCode {
 
 impl Drop for WritableCode {
     fn drop(&mut self) {
-        for r in &self.opened {
+        let mappings = if self.alone { Vec::new() } else { maps::own().unwrap_or_default() };
+        for Opened { range: r, code: before } in &self.opened {
+            if !self.alone && code(&mappings, r) != *before {
+                continue;
+            }
             // SAFETY: gives the pages the protection that code has.
             let _ =
                 unsafe { sys::protect(r.start, r.end - r.start, sys::PROT_READ | sys::PROT_EXEC) };

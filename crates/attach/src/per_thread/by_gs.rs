@@ -49,7 +49,7 @@ pub unsafe fn reach_words_by_gs(
     places.sort_unstable();
     let changes: Vec<Change> = places.iter().map(|at| unchanged(*at)).collect();
     // SAFETY: our own code, which nobody else changes.
-    let code = unsafe { WritableCode::open(&changes)? };
+    let code = unsafe { WritableCode::open(&changes, true)? };
     for (from, to) in jumps {
         let mut jump = [0xe9; 5];
         jump[1..].copy_from_slice(&(to.wrapping_sub(from + 5) as u32).to_le_bytes());

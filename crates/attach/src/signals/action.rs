@@ -171,6 +171,18 @@ impl EngineSignal {
 }
 
 impl EngineSignal {
+    /// Gives the program back its signal, unless it has another handler by now.
+    pub(crate) fn give_back(&self) {
+        let signal = self.signal.load(Ordering::Acquire);
+        // SAFETY: only asks.
+        let now = unsafe { sys::sigaction(signal, None) };
+        if now.is_ok_and(|now| now.handler == self.own.load(Ordering::Acquire)) {
+            self.installed.store(false, Ordering::Release);
+            // SAFETY: what the program asked for.
+            let _ = unsafe { sys::sigaction(signal, Some(&self.action())) };
+        }
+    }
+
     /// The engine's action. Faults are handled on the stack on which the program wants to handle
     /// them, and a signal that is sent interrupts what it interrupts without us.
     fn mine(&self, signal: i32) -> KernelAction {

@@ -47,3 +47,6 @@ pub(crate) struct Context {
 pub(crate) const RSP: usize = 15;
 
 pub(crate) const RIP: usize = 16;
+
+/// The processor's error code of a fault.
+pub(crate) const ERROR: usize = 19;

@@ -1,8 +1,9 @@
-//! Faults that the engine's user handles: stores to memory that a full file system cannot give, and
-//! loads that find nothing.
+//! Faults: stores to memory that a full file system cannot give, loads that find nothing, which the
+//! engine's user handles; and code that goes while the engine looks at it.
 
 use super::action::{BUS, SEGV, SIGBUS, SIGSEGV};
-use super::context::{Context, Info, RIP};
+use super::context::{Context, ERROR, Info, RIP};
+use super::gone;
 use super::pass_on::pass_on;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -66,14 +67,28 @@ unsafe extern "C" fn on_bus(signal: i32, info: *const Info, context: *mut Contex
 /// ```
 pub unsafe fn on_bad_load(fixup: unsafe fn(u64) -> Option<u64>) -> Result<(), i32> {
     FIXUP.store(fixup as usize, Ordering::Release);
+    handle_segv()
+}
+
+/// Tells whether there are loads that may find no memory.
+pub(super) fn is_wanted() -> bool {
+    FIXUP.load(Ordering::Acquire) != 0
+}
+
+/// Puts the handler on `SIGSEGV`.
+pub(super) fn handle_segv() -> Result<(), i32> {
     // SAFETY: made for it.
     unsafe { SEGV.install(SIGSEGV, on_segv as *const () as usize, 0) }
 }
 
 unsafe extern "C" fn on_segv(signal: i32, info: *const Info, context: *mut Context) {
     let fixup = FIXUP.load(Ordering::Acquire);
-    // SAFETY: the kernel hands valid pointers to a SA_SIGINFO handler.
-    let (code, registers) = unsafe { ((*info).code, &mut (*context).registers) };
+    // SAFETY: the kernel hands valid pointers to a SA_SIGINFO handler; for faults the word behind the
+    // code is the address.
+    let (code, registers, addr) = unsafe {
+        let addr = (&raw const (*info).pid).cast::<u64>().read_unaligned();
+        ((*info).code, &mut (*context).registers, addr)
+    };
     if code > 0 && fixup != 0 {
         // SAFETY: only `on_bad_load` stores there, and stores a function of this type.
         let fixup: unsafe fn(u64) -> Option<u64> = unsafe { std::mem::transmute(fixup) };
@@ -81,6 +96,10 @@ unsafe extern "C" fn on_segv(signal: i32, info: *const Info, context: *mut Conte
         if let Some(to) = unsafe { fixup(registers[RIP]) } {
             return registers[RIP] = to;
         }
+    }
+    // SAFETY: this is the thread that faulted there.
+    if code > 0 && unsafe { gone::replace(addr, code, registers[ERROR]) } {
+        return;
     }
     // SAFETY: the kernel's own arguments, for the same signal.
     unsafe { pass_on(&SEGV, signal, code, info, context) };
