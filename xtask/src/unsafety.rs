@@ -145,6 +145,7 @@ const CRATES: &[(&str, Policy)] = &[
             "agent/program.rs",
             "blocked.rs",
             "compile.rs",
+            "detach_func.rs",
             "directory.rs",
             "exec/",
             "memory.rs",

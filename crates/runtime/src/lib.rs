@@ -15,6 +15,7 @@
 pub mod agent;
 mod blocked;
 pub mod compile;
+mod detach_func;
 pub mod directory;
 mod exec;
 pub mod helpers;

@@ -89,6 +89,15 @@ impl Engine {
         Ok(Detached::new(removed, drained))
     }
 
+    /// Takes the hooks whose data `is_meant` accepts out of a function, which may be running one of
+    /// them. They are the attachment's still, which forgets them when it is taken away.
+    ///
+    /// Tells whether calls find the function as it was, or are led past the hooks. Nothing is freed.
+    pub fn detach_func(&self, addr: u64, is_meant: &dyn Fn(*const ()) -> bool) -> bool {
+        let _muted = mute();
+        process::is_own() && lock().state.detach_func(addr, is_meant)
+    }
+
     /// Returns the attachments that there are.
     #[must_use]
     pub fn attachments(&self) -> Vec<u64> {

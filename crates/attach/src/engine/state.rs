@@ -339,6 +339,14 @@ impl State {
         })
     }
 
+    /// Takes hooks out of a function.
+    pub(super) fn detach_func(&mut self, addr: u64, is_meant: &dyn Fn(*const ()) -> bool) -> bool {
+        let Some(site) = self.sites.get_mut(&addr) else { return false };
+        site.entries.retain(|e| !is_meant(e.hook.data));
+        self.publish(&[addr]);
+        self.repatch(&[addr]).is_empty()
+    }
+
     /// Tells whether nobody is in a hook that was taken away before, nor in a call of the functions
     /// that returns through a trampoline only because of that.
     pub(super) fn is_quiescent(&mut self, exits: &[(u64, &'static Meta)]) -> bool {

@@ -26,4 +26,6 @@ helpers! {
     6 SKEP_GET_FUNC_VECTOR "skep_get_func_vector" =>
         row(&[Ctx, Anything], Integer, Only(&[P::Tracing])).attach(AttachRule::Trampoline);
     7 SKEP_SET_ERRNO "skep_set_errno" => row(&[Anything], Integer, Only(SESSION));
+    8 SKEP_DETACH_FUNC "skep_detach_func" =>
+        row(&[Ctx], Integer, Only(&[P::Tracing])).attach(AttachRule::Trampoline);
 }

@@ -16,7 +16,8 @@ use skep_store::link::{
 use super::load::{Cache, load};
 use super::probes::{self, Semaphores};
 use super::program::{ActiveProgram, find_errno};
-use super::{AgentError, executable};
+use super::{AgentError, detach_from, executable};
+use crate::detach_func::set_detach_from;
 use crate::directory::LinkUse;
 use crate::memory::Counting;
 use crate::run::{DetachFn, Running};
@@ -136,6 +137,13 @@ impl ActiveLink {
         all.any(|r| std::ptr::eq(Arc::as_ptr(r), running))
     }
 
+    /// Tells whether a hook with these data runs a program of the link that takes itself out of
+    /// functions.
+    pub(super) fn detaches_by_function(&self, data: *const ()) -> bool {
+        let own = self.programs.iter().filter(|p| p.detaches_by_function);
+        own.flat_map(|p| &p.running).any(|r| std::ptr::eq(Arc::as_ptr(r).cast(), data))
+    }
+
     /// Says that no thread is inside a hook of the link, nor will be: all its attachments were
     /// taken out, and a drain has succeeded since.
     pub(super) fn set_drained(&mut self) {
@@ -243,6 +251,9 @@ impl ActiveLink {
         self.make_room(last.map_or(0, |last| last.saturating_add(1)), cache)?;
         if self.programs.iter().any(|p| p.sets_errno) {
             find_errno(modules);
+        }
+        if self.programs.iter().any(|p| p.detaches_by_function) {
+            set_detach_from(detach_from);
         }
         let began = Instant::now();
         let engine = Engine::get()?;

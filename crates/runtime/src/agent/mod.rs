@@ -32,6 +32,7 @@ use skep_store::Dir;
 use skep_store::link::LinkFile;
 use skep_sys::sandbox;
 
+use crate::detach_func::DetachFunc;
 use crate::directory::{self, LinkUse};
 use crate::run::{DetachFn, Running};
 use fork::ForkGuard;
@@ -456,6 +457,29 @@ pub(crate) unsafe extern "C" fn detach(running: *const Running) {
             of_program.for_each(|link| link.take_out(engine));
         }
         // The stack of an event is too small for more.
+        links.give_back_only();
+    })));
+}
+
+/// Takes hooks of programs that call `skep_detach_func` out of a function.
+///
+/// # Safety
+/// The structure is there. For the heap, as for [`detach`].
+#[cold]
+pub(crate) unsafe extern "C" fn detach_from(asked: *const DetachFunc) {
+    if !sandbox::may_call_system() {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    let asked = unsafe { &*asked };
+    let _muted = skep_attach::mute();
+    drop(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _signals = signals::Blocked::new();
+        let Some(links) = AGENT.try_links() else { return };
+        if let Ok(engine) = Engine::get() {
+            let is_meant = |data| links.active.iter().any(|l| l.detaches_by_function(data));
+            asked.done.set(engine.detach_func(asked.addr, &is_meant));
+        }
         links.give_back_only();
     })));
 }

@@ -7,7 +7,7 @@ use skep_attach::sites::{Function, Module};
 use skep_attach::{Hook, Position, RunFn};
 use skep_isa::HelperId;
 use skep_isa::ctx::tracing::MAX_ARGS;
-use skep_isa::helper::id::{OVERRIDE_RETURN, SKEP_SET_ERRNO};
+use skep_isa::helper::id::{OVERRIDE_RETURN, SKEP_DETACH_FUNC, SKEP_SET_ERRNO};
 use skep_store::link::types::{FunctionTypes, Known, ModuleTypes};
 use skep_store::link::{Context, ENTRY_ONLY, FunctionAttachType, LinkProgram, Types};
 
@@ -27,12 +27,21 @@ pub(super) struct ActiveProgram {
     overrides: bool,
     /// It sets `errno`.
     pub sets_errno: bool,
+    /// It takes itself out of functions.
+    pub detaches_by_function: bool,
 }
 
 impl ActiveProgram {
     pub(super) fn new(spec: LinkProgram, types: Types) -> Self {
-        let (overrides, sets_errno) = (false, false);
-        Self { spec, types, shown: HashMap::new(), running: Vec::new(), overrides, sets_errno }
+        Self {
+            spec,
+            types,
+            shown: HashMap::new(),
+            running: Vec::new(),
+            overrides: false,
+            sets_errno: false,
+            detaches_by_function: false,
+        }
     }
 
     /// Takes a compiled program for functions found from now on.
@@ -44,6 +53,7 @@ impl ActiveProgram {
             && self.spec.attach_type == FunctionAttachType::Entry
             && calls(OVERRIDE_RETURN);
         self.sets_errno = calls(SKEP_SET_ERRNO);
+        self.detaches_by_function = calls(SKEP_DETACH_FUNC);
         self.running.push(Arc::new(running));
     }
 
