@@ -58,6 +58,7 @@ fn main() -> ExitCode {
     let printer = Printer::new(cli.quiet);
     let done = match &cli.command {
         Command::Trace(args) => trace::run(args, printer),
+        Command::Report(args) => trace::recorded::run(args, printer),
         Command::Run(args) => run::run(args, printer),
         Command::Prog(command) => prog::run(command, printer),
         Command::Map(args) => map::run(&args.command, printer),

@@ -33,6 +33,7 @@ const HERE: &[&str] = &[
     "docs/packets.md",
     "docs/profiling.md",
     "docs/prog-verify.md",
+    "docs/recording.md",
     "docs/reports.md",
     "docs/symbolize.md",
     "docs/test-run.md",
@@ -140,6 +141,11 @@ fn the_commands_of_reports_print_what_the_page_says() {
 #[test]
 fn calls_are_shown_as_the_page_says() {
     all("docs/calls.md", &with_gallery, true);
+}
+
+#[test]
+fn a_trace_is_recorded_as_the_page_says() {
+    all("docs/recording.md", &with_gallery, true);
 }
 
 #[test]

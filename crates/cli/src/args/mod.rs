@@ -8,7 +8,9 @@ mod object;
 mod output;
 mod process;
 mod prog;
+mod report;
 mod run;
+mod shown;
 mod symbolize;
 mod test;
 mod trace;
@@ -30,10 +32,12 @@ pub use object::ObjectArgs;
 pub use output::JsonArgs;
 pub use process::ProcessArgs;
 pub use prog::{EngineName, PacketArgs, ProgCommand, ProgDumpArgs, ProgRunArgs};
+pub use report::RecordingArgs;
 pub use run::RunArgs;
+pub use shown::{ShownArgs, SortBy};
 pub use symbolize::{Addr2lineArgs, SymbolizeArgs};
 pub use test::TestArgs;
-pub use trace::{Fault, SortBy, TraceArgs, Trigger};
+pub use trace::{Fault, TraceArgs, Trigger};
 pub use vma::{TargetArgs, VmaCommand, address};
 
 /// Names another library than the agent that `skep` carries.
@@ -70,6 +74,9 @@ pub enum Command {
     /// Count and time calls of matching functions, in a command or in processes that run already
     #[command(after_help = trace::HELP)]
     Trace(TraceArgs),
+    /// Show what `skep trace --record` wrote
+    #[command(after_help = report::HELP)]
+    Report(RecordingArgs),
     /// Attach the programs of object files to functions of a command, or of processes that run already
     #[command(after_help = run::HELP)]
     Run(RunArgs),
@@ -147,11 +154,11 @@ mod tests {
         .unwrap();
         let Command::Trace(args) = cli.command else { panic!("not trace") };
         assert_eq!(
-            (args.patterns, args.exclude, args.report.json),
+            (args.patterns, args.exclude, args.shown.report.json),
             (vec!["a*".into(), "b:c".into()], vec!["d".into()], true)
         );
         assert_eq!(args.command, ["cmd", "--json", "--", "x"]);
-        assert_eq!((args.sort, args.limit), (SortBy::SelfTime, None));
+        assert_eq!((args.shown.sort, args.shown.limit), (SortBy::SelfTime, None));
     }
 
     #[test]

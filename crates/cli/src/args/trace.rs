@@ -1,13 +1,13 @@
 //! Arguments of `skep trace`.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
-use super::output::ReportArgs;
 use super::process::{ProcessArgs, duration};
+use super::shown::ShownArgs;
 
 pub(super) const HELP: &str = "\
 A PATTERN is FUNCTION or MODULE:FUNCTION. Both are shell globs (* ? [a-z]). A
@@ -24,6 +24,7 @@ Examples:
   skep trace 'app:*' --caller --sort calls -- ./app
   skep trace 'app:*' --tid -- ./app
   skep trace 'app:*' --flame app.svg -- ./app
+  skep trace 'app:*' --record app.skep -- ./app
   skep trace 'libc:open*' --args --ret -- ./app
   skep trace 'app:*' --if 'size > 4096' -- ./app
   skep trace 'app:*' --last 5ms --on 'app:report_error' --args -- ./app
@@ -40,6 +41,9 @@ const TABLES: [&str; 11] = [
     "orphan", "csv", "caller", "tid", "tgid", "tree", "graph", "flame", "folded", "pprof", "exact",
 ];
 
+/// What calls are listed for.
+const TIMELINES: [&str; 2] = ["chrome", "perfetto"];
+
 /// Arguments of `skep trace`.
 #[derive(Args, Debug)]
 pub struct TraceArgs {
@@ -49,43 +53,15 @@ pub struct TraceArgs {
     /// Do not trace functions that match this pattern; can be repeated
     #[arg(long, value_name = "PATTERN")]
     pub exclude: Vec<String>,
-    /// Column to sort by
-    #[arg(long, value_enum, default_value_t = SortBy::SelfTime, value_name = "COLUMN")]
-    pub sort: SortBy,
-    /// Print this many functions or calls; 0 prints all [default: 30 functions, with --json or
-    /// --csv all; all calls]
-    #[arg(long, value_name = "N")]
-    pub limit: Option<usize>,
-    /// Print the functions as CSV, times in ns
-    #[arg(long, conflicts_with_all = ["json", "tree", "graph", "depth"])]
-    pub csv: bool,
-    /// Print a row for each function and traced function that called it
-    #[arg(long, conflicts_with_all = ["orphan", "tree", "graph", "depth"])]
-    pub caller: bool,
-    /// Print a row for each function and thread
-    #[arg(long, conflicts_with_all = ["orphan", "caller", "tree", "graph", "depth"])]
-    pub tid: bool,
-    /// Print a row for each function and process
-    #[arg(long, conflicts_with_all = ["orphan", "caller", "tid", "tree", "graph", "depth"])]
-    pub tgid: bool,
-    /// Print calls and times by call path, as a tree
-    #[arg(long, conflicts_with = "orphan")]
-    pub tree: bool,
-    /// Print each function with its callers and what it calls
-    #[arg(long, conflicts_with_all = ["orphan", "tree"])]
-    pub graph: bool,
-    /// Write self times by call path as a flame graph, an SVG for browsers
-    #[arg(long, value_name = "FILE", conflicts_with = "orphan")]
-    pub flame: Option<PathBuf>,
-    /// Write self times by call path as folded stacks, for other tools
-    #[arg(long, value_name = "FILE", conflicts_with = "orphan")]
-    pub folded: Option<PathBuf>,
-    /// Write self times by call path for pprof
-    #[arg(long, value_name = "FILE", conflicts_with = "orphan")]
-    pub pprof: Option<PathBuf>,
-    /// Look only at calls nested up to this depth in traced functions; prints a tree
-    #[arg(long, value_name = "N", conflicts_with = "orphan", value_parser = clap::value_parser!(u32).range(1..=1023))]
-    pub depth: Option<u32>,
+    /// What the report shows
+    #[command(flatten)]
+    pub shown: ShownArgs,
+    /// Write what was counted to FILE, by call path: `skep report FILE` shows it later
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["orphan", "chrome", "perfetto"])]
+    pub record: Option<PathBuf>,
+    /// With `--record`: write each call
+    #[arg(long, requires = "record", conflicts_with_all = TABLES)]
+    pub calls: bool,
     /// Print each call with its arguments, by debug information or `--prototype`
     #[arg(long, conflicts_with_all = TABLES)]
     pub args: bool,
@@ -118,31 +94,22 @@ pub struct TraceArgs {
     /// Do that to every N-th call only
     #[arg(long, value_name = "N", default_value_t = 1, requires = "faults", value_parser = clap::value_parser!(u64).range(1..))]
     pub every: u64,
-    /// Write calls for timelines: ui.perfetto.dev, chrome://tracing
-    #[arg(long, value_name = "FILE", conflicts_with_all = TABLES)]
-    pub chrome: Option<PathBuf>,
-    /// The same in Perfetto's own format, which is smaller, and is for its trace_processor too
-    #[arg(long, value_name = "FILE", conflicts_with_all = TABLES, conflicts_with = "chrome")]
-    pub perfetto: Option<PathBuf>,
-    /// Leave out what took less in total, as in 10us or 5ms; of single calls, those that did
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    pub min: Option<Duration>,
     /// Time every call, also of short functions that are called often
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = TIMELINES)]
     pub exact: bool,
     /// Run the command even if a pattern without wildcards matches no function of the program or
     /// of the libraries it is linked with
     #[arg(long)]
     pub allow_unmatched: bool,
     /// Run no command; print the report of a trace whose `skep` was killed [default: the newest]
-    #[arg(long = "report", value_name = "ID", num_args = 0..=1, require_equals = false, conflicts_with_all = ["patterns", "command", "pids", "exclude", "exact", "allow_unmatched"])]
+    #[arg(long = "report", value_name = "ID", num_args = 0..=1, require_equals = false, conflicts_with_all = ["patterns", "command", "pids", "exclude", "exact", "allow_unmatched", "caller", "tid", "tgid", "tree", "graph", "flame", "folded", "pprof", "depth", "chrome", "perfetto"])]
     #[expect(
         clippy::option_option,
         reason = "clap's form of an option whose value may be left out"
     )]
     pub orphan: Option<Option<u32>>,
     /// Run no command; compare two reports of `--json`, and print what changed most
-    #[arg(long, value_names = ["BEFORE", "AFTER"], num_args = 2, conflicts_with_all = ["patterns", "command", "exclude", "orphan", "pids", "csv", "caller", "tid", "tgid", "tree", "graph", "flame", "folded", "pprof", "depth", "min", "exact", "args", "ret", "deref", "condition", "prototypes", "chrome", "perfetto", "faults"])]
+    #[arg(long, value_names = ["BEFORE", "AFTER"], num_args = 2, conflicts_with_all = ["patterns", "command", "exclude", "orphan", "pids", "csv", "caller", "tid", "tgid", "tree", "graph", "flame", "folded", "pprof", "depth", "min", "exact", "args", "ret", "deref", "condition", "prototypes", "chrome", "perfetto", "faults", "record"])]
     pub diff: Vec<PathBuf>,
     /// Processes that run already
     #[command(flatten)]
@@ -150,9 +117,6 @@ pub struct TraceArgs {
     /// Attach at most this many functions
     #[arg(long, value_name = "N", default_value_t = 1 << 18, value_parser = clap::value_parser!(u32).range(1..=1 << 22))]
     pub max_functions: u32,
-    /// How the report looks
-    #[command(flatten)]
-    pub report: ReportArgs,
     /// The command and its arguments
     #[arg(last = true, required_unless_present_any = ["orphan", "pids", "diff"], value_name = "COMMAND")]
     pub command: Vec<OsString>,
@@ -166,32 +130,12 @@ impl TraceArgs {
 
     /// Tells whether calls are recorded one by one.
     pub fn wants_calls(&self) -> bool {
-        self.wants_values() || self.timeline().is_some()
-    }
-
-    /// Where a timeline of calls goes.
-    pub fn timeline(&self) -> Option<&Path> {
-        self.chrome.as_deref().or(self.perfetto.as_deref())
+        self.wants_values() || self.calls || self.shown.timeline().is_some()
     }
 
     /// Tells whether calls are counted by call path.
     pub fn wants_paths(&self) -> bool {
-        self.tree
-            || self.graph
-            || self.caller
-            || self.wants_threads()
-            || self.depth.is_some()
-            || [&self.flame, &self.folded, &self.pprof].into_iter().any(Option::is_some)
-    }
-
-    /// Tells whether threads are told apart.
-    pub fn wants_threads(&self) -> bool {
-        self.tid || self.tgid
-    }
-
-    /// The time below which nothing is shown, in ns.
-    pub fn min_ns(&self) -> u64 {
-        self.min.map_or(0, |m| u64::try_from(m.as_nanos()).unwrap_or(u64::MAX))
+        self.shown.wants_paths() || self.record.is_some()
     }
 }
 
@@ -272,19 +216,6 @@ fn errno(text: &str) -> Result<u32, String> {
     named
         .map(|(_, number)| number)
         .ok_or_else(|| "it is not known: a name as ENOENT, or its number".into())
-}
-
-/// A column to sort by: numbers descending, names ascending.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs, reason = "the variants are the names of columns")]
-pub enum SortBy {
-    Calls,
-    Total,
-    #[value(name = "self")]
-    SelfTime,
-    P50,
-    P99,
-    Name,
 }
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
         &links,
         || {
             let sites = Sites::new(&trace.link().read()?);
-            Ok(sites.unattached_with_reasons(printer, args.report.verbose))
+            Ok(sites.unattached_with_reasons(printer, args.shown.report.verbose))
         },
         || {
             end = trace.link().counter();

@@ -73,15 +73,15 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
         return Err(Failure::environment("--diff takes two reports"));
     };
     let (before, after) = (read(before)?, read(after)?);
-    let output = Output::open(args.report.output.as_deref())?;
+    let output = Output::open(args.shown.report.output.as_deref())?;
     let mut rows = rows(&before, &after);
-    sort(&mut rows, args.sort);
-    let limit = match (args.limit, args.report.json) {
+    sort(&mut rows, args.shown.sort);
+    let limit = match (args.shown.limit, args.shown.report.json) {
         (Some(0), _) | (None, true) => usize::MAX,
         (limit, _) => limit.unwrap_or(ROWS),
     };
     let shown = rows.get(..limit.min(rows.len())).unwrap_or_default();
-    if args.report.json {
+    if args.shown.report.json {
         let (before_wall_ns, after_wall_ns) = (before.wall_ns, after.wall_ns);
         printer.json(output, &Document { before_wall_ns, after_wall_ns, functions: shown })?;
         return Ok(0);

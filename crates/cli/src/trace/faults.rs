@@ -110,7 +110,7 @@ impl Faults {
         if sites.attached() == 0 {
             printer.warning("--return: no function was found that it could be done for");
         }
-        sites.note(printer, "--return: ", args.report.verbose);
+        sites.note(printer, "--return: ", args.shown.report.verbose);
         for r in self.returned(args) {
             printer.note(&format!(
                 "--return: {} of {} calls of `{}` returned {}",

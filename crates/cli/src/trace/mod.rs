@@ -8,6 +8,8 @@ mod diff;
 mod faults;
 mod graph;
 mod objects;
+pub mod recorded;
+mod recording;
 mod report;
 mod tracer;
 mod tree;
@@ -107,7 +109,7 @@ fn report_orphan(args: &TraceArgs, id: Option<u32>, printer: Printer) -> Result<
     let found = orphans::find(&dir, id)?;
     let trace = Trace::open(&dir, found.id)?;
     let record = orphans::record(&dir, found)?;
-    let outputs = report::Outputs::open(args)?;
+    let outputs = report::Outputs::open(&args.shown)?;
     let state = trace.link.read()?;
     let sites = Sites::new(&state);
     let pid = state.agents.first().map(|a| a.pid);
@@ -125,7 +127,8 @@ fn report_orphan(args: &TraceArgs, id: Option<u32>, printer: Printer) -> Result<
         end,
         pid,
     };
-    trace.print(&state, &sites, ended, args, outputs, printer)?;
+    // The report is a tree if the program counted one.
+    trace.sums(&state, &sites, ended)?.print(&args.shown, true, outputs, printer)?;
     orphans::reported(&dir, found);
     Ok(0)
 }

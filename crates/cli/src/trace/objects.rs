@@ -74,7 +74,7 @@ impl Trace {
             ..describe(traced, patterns).map_err(|e| rejection::attach_failure(e, OBJECT_NAME))?
         };
         let first = match (args.wants_paths(), args.exact) {
-            (true, _) => args.depth.unwrap_or(u32::MAX),
+            (true, _) => args.shown.depth.unwrap_or(u32::MAX),
             (false, true) => 0,
             (false, false) => SAMPLING,
         };
@@ -82,7 +82,7 @@ impl Trace {
         if args.wants_paths() {
             let object = carried(PATHS_OBJECT, PATHS_NAME)?;
             let [inside, outside] = calibrate::of_paths(dir, library, &object);
-            for word in [inside, 0, outside, u32::from(args.wants_threads())] {
+            for word in [inside, 0, outside, u32::from(args.shown.wants_threads())] {
                 settings.extend(word.to_le_bytes());
             }
         } else {

@@ -11,9 +11,10 @@ use skep::link::{LinkState, Missed};
 use skep_proc::demangle::demangle;
 
 use super::objects::{Trace, count};
+use super::recording::{Summary, Writer};
 use super::tree::{self, Edges, NodeJson, Tree};
 use super::{csv, graph};
-use crate::args::TraceArgs;
+use crate::args::ShownArgs;
 use crate::estimate::{Running, Stat};
 use crate::failure::{Context, Result};
 use crate::printer::{Output, Printer};
@@ -69,7 +70,7 @@ pub struct Outputs {
 
 impl Outputs {
     /// Creates the files that were asked for.
-    pub fn open(args: &TraceArgs) -> Result<Self> {
+    pub fn open(args: &ShownArgs) -> Result<Self> {
         let (folded, flame, pprof) = (&args.folded, &args.flame, &args.pprof);
         Ok(Self {
             report: Output::open(args.report.output.as_deref())?,
@@ -90,54 +91,155 @@ pub struct Ended<'a> {
     pub pid: Option<u32>,
 }
 
+/// What a report is made from.
+pub struct Sums<'a> {
+    pub ended: Ended<'a>,
+    pub state: &'a LinkState,
+    pub sites: &'a Sites,
+    pub missed: Missed,
+    /// Calls without times.
+    pub lost: u64,
+    pub lost_pages: u64,
+    /// What is taken off each timed call.
+    pub overhead_ns: f64,
+    /// What is taken off its caller, where calls are counted by path.
+    pub caller_overhead_ns: Option<f64>,
+    pub counted: Counted<'a>,
+}
+
+/// What calls were counted by.
+pub enum Counted<'a> {
+    Functions(Vec<Row<'a>>),
+    Paths(Tree<'a>),
+}
+
 impl Trace {
-    /// Prints the report.
-    pub fn print(
+    /// Reads what was counted.
+    pub fn sums<'a>(
         &self,
-        state: &LinkState,
-        sites: &Sites,
-        ended: Ended<'_>,
-        args: &TraceArgs,
+        state: &'a LinkState,
+        sites: &'a Sites,
+        ended: Ended<'a>,
+    ) -> Result<Sums<'a>> {
+        let threads = Threads::read(&self.threads);
+        let edges = self.edges.as_deref().map(tree::edges).transpose()?;
+        let running = running(&threads, state, edges.as_ref(), &ended);
+        let clock = self.clock();
+        let counted = match edges {
+            Some(edges) => {
+                let names = self.names.as_deref().map(tree::names).transpose()?;
+                let names = names.unwrap_or_default();
+                let outside = self.outside();
+                Counted::Paths(Tree::read(
+                    &self.stats,
+                    &edges,
+                    names,
+                    clock,
+                    outside,
+                    &running,
+                    state,
+                )?)
+            }
+            None => Counted::Functions(self.rows(state, &running)?),
+        };
+        let paths = matches!(counted, Counted::Paths(_));
+        Ok(Sums {
+            ended,
+            state,
+            sites,
+            missed: self.link.missed(),
+            lost: threads.lost(),
+            lost_pages: self.link.lost_pages(),
+            overhead_ns: f64::from(clock.overhead) * clock.tick,
+            caller_overhead_ns: paths.then(|| f64::from(self.outside()) * clock.tick),
+            counted,
+        })
+    }
+
+    /// The functions that were called.
+    fn rows<'a>(
+        &self,
+        state: &'a LinkState,
+        running: &HashMap<u32, Running>,
+    ) -> Result<Vec<Row<'a>>> {
+        let mut rows = Vec::new();
+        let clock = self.clock();
+        stats::each(&self.stats, count(state), |index, value| {
+            let Some(function) = state.functions.get(index as usize) else { return };
+            let stat = Stat::sum(value, clock, running.get(&index).copied().unwrap_or_default());
+            if stat.calls > 0 {
+                let path = module_path(state, function.module);
+                rows.push(Row {
+                    name: demangle(&function.name),
+                    symbol: &function.name,
+                    path,
+                    entry_only: function.entry_only.as_deref(),
+                    stat: stat.into(),
+                    part: None,
+                });
+            }
+        })
+        .context("cannot read the statistics")?;
+        Ok(rows)
+    }
+}
+
+impl Sums<'_> {
+    /// Writes a recording.
+    pub fn record(&mut self, file: Output, printer: Printer) -> Result {
+        let mut summary = Summary {
+            lost: self.lost,
+            lost_pages: self.lost_pages,
+            overhead_ns: self.overhead_ns,
+            caller_overhead_ns: self.caller_overhead_ns,
+            ..Summary::of(&self.ended, self.missed, self.state)
+        };
+        if let Counted::Paths(tree) = &mut self.counted {
+            let (nodes, threads) = (&mut tree.nodes, &mut tree.threads);
+            summary.paths = Some((std::mem::take(nodes), std::mem::take(threads)));
+        }
+        let done = printer.data(file, |out| Writer::default().end(out, &mut summary));
+        if let (Counted::Paths(tree), Some(paths)) = (&mut self.counted, summary.paths) {
+            (tree.nodes, tree.threads) = paths;
+        }
+        done
+    }
+
+    /// Prints the report. `wants_tree`: a tree, if nothing else is asked for.
+    pub fn print(
+        self,
+        args: &ShownArgs,
+        wants_tree: bool,
         outputs: Outputs,
         printer: Printer,
     ) -> Result {
         let Outputs { report: output, files } = outputs;
-        let link = &self.link;
+        let Sums { ended, sites, missed, lost, overhead_ns, caller_overhead_ns, .. } = self;
         sites.note(printer, "", args.report.verbose);
-        let threads = Threads::read(&self.threads);
-        let edges = self.edges.as_deref().map(tree::edges).transpose()?;
-        let running = running(&threads, state, edges.as_ref(), &ended);
-        let tree = edges
-            .map(|edges| {
-                let names = self.names.as_deref().map(tree::names).transpose()?;
-                let names = names.unwrap_or_default();
-                let (clock, outside) = (self.clock(), self.outside());
-                Tree::read(&self.stats, &edges, names, clock, outside, &running, state)
-            })
-            .transpose()?;
-        let mut rows = match &tree {
-            Some(tree) if args.caller => tree.rows_by_caller(),
-            Some(tree) if args.wants_threads() => tree.rows_by_thread(args.tgid),
-            Some(tree) => tree.rows(),
-            None => self.rows(state, &running)?,
+        let (tree, mut rows) = match self.counted {
+            Counted::Paths(tree) => (Some(tree), Vec::new()),
+            Counted::Functions(rows) => (None, rows),
         };
+        if let Some(tree) = &tree {
+            rows = match (args.caller, args.wants_threads()) {
+                (true, _) => tree.rows_by_caller(),
+                (_, true) => tree.rows_by_thread(args.tgid),
+                _ => tree.rows(),
+            };
+        }
         rows.retain(|row| row.stat.total_ns >= args.min_ns());
         report::carry(&mut rows);
         report::sort(&mut rows, args.sort);
-        let lost = threads.lost();
-        note_losses(printer, link.missed(), lost, tree.is_some());
+        note_losses(printer, missed, lost, tree.is_some());
         if let Some(tree) = &tree {
             files.write(&tree.frames(), printer)?;
         }
-        if link.lost_pages() > 0 {
-            let (pages, dir) = (link.lost_pages(), Dir::default_path());
+        if self.lost_pages > 0 {
+            let (pages, dir) = (self.lost_pages, Dir::default_path());
             let dir = dir.display();
             printer.note(&format!("`{dir}` is full: {pages} pages of statistics are lost; set `SKEP_DIR` to use another directory"));
         }
         note_marks(printer, &rows);
-        let overhead_ns = f64::from(self.clock().overhead) * self.clock().tick;
-        let caller_overhead_ns =
-            tree.as_ref().map(|_| f64::from(self.outside()) * self.clock().tick);
         if args.report.verbose {
             let caller = caller_overhead_ns.map(|ns| format!(", and {ns:.1}ns off its caller"));
             printer.note(&format!(
@@ -166,8 +268,8 @@ impl Trace {
                 sites: sites.json(),
                 functions: rows.iter().take(all).map(Function::from).collect(),
                 tree: tree.as_ref().map(|t| t.json(&names)),
-                missed: link.missed().total(),
-                missed_by: missed::to_json(link.missed()),
+                missed: missed.total(),
+                missed_by: missed::to_json(missed),
                 lost,
                 start_ns: sites.start_ns(),
                 attach_ns: sites.attach_ns(),
@@ -181,8 +283,7 @@ impl Trace {
         if sites.attached() == 0 {
             return Ok(());
         }
-        // An orphan's report is a tree if its program counted one.
-        let wants_tree = args.tree || args.depth.is_some() || args.orphan.is_some();
+        let wants_tree = args.tree || args.depth.is_some() || wants_tree;
         let shape = match (args.graph, wants_tree) {
             (true, _) => Some(("functions", ROWS, graph::write as Shape)),
             (false, true) => Some((
@@ -212,10 +313,8 @@ impl Trace {
         let width = output.width();
         printer.data(output, |out| report::table(out, shown, width))?;
         if rows.is_empty() {
-            let complete = link.missed().total() == 0
-                && lost == 0
-                && link.lost_pages() == 0
-                && sites.all_traced();
+            let complete =
+                missed.total() == 0 && lost == 0 && self.lost_pages == 0 && sites.all_traced();
             printer.note(if complete {
                 "none of them was called"
             } else {
@@ -229,33 +328,6 @@ impl Trace {
             ));
         }
         Ok(())
-    }
-
-    /// The functions that were called.
-    fn rows<'a>(
-        &self,
-        state: &'a LinkState,
-        running: &HashMap<u32, Running>,
-    ) -> Result<Vec<Row<'a>>> {
-        let mut rows = Vec::new();
-        let clock = self.clock();
-        stats::each(&self.stats, count(state), |index, value| {
-            let Some(function) = state.functions.get(index as usize) else { return };
-            let stat = Stat::sum(value, clock, running.get(&index).copied().unwrap_or_default());
-            if stat.calls > 0 {
-                let path = module_path(state, function.module);
-                rows.push(Row {
-                    name: demangle(&function.name),
-                    symbol: &function.name,
-                    path,
-                    entry_only: function.entry_only.as_deref(),
-                    stat: stat.into(),
-                    part: None,
-                });
-            }
-        })
-        .context("cannot read the statistics")?;
-        Ok(rows)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The two kinds of traces: calls that are summed up, and calls one by one.
+//! The kinds of traces: calls that are summed up, calls one by one, and first calls.
 
 use std::path::Path;
 
@@ -12,12 +12,12 @@ use super::objects::Trace;
 use super::report::{self, Ended};
 use crate::args::TraceArgs;
 use crate::failure::Result;
-use crate::printer::Printer;
+use crate::printer::{Output, Printer};
 use crate::sites::Sites;
 
 /// Where results go.
 pub enum Outputs {
-    Sums(report::Outputs),
+    Sums(report::Outputs, Option<Output>),
     Calls(calls::Outputs),
 }
 
@@ -27,14 +27,16 @@ impl Outputs {
         if args.wants_calls() {
             calls::Outputs::open(args).map(Self::Calls)
         } else {
-            report::Outputs::open(args).map(Self::Sums)
+            let recording = args.record.as_deref().map(|path| Output::open(Some(path)));
+            Ok(Self::Sums(report::Outputs::open(&args.shown)?, recording.transpose()?))
         }
     }
 }
 
 /// A trace.
 pub enum Tracer {
-    Sums(Trace, report::Outputs),
+    /// With where they are printed and recorded.
+    Sums(Trace, report::Outputs, Option<Output>),
     Calls(Calls),
 }
 
@@ -59,9 +61,9 @@ impl Tracer {
     ) -> Result<(Self, Vec<(Kind, u32)>)> {
         let Loading { dir, args, patterns, exclude, library, printer } = loading;
         match outputs {
-            Outputs::Sums(outputs) => {
+            Outputs::Sums(outputs, recording) => {
                 let (trace, objects) = Trace::load(dir, args, patterns, exclude, library)?;
-                Ok((Self::Sums(trace, outputs), objects))
+                Ok((Self::Sums(trace, outputs, recording), objects))
             }
             Outputs::Calls(outputs) => {
                 let catalog = catalog();
@@ -75,7 +77,7 @@ impl Tracer {
     /// Its link.
     pub fn link(&self) -> &Link {
         match self {
-            Self::Sums(trace, _) => &trace.link,
+            Self::Sums(trace, ..) => &trace.link,
             Self::Calls(calls) => &calls.link,
         }
     }
@@ -90,7 +92,13 @@ impl Tracer {
         printer: Printer,
     ) -> Result {
         match self {
-            Self::Sums(trace, outputs) => trace.print(state, sites, ended, args, outputs, printer),
+            Self::Sums(trace, outputs, recording) => {
+                let mut sums = trace.sums(state, sites, ended)?;
+                // What cannot be written must not take the report along.
+                let recorded = recording.map_or(Ok(()), |file| sums.record(file, printer));
+                sums.print(&args.shown, false, outputs, printer)?;
+                recorded
+            }
             Self::Calls(calls) => calls.print(state, sites, &ended, args, printer),
         }
     }

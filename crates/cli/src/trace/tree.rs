@@ -60,29 +60,30 @@ pub fn names(map: &Map) -> Result<Names> {
 }
 
 /// A thread that has calls.
-#[derive(Debug)]
-struct Thread {
-    pid: u32,
-    tid: u32,
-    name: String,
+#[derive(Debug, Default)]
+pub struct Thread {
+    pub pid: u32,
+    pub tid: u32,
+    pub name: String,
 }
 
 /// Calls of one function from one call path.
 #[derive(Debug, Default)]
 pub struct Node {
     /// Where its caller is; `None`: no traced function called it.
-    caller: Option<usize>,
+    pub caller: Option<usize>,
     /// Its number in the link.
-    function: usize,
+    pub function: usize,
     /// Its number among threads, where they are told apart.
-    thread: Option<usize>,
-    calls: u64,
-    running: u64,
-    total_ns: u64,
-    self_ns: u64,
-    longest_ns: u64,
+    pub thread: Option<usize>,
+    pub calls: u64,
+    pub running: u64,
+    /// With all that they called.
+    pub total_ns: u64,
+    pub self_ns: u64,
+    pub longest_ns: u64,
     /// Calls that returned.
-    returned: u64,
+    pub returned: u64,
 }
 
 /// A node in JSON.
@@ -107,7 +108,7 @@ pub struct NodeJson<'a> {
 #[derive(Debug)]
 pub struct Tree<'a> {
     pub nodes: Vec<Node>,
-    threads: Vec<Thread>,
+    pub threads: Vec<Thread>,
     state: &'a LinkState,
 }
 
@@ -197,6 +198,11 @@ impl<'a> Tree<'a> {
                 caller.self_ns = caller.self_ns.saturating_sub((returned as f64 * outside) as u64);
             }
         }
+        Ok(Self::new(nodes, threads, state))
+    }
+
+    /// Adds up what paths took with all that they called. Callers stand before what they call.
+    pub fn new(mut nodes: Vec<Node>, threads: Vec<Thread>, state: &'a LinkState) -> Self {
         for place in (0..nodes.len()).rev() {
             let Some(node) = nodes.get_mut(place) else { continue };
             node.total_ns = node.total_ns.saturating_add(node.self_ns);
@@ -205,7 +211,41 @@ impl<'a> Tree<'a> {
                 caller.total_ns = caller.total_ns.saturating_add(total);
             }
         }
-        Ok(Self { nodes, threads, state })
+        Self { nodes, threads, state }
+    }
+
+    /// The tree as it would be if calls nested deeper than `depth` had not been looked at, and, if
+    /// not `by_thread`, threads not been told apart.
+    pub fn reduced(self, depth: usize, by_thread: bool) -> Self {
+        let mut nodes: Vec<Node> = Vec::new();
+        // Where each node went, and its depth.
+        let mut places: Vec<(usize, usize)> = Vec::with_capacity(self.nodes.len());
+        let mut known = HashMap::new();
+        for node in self.nodes {
+            let above = node.caller.and_then(|c| places.get(c)).copied();
+            let level = above.map_or(1, |(_, level)| level + 1);
+            if let (Some((place, _)), true) = (above, level > depth) {
+                if let Some(caller) = nodes.get_mut(place) {
+                    caller.self_ns = caller.self_ns.saturating_add(node.self_ns);
+                }
+                places.push((place, level));
+                continue;
+            }
+            let caller = above.map(|(place, _)| place);
+            let thread = node.thread.filter(|_| by_thread);
+            let place = *known.entry((caller, thread, node.function)).or_insert(nodes.len());
+            if place == nodes.len() {
+                nodes.push(Node { caller, thread, function: node.function, ..Node::default() });
+            }
+            if let Some(sum) = nodes.get_mut(place) {
+                sum.calls = sum.calls.saturating_add(node.calls);
+                sum.running = sum.running.saturating_add(node.running);
+                sum.self_ns = sum.self_ns.saturating_add(node.self_ns);
+                sum.longest_ns = sum.longest_ns.max(node.longest_ns);
+            }
+            places.push((place, level));
+        }
+        Self::new(nodes, self.threads, self.state)
     }
 
     /// The symbol and the module's path of a function.

@@ -7,8 +7,8 @@ use std::io::{self, Write};
 
 use serde_json::json;
 
-use super::record::Call;
-use super::timeline::Timeline;
+use super::timeline::{Named, Timeline};
+use crate::trace::recording::Summary;
 
 /// Writes a document, call by call.
 #[derive(Default)]
@@ -30,14 +30,15 @@ impl Timeline for Events {
     fn call(
         &mut self,
         out: &mut dyn Write,
-        call: &Call<'_>,
+        call: &Named<'_>,
         process: &dyn Fn() -> String,
     ) -> io::Result<()> {
-        if self.processes.insert(call.pid) {
+        let event = call.event;
+        if self.processes.insert(event.pid) {
             let name = json!({"name": process()});
             self.next(out)?;
-            let event = json!({"ph": "M", "name": "process_name", "pid": call.pid, "args": name});
-            serde_json::to_writer(&mut *out, &event)?;
+            let line = json!({"ph": "M", "name": "process_name", "pid": event.pid, "args": name});
+            serde_json::to_writer(&mut *out, &line)?;
         }
         self.next(out)?;
         // As they stand: there are millions of them.
@@ -45,9 +46,9 @@ impl Timeline for Events {
         serde_json::to_writer(&mut *out, call.name)?;
         out.write_all(b",\"cat\":")?;
         serde_json::to_writer(&mut *out, call.module)?;
-        let (micros, nanos) = (call.start_ns / 1000, call.start_ns % 1000);
-        write!(out, ",\"ts\":{micros}.{nanos:03},\"pid\":{},\"tid\":{}", call.pid, call.tid)?;
-        match (call.took_ns, call.running) {
+        let (micros, nanos) = (event.start_ns / 1000, event.start_ns % 1000);
+        write!(out, ",\"ts\":{micros}.{nanos:03},\"pid\":{},\"tid\":{}", event.pid, event.tid)?;
+        match (event.took_ns, event.running) {
             (Some(ns), false) => {
                 write!(out, ",\"ph\":\"X\",\"dur\":{}.{:03}", ns / 1000, ns % 1000)?;
             }
@@ -55,7 +56,7 @@ impl Timeline for Events {
             (Some(_), true) => out.write_all(b",\"ph\":\"B\"")?,
             (None, _) => out.write_all(b",\"ph\":\"i\"")?,
         }
-        let args = call.annotations();
+        let args = event.annotations();
         if !args.is_null() {
             out.write_all(b",\"args\":")?;
             serde_json::to_writer(&mut *out, &args)?;
@@ -63,7 +64,7 @@ impl Timeline for Events {
         out.write_all(b"}")
     }
 
-    fn end(&mut self, out: &mut dyn Write) -> io::Result<()> {
+    fn end(&mut self, out: &mut dyn Write, _: Option<&mut Summary>) -> io::Result<()> {
         let before = if self.begun { "" } else { "{\"traceEvents\":[" };
         writeln!(out, "{before}]}}")
     }

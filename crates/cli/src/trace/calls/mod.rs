@@ -9,13 +9,15 @@
 mod chrome;
 mod condition;
 mod history;
+pub mod list;
 mod perfetto;
 mod plan;
 mod prototypes;
-mod reader;
+pub mod reader;
 mod record;
+mod recorder;
 mod resolve;
-mod timeline;
+pub mod timeline;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -24,12 +26,13 @@ use serde::Serialize;
 use serde_json::Value as Json;
 use skep::Dir;
 use skep::dir::Kind;
-use skep::link::{Cookie, Link, LinkSpec, LinkState, describe};
+use skep::link::{Cookie, Link, LinkSpec, LinkState, Missed, describe};
 use skep::load::Loader;
 use skep::maps::Map;
 use skep::prototypes::Catalog;
 
 use super::objects::{carried, own_failure};
+use super::recording::Summary;
 use super::report::Ended;
 use crate::args::TraceArgs;
 use crate::failure::{Context, Failure, Result};
@@ -59,8 +62,9 @@ pub struct Outputs {
 impl Outputs {
     /// Creates the files that were asked for.
     pub fn open(args: &TraceArgs) -> Result<Self> {
-        let timeline = args.timeline().map(|path| Output::open(Some(path))).transpose()?;
-        Ok(Self { report: Output::open(args.report.output.as_deref())?, timeline })
+        let file = args.record.as_deref().or(args.shown.timeline());
+        let timeline = file.map(|path| Output::open(Some(path))).transpose()?;
+        Ok(Self { report: Output::open(args.shown.report.output.as_deref())?, timeline })
     }
 }
 
@@ -84,7 +88,6 @@ struct Threads {
     dropped: u64,
 }
 
-/// What stands behind the calls in JSON.
 #[derive(Serialize)]
 struct Rest<'a> {
     command: &'a Option<Vec<std::borrow::Cow<'a, str>>>,
@@ -99,6 +102,30 @@ struct Rest<'a> {
     missed_by: Json,
     processes: Json,
     not_traced: Json,
+}
+
+/// What stands behind the calls in JSON.
+pub fn rest(
+    ended: &Ended<'_>,
+    sites: &Sites,
+    missed: Missed,
+    lost: u64,
+    dropped: u64,
+) -> Result<String> {
+    let rest = Rest {
+        command: &ended.command,
+        pids: &ended.pids,
+        status: ended.status,
+        wall_ns: ended.wall_ns,
+        sites: sites.json(),
+        dropped,
+        lost,
+        missed: missed.total(),
+        missed_by: missed::to_json(missed),
+        processes: sites.processes_json(),
+        not_traced: sites.not_traced_json(),
+    };
+    serde_json::to_string(&rest).map_err(|e| Failure::environment(e.to_string()))
 }
 
 impl Calls {
@@ -153,14 +180,15 @@ impl Calls {
         };
         let link = Link::create(dir, spec, None).map_err(own_failure)?;
         link.tell(0, &resolved.types).map_err(|e| Failure::environment(e.to_string()))?;
-        let ticks = (args.min_ns() as f64 / link.nanos(1 << 32) as f64 * 4_294_967_296.0) as u64;
+        let ticks =
+            (args.shown.min_ns() as f64 / link.nanos(1 << 32) as f64 * 4_294_967_296.0) as u64;
         let when = match &condition {
             None => 0,
             Some(c) if c.wants_result() => AT_RETURN,
             Some(_) => AT_ENTRY,
         };
         let mut settings = ticks.to_le_bytes().to_vec();
-        settings.extend(args.depth.unwrap_or(FRAMES - 1).to_le_bytes());
+        settings.extend(args.shown.depth.unwrap_or(FRAMES - 1).to_le_bytes());
         settings.extend(when.to_le_bytes());
         store("settings", 0, &settings)?;
 
@@ -195,25 +223,20 @@ impl Calls {
         args: &TraceArgs,
         printer: Printer,
     ) -> Result {
-        sites.note(printer, "", args.report.verbose);
+        sites.note(printer, "", args.shown.report.verbose);
         let Threads { tops, lost, dropped } = self.threads()?;
         let running = if self.condition { Vec::new() } else { self.running(&tops)? };
         let missed = self.link.missed();
-        let rest = Rest {
-            command: &ended.command,
-            pids: &ended.pids,
-            status: ended.status,
-            wall_ns: ended.wall_ns,
-            sites: sites.json(),
-            dropped,
-            lost,
-            missed: missed.total(),
-            missed_by: missed::to_json(missed),
-            processes: sites.processes_json(),
-            not_traced: sites.not_traced_json(),
-        };
-        let rest = serde_json::to_string(&rest).map_err(|e| Failure::environment(e.to_string()))?;
-        let printed = self.reader.finish(Tail { running, end: ended.end, rest })?;
+        let rest = rest(ended, sites, missed, lost, dropped)?;
+        let summary = args.record.is_some().then(|| {
+            Box::new(Summary {
+                lost,
+                lost_pages: self.link.lost_pages(),
+                dropped,
+                ..Summary::of(ended, missed, state)
+            })
+        });
+        let printed = self.reader.finish(Tail { running, end: ended.end, rest, summary })?;
         missed::note(printer, "", missed);
         if dropped > 0 {
             printer.warning(&format!(

@@ -13,9 +13,9 @@ use std::io::{self, Write};
 
 use serde_json::Value as Json;
 
-use super::record::Call;
-use super::timeline::Timeline;
+use super::timeline::{Named, Timeline};
 use crate::protobuf::Message;
+use crate::trace::recording::Summary;
 
 /// `TracePacket`.
 const TIMESTAMP: u64 = 8;
@@ -52,21 +52,22 @@ impl Packets {
     fn track(
         &mut self,
         out: &mut dyn Write,
-        call: &Call<'_>,
+        call: &Named<'_>,
         process: &dyn Fn() -> String,
     ) -> io::Result<u64> {
-        let group = u64::from(call.pid) << 32;
-        let track = group | u64::from(call.tid);
-        if self.processes.insert(call.pid) {
+        let event = call.event;
+        let group = u64::from(event.pid) << 32;
+        let track = group | u64::from(event.tid);
+        if self.processes.insert(event.pid) {
             let mut described = Message::default();
-            described.number(1, call.pid.into()).bytes(6, process().as_bytes());
+            described.number(1, event.pid.into()).bytes(6, process().as_bytes());
             let mut descriptor = Message::default();
             descriptor.number(1, group).bytes(3, &described.0);
             self.write(out, Message::default().bytes(TRACK_DESCRIPTOR, &descriptor.0))?;
         }
         if self.threads.insert(track) {
             let mut thread = Message::default();
-            thread.number(1, call.pid.into()).number(2, call.tid.into());
+            thread.number(1, event.pid.into()).number(2, event.tid.into());
             let mut descriptor = Message::default();
             descriptor.number(1, track).number(5, group).bytes(4, &thread.0);
             self.write(out, Message::default().bytes(TRACK_DESCRIPTOR, &descriptor.0))?;
@@ -113,37 +114,38 @@ impl Timeline for Packets {
     fn call(
         &mut self,
         out: &mut dyn Write,
-        call: &Call<'_>,
+        call: &Named<'_>,
         process: &dyn Fn() -> String,
     ) -> io::Result<()> {
+        let event = call.event;
         let track = self.track(out, call, process)?;
         let mut names = Message::default();
         let name = number_of(&mut self.functions, call.name, &mut names, 2);
         let module = number_of(&mut self.modules, call.module, &mut names, 1);
-        let mut event = Message::default();
-        let kind = if call.took_ns.is_some() { SLICE_BEGIN } else { INSTANT };
-        event.number(9, kind).number(11, track).number(10, name).number(3, module);
-        for (name, value) in call.annotations().as_object().into_iter().flatten() {
-            event.bytes(4, &annotation(name, value).0);
+        let mut slice = Message::default();
+        let kind = if event.took_ns.is_some() { SLICE_BEGIN } else { INSTANT };
+        slice.number(9, kind).number(11, track).number(10, name).number(3, module);
+        for (name, value) in event.annotations().as_object().into_iter().flatten() {
+            slice.bytes(4, &annotation(name, value).0);
         }
         let mut packet = Message::default();
-        packet.number(TIMESTAMP, call.start_ns).bytes(TRACK_EVENT, &event.0);
+        packet.number(TIMESTAMP, event.start_ns).bytes(TRACK_EVENT, &slice.0);
         if !names.0.is_empty() {
             packet.bytes(INTERNED_DATA, &names.0);
         }
         self.write(out, &mut packet)?;
         // Of one that still runs only the beginning is known.
-        if let (Some(took), false) = (call.took_ns, call.running) {
-            let event = Message::default().number(9, SLICE_END).number(11, track).0.clone();
+        if let (Some(took), false) = (event.took_ns, event.running) {
+            let end = Message::default().number(9, SLICE_END).number(11, track).0.clone();
             let mut packet = Message::default();
-            packet.number(TIMESTAMP, call.start_ns + took).bytes(TRACK_EVENT, &event);
+            packet.number(TIMESTAMP, event.start_ns + took).bytes(TRACK_EVENT, &end);
             self.write(out, &mut packet)?;
         }
         Ok(())
     }
 
     /// A list of packets has no end.
-    fn end(&mut self, _: &mut dyn Write) -> io::Result<()> {
+    fn end(&mut self, _: &mut dyn Write, _: Option<&mut Summary>) -> io::Result<()> {
         Ok(())
     }
 }

@@ -6,21 +6,23 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use skep::Dir;
-use skep::link::{Link, LinkState};
+use skep::link::{AgentRecord, Link, LinkState};
 use skep::maps::{Consumer, Map};
 use skep_proc::demangle::demangle;
 
 use super::Outputs;
 use super::history::History;
+use super::list::{Form, List, Printed};
 use super::plan::Plan;
 use super::record::{Call, Record};
-use super::timeline::{self, Timeline};
+use super::recorder::Recorder;
+use super::timeline::{self, Named, Timeline};
 use crate::args::TraceArgs;
 use crate::failure::{Context, Failure, Result};
 use crate::printer::Printer;
 use crate::report::file_name;
 use crate::sites::module_path;
-use crate::units;
+use crate::trace::recording::Summary;
 
 /// How long it sleeps before it looks for records again: they do not wake it, which would cost the
 /// traced program a system call for each.
@@ -34,14 +36,8 @@ pub struct Tail {
     pub end: u64,
     /// The rest of the JSON document.
     pub rest: String,
-}
-
-/// What was printed.
-#[derive(Clone, Copy, Default)]
-pub struct Printed {
-    pub calls: u64,
-    /// Of them not shown: more than were asked for.
-    pub hidden: u64,
+    /// What ends a recording.
+    pub summary: Option<Box<Summary>>,
 }
 
 /// The thread.
@@ -65,21 +61,25 @@ impl Reader {
         let link = Link::open(dir, link.id()).context("cannot read the link")?;
         let (tail, tails) = channel();
         let ticks = 4_294_967_296.0 / link.nanos(1 << 32).max(1) as f64;
+        let form = match (args.shown.report.json, args.wants_values()) {
+            (true, _) => Form::Json,
+            (false, true) => Form::Lines,
+            (false, false) => Form::Nothing,
+        };
+        let timeline: Box<dyn Timeline> = match args.record {
+            Some(_) => Box::new(Recorder::default()),
+            None => timeline::of(&args.shown),
+        };
+        let timeline_wanted = outputs.timeline.is_some();
         let mut work = Work {
             state: link.read()?,
             origin: link.counter(),
             link,
             names: Vec::new(),
             plans,
-            form: match (args.report.json, args.wants_values()) {
-                (true, _) => Form::Json,
-                (false, true) => Form::Lines,
-                (false, false) => Form::Nothing,
-            },
-            limit: args.limit.filter(|n| *n > 0).map_or(u64::MAX, |n| n as u64),
-            printed: Printed::default(),
-            timeline: timeline::of(args),
-            begun: false,
+            list: List::new(form, args.shown.limit, timeline),
+            json: form == Form::Json || timeline_wanted,
+            values: args.record.is_some() && args.wants_values(),
             history: History::new(args, ticks)?,
         };
         let Outputs { report, timeline: chrome } = outputs;
@@ -98,7 +98,7 @@ impl Reader {
                     })?;
                 }
             }
-            ended.map(|()| work.printed)
+            ended.map(|()| work.list.printed())
         };
         let thread = std::thread::Builder::new()
             .name("calls".to_owned())
@@ -117,13 +117,6 @@ impl Reader {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
-    Lines,
-    Json,
-    Nothing,
-}
-
 struct Work {
     link: Link,
     state: LinkState,
@@ -132,12 +125,11 @@ struct Work {
     /// Names of functions and of their modules.
     names: Vec<(String, String)>,
     plans: Vec<Plan>,
-    form: Form,
-    limit: u64,
-    printed: Printed,
-    timeline: Box<dyn Timeline>,
-    /// Something was written.
-    begun: bool,
+    list: List,
+    /// Values are wanted as JSON.
+    json: bool,
+    /// Values are recorded as they are printed.
+    values: bool,
     /// Only the last calls are printed.
     history: Option<History>,
 }
@@ -150,7 +142,7 @@ impl Work {
         out: &mut dyn Write,
         mut chrome: Option<&mut dyn Write>,
     ) -> io::Result<()> {
-        let tail = loop {
+        let mut tail = loop {
             let tail = match tails.try_recv() {
                 Ok(tail) => Some(tail),
                 Err(TryRecvError::Empty) => None,
@@ -177,21 +169,7 @@ impl Work {
                 self.call(&record, Some(tail.end), out, &mut chrome)?;
             }
         }
-        self.begin(out)?;
-        if self.form == Form::Json {
-            writeln!(out, "],{}", tail.rest.strip_prefix('{').unwrap_or("}"))?;
-        }
-        chrome.map_or(Ok(()), |file| self.timeline.end(file))
-    }
-
-    /// Writes what stands in front of the first call.
-    fn begin(&mut self, out: &mut dyn Write) -> io::Result<()> {
-        match self.form {
-            _ if std::mem::replace(&mut self.begun, true) => Ok(()),
-            Form::Json => out.write_all(b"{\"calls\":["),
-            Form::Lines => writeln!(out, "{:>12} {:>8} {:>8}  CALL", "TIME", "THREAD", "TOOK"),
-            Form::Nothing => Ok(()),
-        }
+        self.list.end(&tail.rest, out, chrome, tail.summary.as_deref_mut())
     }
 
     /// Takes a record: prints it, or keeps it until it is known whether it is to be printed.
@@ -231,49 +209,28 @@ impl Work {
         out: &mut dyn Write,
         chrome: &mut Option<&mut dyn Write>,
     ) -> io::Result<()> {
-        self.begin(out)?;
         self.name(record.function)?;
         let unknown = (String::from("?"), String::new());
         let (name, module) = self.names.get(record.function as usize).unwrap_or(&unknown);
         let none = Plan::default();
         let plan = self.plans.get(record.number as usize).unwrap_or(&none);
-        let mut call = Call::of(record, name, module, plan);
+        let mut call = Call::of(record, plan);
         call.start_ns = self.link.nanos(record.start.saturating_sub(self.origin));
         call.running = end.is_some();
         let took = record.took.or(end.map(|end| end.saturating_sub(record.start)));
         call.took_ns = took.map(|ticks| self.link.nanos(ticks));
-        self.printed.calls += 1;
-        if let Some(file) = chrome {
-            let agents = &self.state.agents;
-            let process = || {
-                // One that was forked has its parent's name, or by now one of its own.
-                let agent = agents.iter().rev().find(|a| a.pid == call.pid);
-                let own = agent.map(|a| file_name(&a.exe).to_owned());
-                let comm = || std::fs::read_to_string(format!("/proc/{}/comm", call.pid)).ok();
-                let other = || agents.last().map(|a| file_name(&a.exe).to_owned());
-                own.or_else(comm).or_else(other).unwrap_or_default().trim_end().to_owned()
-            };
-            self.timeline.call(&mut **file, &call, &process)?;
+        let mut event = call.event(record.function, self.json);
+        if self.values {
+            event.values = call.to_string();
         }
-        if self.printed.calls > self.limit {
-            self.printed.hidden += 1;
-            return Ok(());
-        }
-        match self.form {
-            Form::Nothing => Ok(()),
-            Form::Json => {
-                if self.printed.calls > 1 {
-                    out.write_all(b",\n")?;
-                }
-                serde_json::to_writer(out, &call.json()).map_err(io::Error::from)
-            }
-            Form::Lines => {
-                let micros = call.start_ns / 1000;
-                let (seconds, micros) = (micros / 1_000_000, micros % 1_000_000);
-                let took = call.took_ns.map_or_else(|| "-".to_owned(), units::time);
-                writeln!(out, "{seconds:>5}.{micros:06} {:>8} {took:>8}  {call}", call.tid)
-            }
-        }
+        let process = || {
+            let name = process_name(&self.state.agents, call.pid, || {
+                std::fs::read_to_string(format!("/proc/{}/comm", call.pid)).ok()
+            });
+            name.trim_end().to_owned()
+        };
+        let named = Named { name, module, event: &event };
+        self.list.call(&named, &call, &process, out, chrome)
     }
 
     /// Reads names until there is one for a function.
@@ -289,6 +246,13 @@ impl Work {
         }
         Ok(())
     }
+}
+
+/// The name of a process. One that was forked has its parent's, or by now one of its own.
+fn process_name(agents: &[AgentRecord], pid: u32, own: impl Fn() -> Option<String>) -> String {
+    let exe = |agent: &AgentRecord| file_name(&agent.exe).to_owned();
+    let agent = agents.iter().rev().find(|a| a.pid == pid).map(exe);
+    agent.or_else(own).or_else(|| agents.last().map(exe)).unwrap_or_default()
 }
 
 /// A name without the parameters that C++ has in it.

@@ -7,6 +7,7 @@ use skep::object::btf::Value;
 use skep_text::value::to_json;
 
 use super::plan::{DATA, Plan};
+use crate::trace::recording::Event;
 
 /// Bytes in front of the data: `HEAD`.
 pub const HEAD: usize = 40;
@@ -48,10 +49,8 @@ impl<'r> Record<'r> {
     }
 }
 
-/// A call with its names, ready to be printed.
+/// A call with its values.
 pub struct Call<'c> {
-    pub name: &'c str,
-    pub module: &'c str,
     pub pid: u32,
     pub tid: u32,
     /// Since the trace began.
@@ -66,11 +65,9 @@ pub struct Call<'c> {
 }
 
 impl<'c> Call<'c> {
-    /// Names a record's parts.
-    pub fn of(record: &Record<'c>, name: &'c str, module: &'c str, plan: &'c Plan) -> Self {
+    /// Takes a record's parts.
+    pub fn of(record: &Record<'c>, plan: &'c Plan) -> Self {
         Self {
-            name,
-            module,
             pid: record.pid,
             tid: record.tid,
             start_ns: 0,
@@ -88,7 +85,7 @@ impl<'c> Call<'c> {
     }
 
     /// Its arguments by name; those without one by number.
-    pub fn args_json(&self) -> Json {
+    fn args_json(&self) -> Json {
         let named = |(at, (name, value)): (usize, (&str, Option<Value>))| {
             let name = if name.is_empty() { format!("arg{at}") } else { name.to_owned() };
             (name, value.as_ref().map_or(Json::Null, to_json))
@@ -96,45 +93,23 @@ impl<'c> Call<'c> {
         Json::Object(self.plan.args(self.data).enumerate().map(named).collect::<Map<_, _>>())
     }
 
-    /// Its result.
-    pub fn result_json(&self) -> Option<Json> {
-        self.result().map(|value| value.as_ref().map_or(Json::Null, to_json))
-    }
-
-    /// Its arguments and its result as `ret`; null where nothing is known of them.
-    pub fn annotations(&self) -> Json {
-        let result = self.result_json();
-        if !self.plan.knows_args() && result.is_none() {
-            return Json::Null;
+    /// What is shown of it, `values` as JSON if they are wanted so.
+    pub fn event(&self, function: u32, values: bool) -> Event {
+        Event {
+            function,
+            pid: self.pid,
+            tid: self.tid,
+            depth: self.depth,
+            start_ns: self.start_ns,
+            took_ns: self.took_ns,
+            running: self.running,
+            values: String::new(),
+            args: if values && self.plan.knows_args() { self.args_json() } else { Json::Null },
+            ret: self
+                .result()
+                .filter(|_| values)
+                .map(|value| value.as_ref().map_or(Json::Null, to_json)),
         }
-        let mut args = self.args_json();
-        if let (Some(args), Some(result)) = (args.as_object_mut(), result) {
-            args.insert("ret".to_owned(), result);
-        }
-        args
-    }
-
-    /// The call as JSON.
-    pub fn json(&self) -> Json {
-        let mut out = Map::new();
-        let mut add = |name: &str, value: Json| drop(out.insert(name.to_owned(), value));
-        add("function", self.name.into());
-        add("module", self.module.into());
-        add("pid", self.pid.into());
-        add("tid", self.tid.into());
-        add("depth", self.depth.into());
-        add("start_ns", self.start_ns.into());
-        add("took_ns", self.took_ns.into());
-        if self.running {
-            add("running", true.into());
-        }
-        if self.plan.knows_args() {
-            add("args", self.args_json());
-        }
-        if let Some(result) = self.result_json() {
-            add("ret", result);
-        }
-        out.into()
     }
 }
 
@@ -153,10 +128,10 @@ impl fmt::Display for Show {
     }
 }
 
-/// As in C: `open(path="/etc/passwd", flags=0) = 3`.
+/// As in C, behind the name: `(path="/etc/passwd", flags=0) = 3`.
 impl fmt::Display for Call<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}(", self.name)?;
+        f.write_str("(")?;
         let mut any = false;
         for (name, value) in self.plan.args(self.data) {
             let comma = if any { ", " } else { "" };
