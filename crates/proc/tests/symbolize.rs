@@ -142,3 +142,47 @@ fn names_one_by_one_are_those_of_all_at_once() {
     }
     assert!(names.iter().flatten().count() > 10_000);
 }
+
+/// Names of every length, one longer than what is read at once; few of them and all, of the table of
+/// symbols and of that of dynamic symbols; read from the file, and from memory.
+#[test]
+fn names_of_every_length_are_whole() {
+    let dir = TempDir::new();
+    let mut random = Random::new(3);
+    let lens: Vec<usize> =
+        (0..400).map(|_| random.below(3000)).chain([0, 1, 1023, 60_000]).collect();
+    let names: Vec<String> =
+        lens.iter().enumerate().map(|(i, len)| format!("f{i}_{}", "x".repeat(*len))).collect();
+    let mut assembly = String::from(".text\n");
+    for name in &names {
+        assembly +=
+            &format!(".globl {name}\n.type {name}, @function\n{name}: ret\n.size {name}, 1\n");
+    }
+    let (source, library) = (dir.join("names.s"), dir.join("names.so"));
+    std::fs::write(&source, assembly).unwrap();
+    let flags = ["-shared", "-nostdlib", "-Wl,--build-id=none"];
+    Cc::c().args(&flags).compile(&[&source], &library);
+    let text = Elf::open(&library).unwrap().section(".text").unwrap().range();
+    let addrs: Vec<u64> = text.collect();
+    assert_eq!(addrs.len(), names.len());
+    for flags in [&flags[..], &["-shared", "-nostdlib", "-Wl,--build-id=none,--strip-all"]] {
+        Cc::c().args(flags).compile(&[&source], &library);
+        let elf = Elf::from_bytes(std::fs::read(&library).unwrap()).unwrap();
+        let memory = SymbolFile::new(elf, Path::new("/nowhere"), Path::new("/")).unwrap();
+        for mut file in [SymbolFile::open(&library).unwrap(), memory] {
+            for step in [1, 7, 101] {
+                let asked: Vec<u64> = addrs.iter().copied().step_by(step).collect();
+                let mut found = vec![None; asked.len()];
+                file.each_name(&asked, &mut |number, symbol| {
+                    found[number] = Some(String::from_utf8(symbol.name.to_vec()).unwrap());
+                });
+                let answers = file.find(&asked, Want::default());
+                for (number, expected) in names.iter().step_by(step).enumerate() {
+                    assert!(found[number].as_ref() == Some(expected), "{step}, {number}");
+                    let at_once = answers.at(number).unwrap().symbol().unwrap().name;
+                    assert!(at_once == expected.as_bytes(), "{step}, {number}");
+                }
+            }
+        }
+    }
+}

@@ -12,6 +12,7 @@
 
 #![allow(clippy::print_stdout, reason = "this is a program")]
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::fs::File;
 use std::hint::black_box;
@@ -68,7 +69,7 @@ fn ours(path: &Path, addrs: &[u64], lines: bool, plain: bool) -> Result<usize, B
     if !lines {
         let mut named = 0;
         file.each_name(addrs, &mut |number, symbol| {
-            let name = String::from_utf8_lossy(symbol.name);
+            let name = text(symbol.name);
             if plain {
                 black_box((number, demangle(&name)));
             }
@@ -82,15 +83,20 @@ fn ours(path: &Path, addrs: &[u64], lines: bool, plain: bool) -> Result<usize, B
     for answer in (0..addrs.len()).filter_map(|number| answers.at(number)) {
         let symbol = answer.symbol();
         if let Some(symbol) = symbol {
-            black_box(demangle(&String::from_utf8_lossy(symbol.name)));
+            black_box(demangle(&text(symbol.name)));
         }
         named += usize::from(symbol.is_some() || answer.frames().len() > 0);
         for frame in answer.frames() {
-            let name = String::from_utf8_lossy(frame.name.unwrap_or_default());
+            let name = text(frame.name.unwrap_or_default());
             black_box((demangle(&name), frame.file, frame.line));
         }
     }
     Ok(named)
+}
+
+/// A name as text. `String::from_utf8_lossy` looks at its bytes one by one.
+fn text(name: &[u8]) -> Cow<'_, str> {
+    str::from_utf8(name).map_or_else(|_| String::from_utf8_lossy(name), Cow::Borrowed)
 }
 
 /// The same with blazesym.

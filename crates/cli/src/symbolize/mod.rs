@@ -173,9 +173,11 @@ impl<'a> Text<'a> {
     }
 
     fn name(&self, name: &'a [u8]) -> Cow<'a, str> {
-        match String::from_utf8_lossy(name) {
-            Cow::Borrowed(name) if !self.mangled => demangle(name),
-            name => name,
+        // `from_utf8_lossy` looks at bytes one by one.
+        match str::from_utf8(name) {
+            Ok(name) if !self.mangled => demangle(name),
+            Ok(name) => Cow::Borrowed(name),
+            Err(_) => String::from_utf8_lossy(name),
         }
     }
 

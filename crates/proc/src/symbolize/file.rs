@@ -134,12 +134,12 @@ impl SymbolFile {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn each_name(&mut self, addrs: &[u64], put: &mut dyn FnMut(usize, NearSymbol<'_>)) {
+        let of_go = pclntab::is_there(&self.main);
         let symbols = self.symbols();
-        if has_table(symbols) {
+        if has_table(symbols) || !of_go {
             names::each(symbols, Answers::new(addrs), put);
             return;
         }
-        // Other tables are small.
         let answers = self.find(addrs, Want::default());
         for number in 0..addrs.len() {
             if let Some(symbol) = answers.at(number).and_then(|answer| answer.symbol()) {

@@ -1,11 +1,13 @@
-//! The bytes of an ELF file, mapped, so that only what is looked at comes into memory.
+//! The bytes of an ELF file: mapped, so that only what is looked at comes into memory, or read in pieces.
 
 #![allow(unsafe_code)]
 
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::ptr::NonNull;
 
+use rustix::io::Errno;
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 
 use crate::elf::{Elf, ElfError, Section};
@@ -74,6 +76,12 @@ impl Image {
         range.and_then(|(start, end)| self.bytes().get(start..end)).unwrap_or_default()
     }
 
+    /// A reader of parts of a section that follow one another, in pieces of some `size`.
+    pub fn pieces(&self, section: &Section, size: usize) -> Pieces<'_> {
+        let (len, offset) = (self.raw(section).len(), section.offset);
+        Pieces { image: self, offset, len, size, buffer: Vec::new(), held: 0..0 }
+    }
+
     /// The bytes of a section that is compressed; `None` if it is not.
     pub fn inflated(&self, name: &str) -> Result<Option<Vec<u8>>, ElfError> {
         let Some(section) = self.elf.section(name).filter(|s| s.flags & SHF_COMPRESSED != 0) else {
@@ -92,6 +100,63 @@ impl Image {
             let _ = unsafe { mm::madvise(at.as_ptr().cast(), *len, Advice::LinuxDontNeed) };
         }
     }
+}
+
+/// Reads parts of a section into a buffer of its own.
+///
+/// A byte of a mapping that is looked at may bring two megabytes of the file into the process: the
+/// kernel maps what it has in one piece in its cache. And bytes that are copied are in the processor's
+/// cache when they are looked at.
+#[derive(Debug)]
+pub(super) struct Pieces<'a> {
+    image: &'a Image,
+    /// The section's place in the file.
+    offset: u64,
+    len: usize,
+    size: usize,
+    buffer: Vec<u8>,
+    /// What of the section is in the buffer.
+    held: Range<usize>,
+}
+
+impl Pieces<'_> {
+    /// The bytes of the section from a place on: `least` of them, or those up to its end, or more.
+    /// What cannot be read is missing.
+    pub fn from(&mut self, at: usize, least: usize) -> &[u8] {
+        let (fd, file_offset) = match self.image.elf.contents() {
+            Ok(bytes) => {
+                let start = usize::try_from(self.offset).unwrap_or(usize::MAX);
+                let section = bytes.get(start..).and_then(|rest| rest.get(..self.len));
+                return section.and_then(|section| section.get(at..)).unwrap_or_default();
+            }
+            Err((fd, _)) => (fd, self.offset.saturating_add(at as u64)),
+        };
+        let end = at.saturating_add(least).min(self.len);
+        if at < self.held.start || end > self.held.end {
+            let room = self.size.max(least).min(self.len.saturating_sub(at));
+            if self.buffer.len() < room {
+                self.buffer.resize(room, 0);
+            }
+            let buffer = self.buffer.get_mut(..room).unwrap_or_default();
+            self.held = at..at + read_at(fd, file_offset, buffer);
+        }
+        let held = self.buffer.get(..self.held.len()).unwrap_or_default();
+        held.get(at - self.held.start..).unwrap_or_default()
+    }
+}
+
+/// Reads what there is, at most as much as fits; returns how much.
+fn read_at(fd: &OwnedFd, offset: u64, buffer: &mut [u8]) -> usize {
+    let mut done = 0;
+    while let Some(rest) = buffer.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        match rustix::io::pread(fd, rest, offset.saturating_add(done as u64)) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(_) => break,
+        }
+    }
+    done
 }
 
 impl Drop for Image {

@@ -4,8 +4,12 @@
 //! addresses are sorted instead, and each symbol looks for the first of them that it is before. So
 //! memory follows from the number of questions, and nothing is sorted but these.
 
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::hint::black_box;
+
 use super::answers::{Answers, NearSymbol, SymbolRecord};
-use super::image::Image;
+use super::image::{Image, Pieces};
 use super::order;
 use crate::elf::{Section, u16_at, u32_at, u64_at};
 
@@ -18,8 +22,14 @@ const STT_GNU_IFUNC: u8 = 10;
 const STB_LOCAL: u8 = 0;
 const STV_HIDDEN: u8 = 2;
 const ENTRY: usize = 24;
-/// Bytes of a table or of its strings after which their pages are given back.
-const WINDOW: usize = 256 << 10;
+/// Bytes of a table of symbols that are read at a time: no rest of an entry.
+const WINDOW: usize = (64 << 10) / ENTRY * ENTRY;
+/// The same of its strings, where most of them are asked for,
+const STRINGS: usize = 64 << 10;
+/// and where they lie far apart.
+const FEW_STRINGS: usize = 1024;
+/// Symbols that are looked at together.
+const TOGETHER: usize = 16;
 
 /// Longer names are cut.
 const LONGEST: usize = 64 << 10;
@@ -27,13 +37,18 @@ const LONGEST: usize = 64 << 10;
 /// Fills in the symbols of `answers` from the symbol table of `image`. With `shared`, other strings
 /// that are equal to names will be the same ones.
 pub(super) fn find(image: &Image, answers: &mut Answers, shared: bool) {
-    let table =
-        |kind| image.elf.sections().iter().find(|s| s.kind == kind && s.size >= ENTRY as u64);
-    let Some(table) = table(SHT_SYMTAB).or_else(|| table(SHT_DYNSYM)) else { return };
-    let Some(strings) = image.elf.sections().get(table.link as usize) else { return };
+    let Some((table, strings)) = tables(image) else { return };
     register(image, table, answers);
     carry(image.elf.sections(), answers);
     name(image, strings, answers, shared);
+}
+
+/// The table of symbols, if there is none that of dynamic symbols, and its strings.
+fn tables(image: &Image) -> Option<(&Section, &Section)> {
+    let table =
+        |kind| image.elf.sections().iter().find(|s| s.kind == kind && s.size >= ENTRY as u64);
+    let table = table(SHT_SYMTAB).or_else(|| table(SHT_DYNSYM))?;
+    Some((table, image.elf.sections().get(table.link as usize)?))
 }
 
 /// Calls `put` with the number of each address that a symbol covers, and that symbol: symbol by symbol,
@@ -43,12 +58,11 @@ pub(super) fn each(
     mut answers: Answers,
     put: &mut dyn FnMut(usize, NearSymbol<'_>),
 ) -> Option<()> {
-    let table = image.elf.sections().iter().find(|s| s.kind == SHT_SYMTAB)?;
-    let text = image.raw(image.elf.sections().get(table.link as usize)?);
+    let (table, strings) = tables(image)?;
     register(image, table, &mut answers);
     carry(image.elf.sections(), &mut answers);
     let (given, starts) = answers.numbers();
-    let order = in_file(text, &mut answers.symbols);
+    let order = in_file(image.raw(strings).len(), &mut answers.symbols);
     // Where the addresses of each symbol begin: they stand together.
     let mut first = vec![0_u32; answers.symbols.len()];
     for (at, symbol) in answers.nearest.iter().enumerate().rev() {
@@ -56,45 +70,56 @@ pub(super) fn each(
             *first = at as u32;
         }
     }
-    let mut window = 0;
-    for key in order {
-        let id = key as u32;
-        let Some(symbol) = answers.symbols.get(id as usize) else { continue };
-        let from = first.get(id as usize).copied().unwrap_or(0) as usize;
-        let first_name = string(text, symbol.first);
-        let name = if symbol.name == 0 { first_name } else { string(text, symbol.name) };
-        let file = (symbol.file != 0).then(|| string(text, symbol.file));
-        let (start, size) = (symbol.start, u64::from(symbol.size));
-        let near = NearSymbol { id, name, first_name, start, size, file };
-        let of_it = answers.nearest.iter().zip(&answers.addrs).enumerate().skip(from);
-        for (at, (_, addr)) in of_it.take_while(|(_, (nearest, _))| **nearest == id) {
-            let range = starts.get(at).zip(starts.get(at + 1));
-            let numbers = range.and_then(|(a, b)| given.get(*a as usize..*b as usize));
-            if size == 0 || addr - start < size {
-                numbers.unwrap_or_default().iter().for_each(|number| put(*number as usize, near));
+    let mut names = Names::new(image, strings, order.len());
+    let Answers { symbols, nearest, addrs, .. } = &answers;
+    let mut together = [(0, SymbolRecord::default()); TOGETHER];
+    for keys in order.chunks(TOGETHER) {
+        for (slot, key) in together.iter_mut().zip(keys) {
+            let id = *key as u32 as usize;
+            *slot = (
+                first.get(id).copied().unwrap_or(0) as usize,
+                symbols.get(id).copied().unwrap_or_default(),
+            );
+        }
+        // What is needed next lies all over memory, and is fetched side by side.
+        let fetched = together.iter().map(|(from, _)| {
+            let number = starts.get(*from).and_then(|start| given.get(*start as usize));
+            (number, nearest.get(*from), addrs.get(*from))
+        });
+        fetched.for_each(|numbers| _ = black_box(numbers));
+        for (key, (from, symbol)) in keys.iter().zip(&together) {
+            let id = *key as u32;
+            let (name, first_name, file) = names.of(symbol);
+            let (start, size) = (symbol.start, u64::from(symbol.size));
+            let near = NearSymbol { id, name, first_name, start, size, file };
+            let of_it = nearest.iter().zip(addrs).enumerate().skip(*from);
+            for (at, (_, addr)) in of_it.take_while(|(_, (nearest, _))| **nearest == id) {
+                let range = starts.get(at).zip(starts.get(at + 1));
+                let numbers = range.and_then(|(a, b)| given.get(*a as usize..*b as usize));
+                if size == 0 || addr - start < size {
+                    numbers
+                        .unwrap_or_default()
+                        .iter()
+                        .for_each(|number| put(*number as usize, near));
+                }
             }
         }
-        if symbol.first as usize / WINDOW != window {
-            window = symbol.first as usize / WINDOW;
-            image.forget();
-        }
     }
-    image.forget();
     Some(())
 }
 
 /// The symbols that addresses have, by the places of their names in the file; the others have none
 /// from now on.
-fn in_file(text: &[u8], symbols: &mut [SymbolRecord]) -> Vec<u64> {
+fn in_file(text_len: usize, symbols: &mut [SymbolRecord]) -> Vec<u64> {
     for symbol in &mut *symbols {
         // What lies behind the end is no name.
-        if symbol.rank == 0 || symbol.first as usize >= text.len() {
+        if symbol.rank == 0 || symbol.first as usize >= text_len {
             *symbol = SymbolRecord::default();
         }
     }
     let all = symbols.iter().zip(0_u32..);
     let pairs = all.filter(|(symbol, _)| symbol.rank != 0).map(|(symbol, id)| (symbol.first, id));
-    order::sort(pairs, u32::try_from(text.len()).unwrap_or(u32::MAX))
+    order::sort(pairs, u32::try_from(text_len).unwrap_or(u32::MAX))
 }
 
 /// Where the addresses begin that are not below a value; a table of 65,536 steps leads near it.
@@ -139,10 +164,35 @@ fn register(image: &Image, table: &Section, answers: &mut Answers) {
     let ends: Vec<u64> = image.elf.sections().iter().map(|s| s.range().end).collect();
     let Answers { addrs, nearest, symbols, .. } = answers;
     let buckets = Buckets::new(addrs);
-    let data = image.raw(table);
     let mut files = SourceFiles::default();
-    for window in data.chunks(WINDOW / ENTRY * ENTRY) {
-        for symbol in window.as_chunks::<ENTRY>().0 {
+    let mut together = Vec::with_capacity(TOGETHER);
+    let mut settle = |together: &mut Vec<(usize, SymbolRecord)>| {
+        // They lie all over memory, and are fetched side by side.
+        let slots = together.iter().map(|(at, _)| nearest.get(*at).copied().unwrap_or(0));
+        slots.for_each(|slot| _ = black_box(symbols.get(slot as usize).map(|s| s.start)));
+        for (at, new) in together.drain(..) {
+            let (Some(slot), Some(addr)) = (nearest.get_mut(at), addrs.get(at)) else { continue };
+            match symbols.get_mut(*slot as usize).filter(|_| *slot != 0) {
+                None => {
+                    *slot = u32::try_from(symbols.len()).unwrap_or(0);
+                    symbols.push(new);
+                }
+                Some(old) if better(&new, old, *addr) => *old = new,
+                Some(old) => {
+                    let same = |s: &SymbolRecord| (s.start, s.size, s.rank);
+                    if old.name == 0 && same(old) == same(&new) {
+                        old.name = new.name;
+                    }
+                }
+            }
+        }
+    };
+    let mut pieces = image.pieces(table, WINDOW);
+    let mut at = 0;
+    loop {
+        let piece = pieces.from(at, ENTRY).as_chunks::<ENTRY>().0;
+        at += piece.len() * ENTRY;
+        for symbol in piece {
             let start = u64_at(symbol, 8);
             let (info, other) = (symbol[4], symbol[5]);
             let (kind, section) = (info & 15, u16_at(symbol, 6));
@@ -159,30 +209,22 @@ fn register(image: &Image, table: &Section, answers: &mut Answers) {
                 continue;
             }
             let Some(at) = buckets.first_from(start) else { continue };
-            let (Some(slot), Some(addr)) = (nearest.get_mut(at), addrs.get(at)) else { continue };
             let rank = 1 + u8::from(kind == STT_FUNC) + u8::from(kind != STT_NOTYPE);
             let file = files.of(local);
             // The first of those equal to it that is visible to other files.
             let visible = if local { 0 } else { name };
             let size = u32::try_from(size).unwrap_or(u32::MAX);
             let new = SymbolRecord { start, size, name: visible, first: name, file, section, rank };
-            match symbols.get_mut(*slot as usize).filter(|_| *slot != 0) {
-                None => {
-                    *slot = u32::try_from(symbols.len()).unwrap_or(0);
-                    symbols.push(new);
-                }
-                Some(old) if better(&new, old, *addr) => *old = new,
-                Some(old) => {
-                    if old.name == 0 && (old.start, old.size, old.rank) == (start, size, rank) {
-                        old.name = visible;
-                    }
-                }
+            together.push((at, new));
+            if together.len() == TOGETHER {
+                settle(&mut together);
             }
         }
-        if data.len() > WINDOW {
-            image.forget();
+        if piece.is_empty() {
+            break;
         }
     }
+    settle(&mut together);
 }
 
 /// The source files that a symbol table names before the symbols of each.
@@ -251,34 +293,54 @@ fn carry(sections: &[Section], answers: &mut Answers) {
 
 /// Reads the names, in the order in which they lie in the file.
 fn name(image: &Image, strings: &Section, answers: &mut Answers, shared: bool) {
-    let text = image.raw(strings);
-    let order = in_file(text, &mut answers.symbols);
-    let mut window = 0;
+    let order = in_file(image.raw(strings).len(), &mut answers.symbols);
+    let mut names = Names::new(image, strings, order.len());
     for key in order {
         let Some(symbol) = answers.symbols.get_mut(key as u32 as usize) else { continue };
         let strings = &mut answers.strings;
-        let first = string(text, symbol.first);
-        let first = if shared { strings.add(first) } else { strings.push(first) };
-        symbol.name = match symbol.name {
-            0 => first,
-            visible if visible == symbol.first => first,
-            visible => strings.add(string(text, visible)),
-        };
-        if symbol.file != 0 {
-            symbol.file = strings.add(string(text, symbol.file));
-        }
-        if symbol.first as usize / WINDOW != window {
-            window = symbol.first as usize / WINDOW;
-            image.forget();
-        }
-        symbol.first = first;
+        let (name, first, file) = names.of(symbol);
+        let is_first = matches!(symbol.name, 0) || symbol.name == symbol.first;
+        symbol.first = if shared { strings.add(first) } else { strings.push(first) };
+        symbol.name = if is_first { symbol.first } else { strings.add(name) };
+        symbol.file = strings.add(file.unwrap_or_default());
     }
-    image.forget();
+}
+
+/// Names of symbols that are asked for in the order in which they lie in the file.
+struct Names<'a> {
+    names: Pieces<'a>,
+    /// For second names, which are rare and lie anywhere,
+    others: Pieces<'a>,
+    /// and for those of source files, each of which is read once.
+    files: HashMap<u32, Box<[u8]>>,
+}
+
+impl<'a> Names<'a> {
+    fn new(image: &'a Image, strings: &Section, count: usize) -> Self {
+        let apart = strings.size / (count as u64).max(1);
+        let size = if apart < 4096 { STRINGS } else { FEW_STRINGS };
+        let [names, others] = [size, FEW_STRINGS].map(|size| image.pieces(strings, size));
+        Self { names, others, files: HashMap::new() }
+    }
+
+    /// Its name, the first one, and that of its file.
+    fn of(&mut self, symbol: &SymbolRecord) -> (&[u8], &[u8], Option<&[u8]>) {
+        let Self { names, others, files } = self;
+        let file = (symbol.file != 0).then(|| {
+            &**files.entry(symbol.file).or_insert_with(|| string(others, symbol.file).into())
+        });
+        let first = string(names, symbol.first);
+        let is_first = symbol.name == 0 || symbol.name == symbol.first;
+        (if is_first { first } else { string(others, symbol.name) }, first, file)
+    }
 }
 
 /// A string of the table. One without a zero is not read to its end for each of its names.
-fn string(text: &[u8], at: u32) -> &[u8] {
-    let rest = text.get(at as usize..).unwrap_or_default();
-    let rest = rest.get(..LONGEST).unwrap_or(rest);
-    std::ffi::CStr::from_bytes_until_nul(rest).map_or(rest, |string| string.to_bytes())
+fn string<'p>(pieces: &'p mut Pieces<'_>, at: u32) -> &'p [u8] {
+    let end = |bytes: &[u8]| CStr::from_bytes_until_nul(bytes).ok().map(|s| s.to_bytes().len());
+    let at = at as usize;
+    let len = end(pieces.from(at, 1));
+    let len = len.or_else(|| end(pieces.from(at, LONGEST))).unwrap_or(LONGEST).min(LONGEST);
+    let bytes = pieces.from(at, len);
+    bytes.get(..len).unwrap_or(bytes)
 }

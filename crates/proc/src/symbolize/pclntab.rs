@@ -8,7 +8,7 @@
 
 use super::answers::{Answers, FrameRecord, SymbolRecord};
 use super::image::Image;
-use crate::elf::{string_at, u32_at, u64_at};
+use crate::elf::{Section, string_at, u32_at, u64_at};
 
 const GO_1_16: u32 = 0xffff_fffa;
 const GO_1_18: u32 = 0xffff_fff0;
@@ -49,11 +49,19 @@ struct Function<'a> {
     fields: &'a [u8],
 }
 
+fn section(image: &Image) -> Option<&Section> {
+    [".gopclntab", ".data.rel.ro.gopclntab"].iter().find_map(|name| image.elf.section(name))
+}
+
+/// Tells whether a file has a table of the functions of Go.
+pub(super) fn is_there(image: &Image) -> bool {
+    section(image).is_some()
+}
+
 /// Fills in what is not known of addresses in functions of Go: names if `names`, and lines if
 /// `lines`.
 pub(super) fn find(image: &Image, answers: &mut Answers, names: bool, lines: bool) {
-    let sections = [".gopclntab", ".data.rel.ro.gopclntab"];
-    let Some(section) = sections.iter().find_map(|name| image.elf.section(name)) else { return };
+    let Some(section) = section(image) else { return };
     let Some(mut table) = Table::parse(image.raw(section)) else { return };
     if table.field == 4 && !table.place(image, section.vaddr) {
         return;
