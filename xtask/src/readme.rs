@@ -35,7 +35,7 @@ fn block_after(readme: &str, mark: &str) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
 
     use serde_json::Value;
 
@@ -46,10 +46,10 @@ mod tests {
     const NUMBERS: &[(&str, &str, &str, &str)] = &[
         ("2026-11-23-trace", "hot call, entry, counter", "", "5.69 ns"),
         ("2026-11-23-trace", "hot call, entry, counter", "kernel uprobe, perf stat", "10.9 µs"),
-        ("2026-11-22-trace", "hot call, entry+exit, skep trace", "", "16.3 ns"),
-        ("2026-11-22-trace", "hot call, entry+exit, skep trace", "uftrace record, -pg", "76.6 ns"),
-        ("2026-11-22-trace", "sqlite, added to each call", "", "13.9 ns"),
-        ("2026-11-22-trace", "sqlite, added to each call", "uftrace record, -pg", "89.5 ns"),
+        ("2026-11-25-trace", "hot call, entry+exit, skep trace", "", "7.55 ns"),
+        ("2026-11-25-trace", "hot call, entry+exit, skep trace", "uftrace record, -pg", "69.5 ns"),
+        ("2026-11-25-trace", "sqlite, added to each call", "", "18.3 ns"),
+        ("2026-11-25-trace", "sqlite, added to each call", "uftrace record, -pg", "77.9 ns"),
         ("2026-11-23-jit", "geometric mean of 11 programs", "", "128 ns"),
         ("2026-11-23-jit", "geometric mean of 11 programs", "kernel JIT, test run", "150 ns"),
         ("2026-11-23-jit", "geometric mean of 11 programs", "gcc -O2", "163 ns"),
@@ -65,12 +65,12 @@ mod tests {
         ),
         ("2026-11-23-dump", "hash, 100,000 entries, 5000 a call", "", "1.04 ms"),
         ("2026-11-23-dump", "hash, 100,000 entries, 5000 a call", "kernel, best batch", "25.2 ms"),
-        ("2026-11-22-trace", "trace 50000 functions once, 5 NOPs, added wall", "", "261 ms"),
+        ("2026-11-25-trace", "trace 50000 functions once, 5 NOPs, added wall", "", "333 ms"),
         (
-            "2026-11-22-trace",
+            "2026-11-25-trace",
             "trace 50000 functions once, 5 NOPs, added wall",
             "uftrace record -P., wall",
-            "80.3 ms",
+            "86.7 ms",
         ),
     ];
 
@@ -89,7 +89,20 @@ mod tests {
         format!("{value:.digits$} {name}")
     }
 
-    /// Each number is what its record has, and stands in a row that points at the record.
+    /// The records of the same bench that were made after one.
+    fn newer_than(record: &str) -> Vec<PathBuf> {
+        let folder = std::fs::read_dir(root().join("benches/record")).unwrap();
+        let paths = folder.map(|entry| entry.unwrap().path());
+        let bench = record.rsplit('-').next().unwrap();
+        let of_bench = |path: &PathBuf| {
+            let name = path.file_stem().unwrap().to_str().unwrap();
+            name.rsplit('-').next() == Some(bench) && name > record
+        };
+        paths.filter(of_bench).collect()
+    }
+
+    /// Each number is what its record has, the newest one with the case and who is beside it, and
+    /// stands in a row that points at the record.
     #[test]
     fn the_numbers_are_those_of_the_records() {
         let readme = text().unwrap();
@@ -108,6 +121,23 @@ mod tests {
             let there = |r: &&&str| r.contains(&format!("]({path})")) && r.contains(shown);
             assert!(rows.iter().any(|r| there(&r)), "{shown} of {record}: {case}");
             claimed += 1;
+            let beside = |(of, c, rival): (&str, &str, &str)| {
+                of == *record && c == *case && !rival.is_empty()
+            };
+            let rivals: Vec<&str> = match rival {
+                &"" => NUMBERS.iter().filter(|n| beside((n.0, n.1, n.2))).map(|n| n.2).collect(),
+                rival => vec![*rival],
+            };
+            for newer in newer_than(record) {
+                let file = std::fs::read_to_string(&newer).unwrap();
+                let file: Value = serde_json::from_str(&file).unwrap();
+                let has = |rival: &str| {
+                    let mut all = file["rows"].as_array().unwrap().iter();
+                    all.any(|r| r["case"] == *case && (rival.is_empty() || r["rival"] == *rival))
+                };
+                let is_old = rivals.iter().all(|rival| has(rival)) && has("");
+                assert!(!is_old, "{}: {case}: newer than {record}", newer.display());
+            }
         }
         let written =
             |row: &&str| ["ns", "µs", "ms"].map(|u| row.matches(&format!(" {u}")).count());
