@@ -155,6 +155,7 @@ const CRATES: &[(&str, Policy)] = &[
             "seccomp/mod.rs",
             "start.rs",
             "tail.rs",
+            "unwinders.rs",
             "vectors.rs",
         ]),
     ),

@@ -7,6 +7,7 @@ use crate::runtime::Convention;
 use crate::sites::{Function, Kind};
 use crate::skip::Skip;
 use skep_proc::module::Role;
+use std::sync::OnceLock;
 
 /// The one function of the dynamic loader that may be hooked, at its entry (glibc elf/dl-debug.c).
 const LOADER_EVENT: &str = "_dl_debug_state";
@@ -124,8 +125,14 @@ pub(crate) fn entry(f: &Function) -> Result<(), Skip> {
     why.map_or(Ok(()), |why| Err(Skip::Denied { why }))
 }
 
+/// Why no function of this process is hooked at its return.
+pub(crate) static NO_EXITS: OnceLock<&str> = OnceLock::new();
+
 /// Refuses functions that are not hooked at their return.
 pub(crate) fn exit(f: &Function) -> Result<(), Skip> {
+    if let Some(why) = NO_EXITS.get() {
+        return Err(Skip::NoExit { why });
+    }
     if f.is_inside() {
         return Err(Skip::NoExit { why: "it is inside a function" });
     }

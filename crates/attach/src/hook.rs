@@ -61,6 +61,13 @@ impl Missed {
     pub const REASONS: usize = 3;
 }
 
+/// Whose address is the data of diversions alone.
+static DIVERSION: u8 = 0;
+
+unsafe extern "C" fn nothing(_: *mut u64, _: *const ()) -> u64 {
+    0
+}
+
 /// One hook: when it runs, what runs, and where it counts.
 ///
 /// Making one is a promise about code and pointers, and none of them can be changed afterwards:
@@ -120,6 +127,17 @@ impl Hook {
     #[must_use]
     pub const unsafe fn new(position: Position, run: RunFn, data: *const ()) -> Self {
         Self { position, run, data, missed: ptr::null(), without_return: 0, wants_args: 0 }
+    }
+
+    /// The hook of a function whose calls are sent elsewhere, until they are.
+    pub(crate) const fn of_diversion() -> Self {
+        // SAFETY: it does nothing, and looks at nothing.
+        unsafe { Self::new(Position::Entry, nothing, (&raw const DIVERSION).cast()) }
+    }
+
+    /// Tells whether it is that.
+    pub(crate) fn is_of_diversion(&self) -> bool {
+        ptr::eq(self.data, (&raw const DIVERSION).cast())
     }
 
     /// Counts the calls without a run, by [`Missed`].

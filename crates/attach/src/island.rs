@@ -183,6 +183,21 @@ impl Builder {
     }
 }
 
+/// Makes a jump to an address anywhere, within reach of everything in `span`. It is never freed.
+pub(crate) fn bridge(span: &Range<u64>, to: u64) -> Result<u64, Skip> {
+    let at = near(span, PAGE).ok_or(Skip::NoRoom)?;
+    // jmp [rip+0], and the address
+    let mut bytes = vec![0xff, 0x25, 0, 0, 0, 0];
+    bytes.extend_from_slice(&to.to_le_bytes());
+    // SAFETY: a page that nobody else knows yet.
+    unsafe {
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len());
+        sys::protect(at, PAGE, sys::PROT_READ | sys::PROT_EXEC)
+            .map_err(|errno| Skip::Protected { errno: errno as i32 })?;
+    }
+    Ok(at)
+}
+
 /// An instruction at `at` that goes through the address of a trampoline at the start of the chunk
 /// at `base`.
 fn through(base: u64, at: u64, opcode: [u8; 2], n: usize) -> [u8; 6] {

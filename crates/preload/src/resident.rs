@@ -18,6 +18,7 @@ use rustix::mm::{
     MapFlags, MprotectFlags, MremapFlags, ProtFlags, mmap, mmap_anonymous, mprotect, mremap_fixed,
     munmap,
 };
+use skep_runtime::start;
 
 /// The kernel's smallest page, which x86-64's loaders map by.
 const PAGE: usize = 4096;
@@ -104,7 +105,14 @@ pub fn tell_own_code() {
     let table = headers.iter().find(|h| h.kind == PT_GNU_EH_FRAME);
     if let Some((code, table)) = code.zip(table) {
         let range = at(code.vaddr)..at(code.vaddr + code.memory_size);
-        skep_runtime::start::own_code(range, at(table.vaddr));
+        let own = start::OwnImage {
+            base: base as u64,
+            code: range,
+            table: at(table.vaddr),
+            headers: headers.as_ptr().addr() as u64,
+            header_count: headers.len() as u16,
+        };
+        start::own_image(&own);
     }
 }
 

@@ -26,6 +26,7 @@ pub mod run;
 mod seccomp;
 pub mod start;
 pub mod tail;
+mod unwinders;
 
 pub use skep_attach::signals;
 pub use skep_store::live;

@@ -19,7 +19,8 @@ use skep_sys::{sandbox, syscall, thread_words};
 use crate::agent::{self, Agent, AgentError, executable};
 use crate::exec::{self, libc::Libc};
 use crate::run::Running;
-use crate::{blocked, seccomp};
+pub use crate::unwinders::OwnImage;
+use crate::{blocked, seccomp, unwinders};
 
 /// The function the dynamic loader calls after every change to the list of libraries (glibc
 /// elf/dl-debug.c).
@@ -79,10 +80,11 @@ pub unsafe fn start(prepare: impl FnOnce()) {
     }
 }
 
-/// Says where the agent's own code lies, and its unwind table (`.eh_frame_hdr`): the kernel does not tell
-/// that. Stack traces go through it, and show none of it.
-pub fn own_code(code: std::ops::Range<u64>, table: u64) {
-    skep_helpers::set_own_code(code, table);
+/// Says where the agent's own library lies: the kernel does not tell that. Stack traces go through it,
+/// and show none of it.
+pub fn own_image(own: &OwnImage) {
+    skep_helpers::set_own_code(own.code.clone(), own.table);
+    unwinders::know(own);
 }
 
 /// Attaches a link to this process, whose program asks for it; returns how many functions were
@@ -179,6 +181,7 @@ impl Live {
     #[must_use]
     pub fn unhook(&mut self) -> Vec<Bypassed> {
         self.unhooked = Some(Agent::of_process().leave(&self.dir));
+        unwinders::give_back(SHORT_PATIENCE);
         Engine::get().map_or_else(|_| Vec::new(), Engine::bypassed)
     }
 
@@ -191,6 +194,7 @@ impl Live {
         let rest = !Agent::of_process().leave(&self.dir).wait(PATIENCE);
         let stuck =
             rest || self.unhooked.take().is_some_and(|mut unhooked| !unhooked.wait(PATIENCE));
+        unwinders::give_back(Duration::ZERO);
         // No hook of ours is left that writes to it.
         let news = NEWS.swap(-1, Relaxed);
         // SAFETY: the descriptor of `begin`.
@@ -201,10 +205,15 @@ impl Live {
 
 /// How long threads may take to leave hooks.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long they may take before places are looked for that jumps stay in.
+const SHORT_PATIENCE: Duration = Duration::from_millis(20);
 
 /// Hooks what a program needs that attaches to itself. The dynamic linker is asked nothing: another
 /// thread may have its lock, and want the links.
 fn watch_own(modules: &[Arc<Module>]) {
+    if thread_words::by_gs() {
+        unwinders::divert(modules);
+    }
     watch_loader(modules);
     if let Some(libc) = Libc::in_file(modules) {
         blocked::watch(&libc);

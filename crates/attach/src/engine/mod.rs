@@ -1,5 +1,6 @@
 //! The engine: one for the process, owner of everything that is hooked.
 
+use crate::deny;
 use crate::hook::Hook;
 use crate::per_thread::mute::mute;
 use crate::process;
@@ -10,8 +11,10 @@ pub use lock::AroundForks;
 use lock::lock;
 pub use repatch::Bypassed;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 mod detached;
+mod divert;
 mod lock;
 mod prepare;
 mod repatch;
@@ -98,7 +101,46 @@ impl Engine {
         process::is_own() && lock().state.detach_func(addr, is_meant)
     }
 
-    /// Returns the attachments that there are.
+    /// Sends all calls of a function elsewhere; returns the attachment, for
+    /// [`detach`](Self::detach). Nothing else can be attached to the function meanwhile.
+    ///
+    /// # Errors
+    /// Why it cannot be done.
+    ///
+    /// # Safety
+    /// Code begins at `to` that does what callers of the function expect, and is there for ever.
+    /// It may call the function itself, or go on there: where that is has been put into `itself`
+    /// before the first call comes.
+    pub unsafe fn divert(
+        &self,
+        function: &Function,
+        to: usize,
+        itself: &AtomicUsize,
+    ) -> Result<u64, Skip> {
+        let _muted = mute();
+        if !process::is_own() {
+            return Err(Skip::SharedMemory);
+        }
+        let mut locked = lock();
+        // SAFETY: the caller's promise.
+        unsafe { locked.state.divert(function, to as u64, itself) }
+    }
+
+    /// Tells whether a call is in progress, of whatever function that is or was hooked, that returns
+    /// through a trampoline.
+    #[must_use]
+    pub fn has_calls_in_progress(&self) -> bool {
+        let _muted = mute();
+        lock().state.has_calls_in_progress()
+    }
+
+    /// Refuses to hook functions of this process at their return from now on, for the first reason
+    /// given.
+    pub fn refuse_exits(&self, why: &'static str) {
+        let _ = deny::NO_EXITS.set(why);
+    }
+
+    /// Returns the attachments that there are, without [diversions](Self::divert).
     #[must_use]
     pub fn attachments(&self) -> Vec<u64> {
         let _muted = mute();

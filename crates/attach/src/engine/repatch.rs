@@ -69,7 +69,7 @@ impl State {
     ///
     /// # Safety
     /// As for [`patch::apply`].
-    unsafe fn apply(
+    pub(super) unsafe fn apply(
         &mut self,
         mut work: Vec<(Change, u64, Option<Form>)>,
     ) -> impl Iterator<Item = (Result<(), Skip>, (u64, Option<Form>))> + use<> {

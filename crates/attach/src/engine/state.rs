@@ -35,6 +35,8 @@ pub(super) struct State {
     /// instructions ended.
     former: BTreeMap<u64, Vec<Range<u64>>>,
     attachments: HashMap<u64, Vec<u64>>,
+    /// Those of them that send a function's calls elsewhere.
+    pub(super) diversions: Vec<u64>,
     table: table::Writer,
     /// Functions reached through the table.
     pub(super) called: usize,
@@ -69,6 +71,7 @@ impl State {
             inside: Vec::new(),
             former: BTreeMap::new(),
             attachments: HashMap::new(),
+            diversions: Vec::new(),
             table,
             called: 0,
             hook_lists: HookLists::default(),
@@ -205,7 +208,13 @@ impl State {
         if new > 0 && new + site.map_or(0, sessions) > MAX_SESSIONS {
             return Err(Skip::Sessions { max: MAX_SESSIONS });
         }
+        let diverts = hooks.iter().any(Hook::is_of_diversion);
+        let mut entries = site.iter().flat_map(|s| &s.entries);
+        if entries.any(|e| diverts || e.hook.is_of_diversion()) {
+            return Err(Skip::Denied { why: "unwinders find the tracer's own code by it" });
+        }
         match site {
+            None if diverts => {}
             None => deny::entry(f)?,
             Some(site) => {
                 if site.form == Form::Plain {
@@ -312,11 +321,12 @@ impl State {
 
     /// Takes an attachment away.
     pub(super) fn attachments(&self) -> Vec<u64> {
-        self.attachments.keys().copied().collect()
+        self.attachments.keys().filter(|id| !self.diversions.contains(id)).copied().collect()
     }
 
     pub(super) fn detach(&mut self, id: u64) -> Result<Removed, AttachError> {
         let addrs = self.attachments.remove(&id).ok_or(AttachError::NoAttachment { id })?;
+        self.lead_back(id, &addrs);
         self.forget(addrs.iter().map(|addr| (*addr, None)));
         let has_exit =
             |s: &&Site| s.entries.iter().any(|e| e.seq == id && e.hook.position.needs_exit());
@@ -345,6 +355,18 @@ impl State {
         site.entries.retain(|e| !is_meant(e.hook.data));
         self.publish(&[addr]);
         self.repatch(&[addr]).is_empty()
+    }
+
+    /// Tells whether a call of any function is in progress that returns through a trampoline.
+    pub(super) fn has_calls_in_progress(&mut self) -> bool {
+        // Who is on the way into a trampoline has no frame yet.
+        if !self.collect() {
+            return true;
+        }
+        let exits = self.sites.values().filter(|site| site.exit != 0);
+        let mut metas: Vec<u64> = exits.map(|site| ptr::from_ref(site.meta) as u64).collect();
+        metas.sort_unstable();
+        calls_in_progress::any(&metas)
     }
 
     /// Tells whether nobody is in a hook that was taken away before, nor in a call of the functions

@@ -117,6 +117,8 @@ impl Target {
     }
 
     pub fn start(dir: TempDir, path: PathBuf, command: &Command) -> Self {
+        // Built before the program's time runs.
+        skep_testkit::trace::skep_bin();
         // A stress run takes as long as it takes.
         let stress = std::env::var_os("SKEP_STRESS").is_some();
         let limit = if stress { Duration::from_secs(24 * 3600) } else { LIMIT };

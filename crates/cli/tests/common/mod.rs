@@ -31,6 +31,8 @@ pub struct Skep {
 
 impl Skep {
     pub fn new() -> Self {
+        // It may have to be built first, and nothing that a test starts should wait for that.
+        skep_bin();
         Self { dir: TempDir::in_memory() }
     }
 
