@@ -52,7 +52,7 @@ pub struct Entry {
     pub config: RunConfig,
     /// It was there before the others.
     pub is_loaded: bool,
-    /// Bytes of its instructions.
+    /// Bytes of its instructions; of no account for a loaded program.
     pub size: u32,
     /// What tells its instructions from others'.
     pub tag: [u8; 8],
@@ -61,15 +61,17 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Compares as libxdp sorts: priority, name, loaded programs first, size, tag, time of loading.
+    /// Compares as libxdp sorts: priority, name, loaded programs first, size of those that are not
+    /// loaded, tag, time of loading.
     #[must_use]
     pub fn order(&self, other: &Self) -> Ordering {
+        let size = |entry: &Self| if entry.is_loaded { 0 } else { entry.size };
         self.config
             .priority
             .cmp(&other.config.priority)
             .then_with(|| self.program.name.cmp(&other.program.name))
             .then_with(|| other.is_loaded.cmp(&self.is_loaded))
-            .then_with(|| self.size.cmp(&other.size))
+            .then_with(|| size(self).cmp(&size(other)))
             .then_with(|| self.tag.cmp(&other.tag))
             .then_with(|| self.load_time.cmp(&other.load_time))
     }

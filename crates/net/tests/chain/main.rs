@@ -2,6 +2,7 @@
 
 mod edits;
 mod engines;
+mod libxdp;
 mod model;
 mod mprog;
 mod priority;

@@ -72,11 +72,13 @@ fn ties_are_broken_in_order() {
     let base = Entry { is_loaded: true, size: 8, load_time: 5, ..entry(1, 50, 4) };
     let mut other = base.clone();
     other.config.priority = 51;
+    let new = Entry { is_loaded: false, ..base.clone() };
+    assert!(new.order(&Entry { size: 16, ..new.clone() }).is_lt());
+    assert!(base.order(&Entry { size: 16, ..base.clone() }).is_eq());
     let later: Vec<Entry> = vec![
         other,
         Entry { program: program(2), ..base.clone() },
-        Entry { is_loaded: false, ..base.clone() },
-        Entry { size: 16, ..base.clone() },
+        new,
         Entry { tag: [0, 0, 0, 0, 0, 0, 0, 1], ..base.clone() },
         Entry { load_time: 6, ..base.clone() },
     ];
