@@ -100,7 +100,9 @@ pub struct Frame<'a> {
 #[derive(Debug)]
 pub struct Batch {
     buffer: Box<[u8]>,
-    slots: Vec<Slot>,
+    /// Of which the first `len` have frames.
+    slots: Box<[Slot]>,
+    len: usize,
     /// Where the next slot begins.
     next: usize,
     limit: usize,
@@ -124,7 +126,8 @@ impl Batch {
     pub fn with_limit(limit: usize) -> Self {
         let mut batch = Self {
             buffer: vec![0; SIZE].into_boxed_slice(),
-            slots: Vec::with_capacity(MAX_FRAMES),
+            slots: vec![Slot::default(); MAX_FRAMES].into_boxed_slice(),
+            len: 0,
             next: 0,
             limit: 0,
         };
@@ -141,33 +144,33 @@ impl Batch {
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
-        self.slots.len()
+        self.len
     }
 
     /// Tells whether there are no frames.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+        self.len == 0
     }
 
     /// Tells whether a frame of `len` bytes still fits.
     #[inline]
     #[must_use]
     pub fn has_room(&self, len: usize) -> bool {
-        self.slots.len() < self.limit && self.next + slot_size(len) <= self.buffer.len()
+        self.len < self.limit && self.next + slot_size(len) <= self.buffer.len()
     }
 
     /// Forgets all frames.
     #[inline]
     pub fn clear(&mut self) {
-        self.slots.clear();
+        self.len = 0;
         self.next = 0;
     }
 
     /// Adds a frame; `false` when it does not fit, as [`Batch::has_room`] tells before. An empty
     /// batch has room for every frame of at most [`MAX_FRAME`] bytes.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn push(&mut self, meta: Meta, bytes: &[u8]) -> bool {
         let Some(room) = self.reserve(meta, bytes.len()) else { return false };
@@ -177,7 +180,10 @@ impl Batch {
 
     /// Adds a frame of `len` bytes and returns where they go; `None` when it does not fit. They are
     /// what an earlier frame left there until they are written.
-    #[inline]
+    //
+    // Inlined, as `meta` then comes in registers. To a call it goes through memory, written field by
+    // field and read as a whole at once, which a processor cannot forward: 4 ns a frame.
+    #[inline(always)]
     pub fn reserve(&mut self, meta: Meta, len: usize) -> Option<&mut [u8]> {
         if !self.has_room(len) {
             return None;
@@ -185,20 +191,20 @@ impl Batch {
         let (slot, size) = (self.next, slot_size(len));
         let data = slot + HEADROOM;
         let room = self.buffer.get_mut(data..data + len)?;
-        let bounds = Bounds {
-            slot: slot as u32,
-            data: data as u32,
-            len: len as u32,
-            size: (size - STAGGER) as u32,
-        };
-        self.slots.push(Slot { bounds, meta });
+        let of = self.slots.get_mut(self.len)?;
+        of.bounds.slot = slot as u32;
+        of.bounds.data = data as u32;
+        of.bounds.len = len as u32;
+        of.bounds.size = (size - STAGGER) as u32;
+        of.meta = meta;
+        self.len += 1;
         self.next = slot + size;
         Some(room)
     }
 
     /// Shortens the last frame to what came, on the wire too: more was reserved than needed.
     pub fn shorten_last(&mut self, len: usize) {
-        if let Some(last) = self.slots.last_mut() {
+        if let Some(last) = self.used_mut().last_mut() {
             last.bounds.len = last.bounds.len.min(u32::try_from(len).unwrap_or(u32::MAX));
             last.meta.wire_len = last.bounds.len;
         }
@@ -206,16 +212,27 @@ impl Batch {
 
     /// Takes the last frame back.
     pub fn pop(&mut self) {
-        if let Some(last) = self.slots.pop() {
+        if let Some(last) = self.used().last() {
             self.next = last.bounds.slot as usize;
+            self.len -= 1;
         }
+    }
+
+    #[inline]
+    fn used(&self) -> &[Slot] {
+        self.slots.get(..self.len).unwrap_or_default()
+    }
+
+    #[inline]
+    fn used_mut(&mut self) -> &mut [Slot] {
+        self.slots.get_mut(..self.len).unwrap_or_default()
     }
 
     /// Returns a frame by its number.
     #[inline]
     #[must_use]
     pub fn frame(&self, index: usize) -> Option<Frame<'_>> {
-        let slot = self.slots.get(index)?;
+        let slot = self.used().get(index)?;
         let start = slot.bounds.data as usize;
         let bytes = self.buffer.get(start..start + slot.bounds.len as usize)?;
         Some(Frame { bytes, meta: slot.meta })
@@ -230,27 +247,27 @@ impl Batch {
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.slots.iter().map(|slot| u64::from(slot.bounds.len)).sum()
+        self.used().iter().map(|slot| u64::from(slot.bounds.len)).sum()
     }
 
     /// Returns what is known of a frame besides its bytes.
     #[inline]
     #[must_use]
     pub fn meta(&self, index: usize) -> Option<Meta> {
-        self.slots.get(index).map(|slot| slot.meta)
+        self.used().get(index).map(|slot| slot.meta)
     }
 
     /// Returns where a frame lies.
     #[inline]
     #[must_use]
     pub fn bounds(&self, index: usize) -> Option<Bounds> {
-        self.slots.get(index).map(|slot| slot.bounds)
+        self.used().get(index).map(|slot| slot.bounds)
     }
 
     /// Returns where a frame lies, and what else is known of it.
     #[inline]
     pub(super) fn place(&self, index: usize) -> Option<(Bounds, Meta)> {
-        self.slots.get(index).map(|slot| (slot.bounds, slot.meta))
+        self.used().get(index).map(|slot| (slot.bounds, slot.meta))
     }
 
     /// Says where a frame lies now that a program has moved its ends; `false` when that is not
@@ -258,7 +275,7 @@ impl Batch {
     #[inline]
     #[must_use]
     pub fn set_bounds(&mut self, index: usize, data: u32, len: u32) -> bool {
-        let Some(slot) = self.slots.get_mut(index) else { return false };
+        let Some(slot) = self.used_mut().get_mut(index) else { return false };
         let end = u64::from(data) + u64::from(len);
         let of = slot.bounds;
         let fits = data >= of.slot && end <= u64::from(of.slot) + u64::from(of.size);

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! chain_costs links skep|kernel         2 to 32 programs in sequence
-//! chain_costs packets                   a dropping chain on frames in memory, and on a capture file
+//! chain_costs packets [CASE]            a dropping chain on frames in memory, and on a capture file
 //! chain_costs balancer skep|kernel      a load balancer on a mix of connections
 //! chain_costs ahead                     what programs on a batch take whose memory is in the cache
 //! chain_costs agree                     the balancer on both, packet for packet
@@ -84,7 +84,8 @@ fn run(args: &[&str]) -> Result<()> {
     match args {
         ["links", "skep"] => links::ours(),
         ["links", "kernel"] => links::kernels(),
-        ["packets"] => packets::run(),
+        ["packets"] => packets::run(None),
+        ["packets", case] => packets::run(Some(case)),
         ["balancer", "skep"] => balancer::ours(),
         ["balancer", "kernel"] => balancer::kernels(),
         ["ahead"] => ahead::run(),

@@ -111,8 +111,8 @@ impl Drop for Captures {
     }
 }
 
-/// Everything.
-pub fn run() -> Result<()> {
+/// Everything, or one case alone: for a profiler.
+pub fn run(only: Option<&str>) -> Result<()> {
     let session = Session::scratch()?;
     let object = load(&session)?;
     let captures = Captures(format!("/dev/shm/skep-chain-{}", std::process::id()).into());
@@ -149,6 +149,7 @@ pub fn run() -> Result<()> {
     }
     let run = move || pumped(&mut runner, &mut Generator::new(&[FRAME]).packets(PACKETS), &until);
     cases.push(("generator".to_owned(), Box::new(run)));
+    cases.retain(|(name, _)| only.is_none_or(|only| only == name));
     take_turns(&mut cases).map(drop)
 }
 
