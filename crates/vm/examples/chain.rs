@@ -12,7 +12,7 @@ use std::time::Instant;
 use skep_isa::text;
 use skep_vm::chain::counters::Layout;
 use skep_vm::chain::plan::{ALL, slot};
-use skep_vm::chain::{Count, Edge, Options, PacketSize, Part, Plan, Step, To, Unit};
+use skep_vm::chain::{Count, Options, PacketSize, Part, Plan, PlanEdge, Step, To, Unit};
 use skep_vm::{Code, Env};
 
 const RUNS: u32 = 200_000;
@@ -69,7 +69,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for (name, on, options) in rows {
         let mut all = Vec::new();
         for length in LENGTHS {
-            let edge = |n| Edge { on, to: To::Node(n), bound: None };
+            let edge = |n| PlanEdge { on, to: To::Node(n), bound: None };
             let steps = (1..=length)
                 .map(|n| Step { edges: if n < length { vec![edge(n)] } else { Vec::new() } })
                 .collect();

@@ -19,7 +19,7 @@ use skep_isa::{Insn, text};
 use skep_vm::chain::counters::{BYTES, Layout, STEP, TICKS};
 use skep_vm::chain::plan::{ALL, SLOTS, slot};
 use skep_vm::chain::{
-    Count, Edge, Exhausted, Interpreted, Options, PacketSize, Part, Plan, Step, To, Unit,
+    Count, Exhausted, Interpreted, Options, PacketSize, Part, Plan, PlanEdge, Step, To, Unit,
 };
 use skep_vm::{Cpu, Env, interp, tail};
 
@@ -89,10 +89,10 @@ fn any_plan(rng: &mut Rng) -> Plan {
             };
             let back = matches!(to, To::Node(to) if to <= n);
             let bound = (back && bounded).then(|| 1 + below(3) as u32);
-            step.edges.push(Edge { on, to, bound });
+            step.edges.push(PlanEdge { on, to, bound });
         }
         if free != 0 && n + 1 < count && below(3) > 0 {
-            step.edges.push(Edge { on: free, to: To::Node(n + 1), bound: None });
+            step.edges.push(PlanEdge { on: free, to: To::Node(n + 1), bound: None });
         }
     }
     let exhausted = if below(2) == 0 { Exhausted::Stop } else { Exhausted::Abort };
@@ -272,7 +272,7 @@ fn lines_of_31_32_and_33_programs_end_at_the_budget() {
         for exhausted in [Exhausted::Stop, Exhausted::Abort] {
             let programs: Vec<_> =
                 (1..=length).map(|n| assemble(&format!("mov r0, {n}\nexit"))).collect();
-            let line = |n: usize| Edge { on: ALL, to: To::Node(n + 1), bound: None };
+            let line = |n: usize| PlanEdge { on: ALL, to: To::Node(n + 1), bound: None };
             let edges = |n| if n + 1 < length { vec![line(n)] } else { Vec::new() };
             let steps = (0..length).map(|n| Step { edges: edges(n) }).collect();
             let plan = Plan { steps, budget: 32, exhausted };
@@ -293,10 +293,14 @@ fn each_verdict_goes_its_own_way() {
             let mut edges = Vec::new();
             for n in 0..own {
                 programs.push(assemble(&format!("mov r0, {}\nexit", 100 + n)));
-                edges.push(Edge { on: 1 << n, to: To::Node(1 + n), bound: None });
+                edges.push(PlanEdge { on: 1 << n, to: To::Node(1 + n), bound: None });
             }
             programs.push(assemble("mov r0, 99\nexit"));
-            edges.push(Edge { on: ALL & !((1 << own) - 1), to: To::Node(1 + own), bound: None });
+            edges.push(PlanEdge {
+                on: ALL & !((1 << own) - 1),
+                to: To::Node(1 + own),
+                bound: None,
+            });
             let mut steps = vec![Step { edges }];
             steps.resize(own + 2, Step::default());
             let plan = Plan { steps, budget: 32, exhausted: Exhausted::Stop };
@@ -311,7 +315,7 @@ fn what_is_no_chain_is_refused() {
     let env = Env::empty();
     let exit = assemble("mov r0, 0\nexit");
     let bad = [Insn::mov64_imm(0, 0)];
-    let step = Step { edges: vec![Edge { on: ALL, to: To::Node(1), bound: None }] };
+    let step = Step { edges: vec![PlanEdge { on: ALL, to: To::Node(1), bound: None }] };
     let plan = Plan { steps: vec![step, Step::default()], budget: 32, exhausted: Exhausted::Stop };
     let compile = |plan: &Plan, programs: &[&[Insn]]| {
         let parts: Vec<Part<'_>> = programs.iter().map(|insns| Part { insns, env: &env }).collect();
@@ -346,8 +350,8 @@ fn a_chain_of_one_that_counts_nothing_is_the_program_itself() {
     };
     // SAFETY: only compiled.
     let alone = unsafe { skep_vm::Code::compile(&insns, &env) }.expect("it compiles");
-    let keep = vec![Edge { on: ALL, to: To::Keep, bound: None }];
-    let end = vec![Edge { on: ALL, to: To::End(3), bound: None }];
+    let keep = vec![PlanEdge { on: ALL, to: To::Keep, bound: None }];
+    let end = vec![PlanEdge { on: ALL, to: To::End(3), bound: None }];
     let counted = Options { count: Count::Runs, bytes: None };
     assert_eq!(chain(&plan(Vec::new()), &Options::default()), alone.machine_code());
     assert_eq!(chain(&plan(keep), &Options::default()), alone.machine_code());

@@ -253,7 +253,7 @@ impl Graph {
             let edges = self.nodes.get(id).map(Node::edges).unwrap_or_default();
             let own = edges.iter().filter(|(on, _)| !on.is_any()).map(|(on, _)| on.bits());
             let rest = Verdicts::ANY.bits() & !own.fold(0, |all, on| all | on);
-            let edges = edges.into_iter().map(|(on, edge)| chain::Edge {
+            let edges = edges.into_iter().map(|(on, edge)| chain::PlanEdge {
                 on: if on.is_any() { rest } else { on.bits() },
                 to: place(edge.to),
                 bound: edge.bound,

@@ -7,7 +7,7 @@ use skep_isa::text;
 use skep_net::chain::swap::Current;
 use skep_vm::Env;
 use skep_vm::chain::plan::ALL;
-use skep_vm::chain::{Edge, Options, Part, Plan, Step, To, Unit};
+use skep_vm::chain::{Options, Part, Plan, PlanEdge, Step, To, Unit};
 
 /// Programs of a chain.
 const LENGTH: usize = 5;
@@ -26,7 +26,7 @@ fn chain(number: u32) -> Numbered {
         })
         .collect();
     let parts: Vec<Part<'_>> = programs.iter().map(|insns| Part { insns, env: &env }).collect();
-    let edge = |n| Edge { on: ALL, to: To::Node(n), bound: None };
+    let edge = |n| PlanEdge { on: ALL, to: To::Node(n), bound: None };
     let edges = |n| if n < LENGTH { vec![edge(n)] } else { Vec::new() };
     let steps = (1..=LENGTH).map(|n| Step { edges: edges(n) }).collect();
     let plan = Plan { steps, budget: 32, exhausted: Default::default() };

@@ -15,7 +15,7 @@ mod walk;
 use skep_isa::Insn;
 
 pub use interp::Interpreted;
-pub use plan::{Edge, Exhausted, Plan, PlanError, Step, To};
+pub use plan::{Exhausted, Plan, PlanEdge, PlanError, Step, To};
 pub use unit::{ChainError, Counting, Unit};
 
 use crate::env::Env;

@@ -38,9 +38,9 @@ pub enum To<N = usize> {
     Keep,
 }
 
-/// One way out of a step.
+/// A way out of a step, for all verdicts that take it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Edge {
+pub struct PlanEdge {
     /// The slots of the verdicts that take it, as bits.
     pub on: u64,
     /// Where it leads.
@@ -53,7 +53,7 @@ pub struct Edge {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Step {
     /// The ways out.
-    pub edges: Vec<Edge>,
+    pub edges: Vec<PlanEdge>,
 }
 
 impl Step {
@@ -207,7 +207,7 @@ mod tests {
     fn plan(edges: &[(usize, usize)], steps: usize) -> Plan {
         let mut all = vec![Step::default(); steps];
         for (n, (from, to)) in edges.iter().enumerate() {
-            all[*from].edges.push(Edge { on: 1 << n, to: To::Node(*to), bound: None });
+            all[*from].edges.push(PlanEdge { on: 1 << n, to: To::Node(*to), bound: None });
         }
         Plan { steps: all, budget: 32, exhausted: Exhausted::Stop }
     }
@@ -237,10 +237,10 @@ mod tests {
         assert_eq!(plan(&[(0, 5)], 1).check(), Err(PlanError::Target { step: 0, to: 5 }));
         assert_eq!(Plan { budget: 0, ..plan(&[], 1) }.check(), Err(PlanError::Budget));
         let mut twice = plan(&[(0, 1)], 2);
-        twice.steps[0].edges.push(Edge { on: 3, to: To::Keep, bound: None });
+        twice.steps[0].edges.push(PlanEdge { on: 3, to: To::Keep, bound: None });
         assert_eq!(twice.check(), Err(PlanError::Verdicts { step: 0 }));
         let mut unknown = plan(&[], 1);
-        unknown.steps[0].edges.push(Edge { on: 1 << SLOTS, to: To::Keep, bound: None });
+        unknown.steps[0].edges.push(PlanEdge { on: 1 << SLOTS, to: To::Keep, bound: None });
         assert_eq!(unknown.check(), Err(PlanError::Verdicts { step: 0 }));
         assert_eq!(plan(&[(0, 1)], 2).check(), Ok(()));
     }

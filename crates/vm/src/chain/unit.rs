@@ -39,13 +39,13 @@ pub enum ChainError {
 /// ```
 /// use skep_isa::text;
 /// use skep_vm::Env;
-/// use skep_vm::chain::{Edge, Options, Part, Plan, Step, To, Unit, plan};
+/// use skep_vm::chain::{PlanEdge, Options, Part, Plan, Step, To, Unit, plan};
 ///
 /// let env = Env::empty();
 /// let programs = ["mov r0, 2\nexit", "mov r0, 1\nexit"]
 ///     .map(|text| text::assemble(text).unwrap_or_default());
 /// let parts = programs.each_ref().map(|insns| Part { insns, env: &env });
-/// let on_pass = Edge { on: 1 << plan::slot(2), to: To::Node(1), bound: None };
+/// let on_pass = PlanEdge { on: 1 << plan::slot(2), to: To::Node(1), bound: None };
 /// let steps = vec![Step { edges: vec![on_pass] }, Step::default()];
 /// let plan = Plan { steps, budget: 32, exhausted: Default::default() };
 /// // SAFETY: the programs touch no memory and end.

@@ -8,9 +8,9 @@ impl Plan {
     /// that way. Returns what the chain answers.
     ///
     /// ```
-    /// use skep_vm::chain::{Edge, Plan, Step, To, plan};
+    /// use skep_vm::chain::{PlanEdge, Plan, Step, To, plan};
     ///
-    /// let on_pass = Edge { on: 1 << plan::slot(2), to: To::Node(1), bound: None };
+    /// let on_pass = PlanEdge { on: 1 << plan::slot(2), to: To::Node(1), bound: None };
     /// let steps = vec![Step { edges: vec![on_pass] }, Step::default()];
     /// let plan = Plan { steps, budget: 32, exhausted: Default::default() };
     /// let says = [2, 1];

@@ -3,7 +3,7 @@
 use skep_isa::helper::id as helper;
 use skep_isa::op;
 use skep_object::Linked;
-use skep_vm::chain::{Count, Edge, Plan, To};
+use skep_vm::chain::{Count, Plan, PlanEdge, To};
 
 use super::compose::Part;
 use super::error::KernelChainError as Error;
@@ -16,7 +16,7 @@ fn calls_tails(linked: &Linked) -> bool {
 /// Decides which programs are functions that main calls: those that make tail calls, and the
 /// greediest as long as their stack leaves others too little.
 pub fn called(plan: &Plan, parts: &[Part<'_>], count: Count) -> Result<Vec<bool>, Error> {
-    let bounded = |e: &&Edge| e.bound.is_some() && matches!(e.to, To::Node(_));
+    let bounded = |e: &&PlanEdge| e.bound.is_some() && matches!(e.to, To::Node(_));
     let bounds = plan.steps.iter().flat_map(|s| &s.edges).filter(bounded).count();
     let clocks = match count {
         Count::Off => 0,

@@ -34,7 +34,7 @@ use super::layout::{CodeWithGaps, Label};
 use super::{Cpu, Gen, Sealed, has_probes, seal};
 use crate::chain::counters::{BYTES, Layout, TICKS};
 use crate::chain::plan::OTHER;
-use crate::chain::{Count, Edge, Exhausted, Options, Part, Plan, To};
+use crate::chain::{Count, PlanEdge, Exhausted, Options, Part, Plan, To};
 use crate::check::Flow;
 use crate::exec::Exec;
 use crate::fault::Sites;
@@ -415,8 +415,8 @@ impl Unit<'_> {
     fn place(&mut self, step: usize, way: Option<usize>) -> Label {
         let edges = self.plan.steps.get(step).map(|s| s.edges.as_slice()).unwrap_or_default();
         match way.and_then(|n| edges.get(n)) {
-            None | Some(Edge { to: To::Keep, .. }) => self.end,
-            Some(Edge { to: To::Node(to), bound: None, .. }) if !self.is_counted => {
+            None | Some(PlanEdge { to: To::Keep, .. }) => self.end,
+            Some(PlanEdge { to: To::Node(to), bound: None, .. }) if !self.is_counted => {
                 self.steps.get(*to).copied().unwrap_or(self.end)
             }
             Some(_) => {
@@ -430,7 +430,7 @@ impl Unit<'_> {
     /// Takes an edge. `comes_next`: what follows in the code is the next step.
     fn follow(&mut self, step: usize, way: Option<usize>, comes_next: bool) {
         let edges = self.plan.steps.get(step).map(|s| s.edges.as_slice()).unwrap_or_default();
-        let Some((edge, &Edge { to, .. })) = way.and_then(|n| Some((n, edges.get(n)?))) else {
+        let Some((edge, &PlanEdge { to, .. })) = way.and_then(|n| Some((n, edges.get(n)?))) else {
             return self.finish(step, comes_next);
         };
         match to {

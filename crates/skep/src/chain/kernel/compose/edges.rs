@@ -3,7 +3,7 @@
 use skep_isa::op;
 use skep_vm::chain::counters::STEP;
 use skep_vm::chain::plan::{ALL, OTHER};
-use skep_vm::chain::{Edge, Exhausted, To};
+use skep_vm::chain::{Exhausted, PlanEdge, To};
 
 use super::super::assemble::Label;
 use super::{Composer, R};
@@ -55,7 +55,7 @@ impl Composer<'_> {
     }
 
     /// Tells whether an edge must be checked when it is taken.
-    fn checks(&self, edge: &Edge) -> bool {
+    fn checks(&self, edge: &PlanEdge) -> bool {
         matches!(edge.to, To::Node(_)) && (edge.bound.is_some() || self.plan.is_counted())
     }
 
@@ -89,7 +89,7 @@ impl Composer<'_> {
     }
 
     /// Takes an edge, unless its bound or the budget is used up.
-    fn take(&mut self, step: usize, n: usize, edge: &Edge, first: usize) {
+    fn take(&mut self, step: usize, n: usize, edge: &PlanEdge, first: usize) {
         let to = match edge.to {
             To::Keep => return self.exit(),
             To::End(verdict) => {
