@@ -210,6 +210,51 @@ fn a_chain_counts_on_an_interface_and_outlives_the_command() {
     assert_eq!((attached("two"), world.links()), (None, 0));
 }
 
+/// What runs on interfaces, as `ip` tells it: so many that the kernel tells in several messages.
+#[test]
+fn the_list_has_the_programs_of_all_interfaces() {
+    let Some(world) = World::new() else { return };
+    let listed = || json(&world.must("chain list --kernel --json").stdout);
+    assert_eq!(listed(), json!([]));
+    assert_eq!(text(&world.must("chain list --kernel").stdout), "");
+    for n in 0..40 {
+        must_ip(&format!("link add left{n} type veth peer name right{n}"));
+    }
+    world.must("chain attach two fw.toml --kernel");
+    world.must("chain attach one by-priority.toml --kernel --mode generic");
+    // Of somebody else.
+    let object = world.skep.path("chain.bpf.o").display().to_string();
+    must_ip(&format!("link set dev right39 xdp obj {object} sec xdp"));
+
+    let mut ours: Vec<(String, String, u64)> = Vec::new();
+    for on in listed().as_array().unwrap() {
+        let word = |key: &str| on[key].as_str().unwrap().to_owned();
+        let (name, chain) = match &*word("interface") {
+            "two" => ("skep_chain", json!(["drop_short", "mark", "count"])),
+            "one" => ("skep_chain", json!(["drop_short", "count", "mark"])),
+            _ => ("drop_short", Json::Null),
+        };
+        assert_eq!((&*word("name"), &on["chain"]), (name, &chain), "{on}");
+        ours.push((word("interface"), word("mode"), on["program_id"].as_u64().unwrap()));
+    }
+    let shown = json(&ip("-j link show").stdout);
+    let with = shown.as_array().unwrap().iter().filter(|link| !link["xdp"].is_null());
+    let mut ips: Vec<(String, String, u64)> = with
+        .map(|link| {
+            let mode = ["", "native", "generic"][link["xdp"]["mode"].as_u64().unwrap() as usize];
+            let name = link["ifname"].as_str().unwrap();
+            (name.to_owned(), mode.to_owned(), link["xdp"]["prog"]["id"].as_u64().unwrap())
+        })
+        .collect();
+    ours.sort();
+    ips.sort();
+    assert_eq!((&ours, ours.len()), (&ips, 3));
+    let lines = text(&world.must("chain list --kernel").stdout);
+    let of = |name: &str| lines.lines().find(|line| line.starts_with(name)).unwrap();
+    assert!(of("two").ends_with("  chain of drop_short, mark, count"), "{lines}");
+    assert!(of("right39").ends_with("  not a chain of skep: drop_short"), "{lines}");
+}
+
 /// A chain of the skep directory, made by commands, with numbers that have gaps; what cannot go along
 /// is told.
 #[test]

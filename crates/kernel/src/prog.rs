@@ -194,6 +194,14 @@ impl Program {
         sys::program_info(self.fd.as_fd())
     }
 
+    /// Returns its name, up to 15 characters; empty without one.
+    ///
+    /// # Errors
+    /// The kernel's errno.
+    pub fn name(&self) -> Result<String> {
+        sys::program_name(self.fd.as_fd())
+    }
+
     /// Makes a map live as long as the program, which need not refer to it.
     ///
     /// # Errors

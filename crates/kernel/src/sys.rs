@@ -356,6 +356,15 @@ pub(crate) fn program_info(program: BorrowedFd<'_>) -> Result<(u32, Vec<u32>)> {
     Ok((info.id, ids))
 }
 
+/// Asks what the kernel calls a program.
+pub(crate) fn program_name(program: BorrowedFd<'_>) -> Result<String> {
+    let mut info = attr::ProgInfo::default();
+    // SAFETY: all addresses in the structure are null.
+    unsafe { fill_info(program, &mut info) }?;
+    let name = info.name.split(|b| *b == 0).next().unwrap_or_default();
+    Ok(String::from_utf8_lossy(name).into_owned())
+}
+
 /// Makes a map live as long as a program.
 pub(crate) fn bind_map(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> Result {
     let mut attr = attr::ProgBindMap { prog_fd: number(&program), map_fd: number(&map), flags: 0 };

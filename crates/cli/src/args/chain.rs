@@ -112,8 +112,14 @@ pub enum ChainCommand {
         #[arg(long, group = "picture")]
         svg: bool,
     },
-    /// List all chains
-    List(JsonArgs),
+    /// List all chains, or with --kernel the XDP programs of all interfaces
+    List {
+        /// List what runs on interfaces, chains or not (root)
+        #[arg(long)]
+        kernel: bool,
+        #[command(flatten)]
+        format: JsonArgs,
+    },
     /// Keep a chain when nobody uses it, as `create` does
     Pin {
         /// The chain

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use serde_json::json;
+use serde_json::{Value as Json, json};
 use skep::chain::kernel::{self, KernelChain, KernelChainError as Error, MapPins, XdpMode};
-use skep::chain::{Count, Exhausted, picture};
+use skep::chain::{Count, Exhausted, Graph, picture};
 use skep::load::LoadError;
 
 use super::explain::{edges, nodes};
@@ -49,6 +49,36 @@ pub fn attach(args: &AttachArgs, printer: Printer) -> Result<u8> {
 /// Takes the chain of an interface off.
 pub fn detach(interface: &str, bpf_fs: &Path) -> Result<u8> {
     kernel::detach(interface, bpf_fs).map_err(failed)?;
+    Ok(0)
+}
+
+/// Lists the XDP programs of all interfaces, with the programs of those that are chains.
+pub fn list(is_json: bool, printer: Printer) -> Result<u8> {
+    let all = kernel::list().map_err(failed)?;
+    let programs = |graph: &Graph| -> Vec<String> {
+        graph.nodes().map(|(_, node)| node.program.name.clone()).collect()
+    };
+    if is_json {
+        let each = all.iter().map(|on| {
+            json!({
+                "interface": on.interface, "mode": on.mode, "program_id": on.program,
+                "name": on.name, "chain": on.chain.as_ref().map(programs),
+            })
+        });
+        printer.json(Output::Stdout, &each.collect::<Json>())?;
+        return Ok(0);
+    }
+    printer.data(Output::Stdout, |out| {
+        for on in &all {
+            let (interface, mode, id, name) = (&on.interface, on.mode, on.program, &on.name);
+            let what = match on.chain.as_ref().map(programs) {
+                Some(programs) => format!("chain of {}", programs.join(", ")),
+                None => format!("not a chain of skep: {name}"),
+            };
+            writeln!(out, "{interface:<15}  {mode:<7}  program {id:<5}  {what}")?;
+        }
+        Ok(())
+    })?;
     Ok(0)
 }
 

@@ -50,7 +50,8 @@ pub fn run(command: &ChainCommand, printer: Printer) -> Result<u8> {
         ChainCommand::Show { chain, json, dot, svg, .. } => {
             show::show(chain, [*json, *dot, *svg], printer)
         }
-        ChainCommand::List(format) => show::list(format.json, printer),
+        ChainCommand::List { kernel: true, format } => attach::list(format.json, printer),
+        ChainCommand::List { format, .. } => show::list(format.json, printer),
         ChainCommand::Pin { chain } => open(chain)?.1.pin().map(|()| 0).map_err(failed),
         ChainCommand::Unpin { chain } => Ok(open(chain)?.1.unpin().map(|()| 0)?),
         ChainCommand::Run(args) => run::run(args, printer),

@@ -128,8 +128,13 @@ fn refused(interface: &str, mode: XdpMode, error: skep_kernel::Error) -> Error {
     let interface = interface.to_owned();
     match error.errno() {
         errno::EBUSY | errno::EEXIST => {
-            let programs = index_of(&interface).and_then(holder::programs);
-            let by = programs.unwrap_or_else(|| "an XDP program".to_owned());
+            let held = index_of(&interface).and_then(|n| holder::programs(Some(n)).ok());
+            let held = held.unwrap_or_default();
+            let all = held.iter().map(|h| format!("program {} ({})", h.program, h.mode));
+            let by = match held.is_empty() {
+                true => "an XDP program".to_owned(),
+                false => all.collect::<Vec<_>>().join(", "),
+            };
             Error::Busy { interface, by: format!("{by}, which skep did not attach") }
         }
         errno::ENODEV => Error::NoInterface { interface },
@@ -154,6 +159,44 @@ pub fn detach(interface: &str, bpf_fs: &Path) -> Result<()> {
     pin.remove()?;
     // Somebody else may have the link open, or have pinned it too.
     link.detach().map_err(kernel("detach the chain"))
+}
+
+/// An XDP program that runs on an interface.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct OnInterface {
+    /// The interface's name.
+    pub interface: String,
+    /// `native`, `generic` or `offload`.
+    pub mode: &'static str,
+    /// The program's id.
+    pub program: u32,
+    /// The program's name; empty without one.
+    pub name: String,
+    /// The chain that it is; `None` of what others attached.
+    pub chain: Option<Graph>,
+}
+
+/// Finds the XDP programs of all interfaces of the thread's network namespace, whoever attached them.
+///
+/// # Errors
+/// When the kernel does not tell of interfaces or programs.
+pub fn list() -> Result<Vec<OnInterface>> {
+    let held = holder::programs(None)
+        .map_err(|e| Error::File { what: format!("cannot ask for interfaces: {e}") })?;
+    let mut all = Vec::new();
+    for holder::Held { interface, mode, program: id } in held {
+        let program = match Program::open(id) {
+            Ok(program) => program,
+            // It went meanwhile.
+            Err(e) if e.is_not_found() => continue,
+            Err(e) => return Err(kernel(&format!("open program {id} on `{interface}`"))(e)),
+        };
+        let name = program.name().map_err(kernel("look at a program"))?;
+        let chain = Told::by(&program)?.map(|told| told.graph);
+        all.push(OnInterface { interface, mode, program: id, name, chain });
+    }
+    Ok(all)
 }
 
 /// Reads the graph of the chain that is attached to an interface, and what was counted since the

@@ -50,7 +50,7 @@ use self::counters::Pages;
 use self::maps::Maps;
 use super::convert;
 
-pub use attach::{Attached, attach, detach, show};
+pub use attach::{Attached, OnInterface, attach, detach, list, show};
 pub use error::KernelChainError;
 pub use maps::{Existing, KernelMap};
 pub use pins::{BPF_FS, MapPins};
