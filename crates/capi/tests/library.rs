@@ -254,6 +254,8 @@ fn python_attaches_to_a_process() {
         return skip("python3");
     }
     let Some(library) = library() else { return };
+    // Built before the process runs, whose time is limited.
+    let agent = agent_symbols();
     let mut target = Command::new("python3");
     target.args(["-c", "import os\nos.write(1, b'r')\nwhile os.read(0, 1): os.getppid()"]);
     let mut target = start(&target, LIMIT);
@@ -264,12 +266,16 @@ fn python_attaches_to_a_process() {
     let done = AtomicBool::new(false);
     let python = |pid: &str, calls: &str| {
         let mut python = Command::new("python3");
-        python.arg(here("examples/process.py")).arg(library).arg(OBJECT).arg(agent_symbols());
+        python.arg(here("examples/process.py")).arg(library).arg(OBJECT).arg(&agent);
         run(python.args([pid, "libc:getppid", calls]), b"", LIMIT)
     };
     let printed = std::thread::scope(|scope| {
         let _stop = SetOnDrop(&done);
-        scope.spawn(|| while !done.load(Ordering::Relaxed) && feed.write_all(b"x").is_ok() {});
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) && feed.write_all(b"x").is_ok() {
+                std::thread::yield_now();
+            }
+        });
         python(&pid, "1000")
     });
     assert!(printed.status.success(), "{}", printed.transcript());

@@ -46,7 +46,7 @@ fn packets_of_a_capture_are_explained_by_number() {
     assert_eq!(explain(&[])[0]["packet"], json!(1));
     let args = ["chain", "explain", "fw", "--in", &input];
     fails(&skep, &[&args[..], &["--packet", "4"]].concat(), 1, "has no packet 4");
-    fails(&skep, &[&args[..], &["--packet", "0"]].concat(), 1, "has no packet 0");
+    fails(&skep, &[&args[..], &["--packet", "0"]].concat(), 2, "there is no packet 0");
     std::fs::write(skep.path("in.pcap"), pcap(&[&[1; 13]])).unwrap();
     fails(&skep, &args, 1, "packet 1 has 13 bytes");
     for command in ["explain", "bench"] {

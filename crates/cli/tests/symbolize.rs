@@ -402,7 +402,7 @@ fn compiled_programs_have_the_lines_of_their_source() {
     let (at, size) = loop {
         let text = std::fs::read_to_string(&map).unwrap_or_default();
         let line = text.lines().find(|line| line.ends_with(" bpf_prog_count"));
-        let dump = std::fs::read(dir.join(&format!("jit-{}.dump", running.id())));
+        let dump = std::fs::read(dir.join(format!("jit-{}.dump", running.id())));
         if let Some(line) = line
             && dump.is_ok_and(|dump| dump.windows(14).any(|w| w == b"bpf_prog_count"))
         {
