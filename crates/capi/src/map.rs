@@ -329,7 +329,7 @@ pub unsafe extern "C" fn skep_map_next_key(
         let found = found.map_err(failed(&map))?;
         memory::set(next_size, found.len(), "size of the next key")?;
         let Some(out) = memory::output(next, room, "next key")?.get_mut(..found.len()) else {
-            let text = format!("the next key has {} bytes, the buffer {room}", found.len());
+            let text = format!("the next key has size {}, the buffer {room}", found.len());
             return Err(Failure::new(errno::ENOSPC, text));
         };
         out.copy_from_slice(&found);

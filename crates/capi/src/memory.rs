@@ -34,7 +34,7 @@ fn check_buffer(address: *const c_void, size: usize, what: &str) -> Answer<()> {
     if isize::try_from(size).is_ok_and(|size| address.addr().checked_add_signed(size).is_some()) {
         return Ok(());
     }
-    Err(Failure::new(errno::EINVAL, format!("the {what} cannot have {size} bytes")))
+    Err(Failure::new(errno::EINVAL, format!("the {what} cannot have size {size}")))
 }
 
 /// Takes bytes that the caller gives; without a size they may be null.
@@ -163,11 +163,14 @@ pub unsafe fn write<T: Plain>(address: *mut T, size: usize, value: &T) -> Answer
 /// Versions grow by whole words; a page is more than any.
 fn check_size<T: Plain>(size: usize) -> Answer<()> {
     if size < T::LEAST {
-        let text = format!("the {} has {size} bytes, at least {} are needed", T::NAME, T::LEAST);
+        let text = format!("the {} has size {size}, at least {} is needed", T::NAME, T::LEAST);
         return Err(Failure::new(errno::EINVAL, text));
     }
     if size > 4096 {
-        return Err(Failure::new(errno::E2BIG, format!("the {} has {size} bytes", T::NAME)));
+        return Err(Failure::new(
+            errno::E2BIG,
+            format!("the {} has size {size}, which is too large", T::NAME),
+        ));
     }
     Ok(())
 }

@@ -140,7 +140,7 @@ pub unsafe extern "C" fn skep_ring_next(
         // SAFETY: as above.
         unsafe { memory::set(size, bytes.len(), "size") }?;
         let Some(out) = out.get_mut(..bytes.len()) else {
-            let text = format!("the record has {} bytes, the buffer {room}", bytes.len());
+            let text = format!("the record has size {}, the buffer {room}", bytes.len());
             *kept = Some(bytes);
             return Err(Failure::new(errno::EMSGSIZE, text));
         };

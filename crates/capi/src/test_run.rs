@@ -155,8 +155,7 @@ pub unsafe extern "C" fn skep_runner_test_run(
         if data_fits && ctx_fits {
             return Ok(0);
         }
-        let text =
-            format!("the packet has {data} bytes and the context {ctx}: too many for the buffers");
+        let text = format!("a buffer is too small: the packet has size {data}, the context {ctx}");
         Err(Failure::new(errno::ENOSPC, text))
     })
 }

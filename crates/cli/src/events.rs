@@ -15,6 +15,7 @@ use skep_text::record::RecordTypes;
 use skep_text::value::{hex, to_json};
 
 use crate::failure::{Context, Failure, Result};
+use crate::units;
 
 /// How long a thread sleeps before it looks whether the command has ended; records wake it at once.
 const NAP: Duration = Duration::from_millis(10);
@@ -98,11 +99,10 @@ impl Records {
             self.map["type"].as_str().unwrap_or("ringbuf")
         };
         let lost = if self.lost > 0 { format!(", {} lost", self.lost) } else { String::new() };
-        let what = match (self.total, shown < self.total) {
-            (1, _) => "1 record".to_owned(),
-            (n, false) => format!("{n} records"),
-            (n, true) => format!("{n} records, the last {shown}"),
-        };
+        let mut what = units::count(self.total, "record");
+        if shown < self.total {
+            what += &format!(", the last {shown}");
+        }
         writeln!(out, "{} ({kind}, {what}{lost}):", self.name)?;
         self.last.iter().try_for_each(|r| writeln!(out, "  {}", self.text(r)))
     }

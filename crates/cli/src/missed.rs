@@ -4,6 +4,7 @@ use serde_json::{Value as Json, json};
 use skep::link::Missed;
 
 use crate::printer::Printer;
+use crate::units;
 
 /// Says in how many calls a link's program did not run, by reason; nothing if there are none.
 pub fn note(printer: Printer, prefix: &str, missed: Missed) {
@@ -18,7 +19,7 @@ pub fn note(printer: Printer, prefix: &str, missed: Missed) {
         (missed.namespace, "made by processes that were forked into another PID namespace"),
     ];
     for (calls, why) in reasons.into_iter().filter(|(calls, _)| *calls > 0) {
-        printer.note(&format!("{prefix}{calls} calls were not counted: {why}"));
+        printer.note(&format!("{prefix}{} not counted: {why}", units::count(calls, "call")));
     }
 }
 

@@ -207,11 +207,11 @@ impl Sites {
                     .hint(hint),
             );
         }
-        Some(Failure::failed(format!(
-            "none of the {} functions that match {} could be attached",
-            self.matched,
-            patterns.join(" or ")
-        )))
+        let patterns = patterns.join(" or ");
+        Some(Failure::failed(match self.matched {
+            1 => format!("the one function that matches {patterns} could not be attached"),
+            n => format!("none of the {n} functions that match {patterns} could be attached"),
+        }))
     }
 }
 
@@ -314,7 +314,7 @@ mod tests {
         );
         assert_eq!(
             failure(&state(vec![function(Some("denied"))], vec![agent(None)])).unwrap(),
-            "none of the 1 functions that match `nosuch` could be attached"
+            "the one function that matches `nosuch` could not be attached"
         );
         assert_eq!(failure(&state(vec![function(None)], vec![agent(None)])), None);
     }

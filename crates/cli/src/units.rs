@@ -24,6 +24,11 @@ pub fn entries(n: u64) -> String {
     format!("{n} {}", if n == 1 { "entry" } else { "entries" })
 }
 
+/// Writes a number of things whose plural ends with `s`: `1 call`, `2 calls`.
+pub fn count(n: u64, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
+}
+
 fn scaled(n: u64, units: &[(u64, &str)]) -> String {
     let mut text = String::new();
     for (unit, name) in units {
@@ -70,6 +75,8 @@ mod tests {
     #[test]
     fn one_is_no_plural() {
         assert_eq!([0, 1, 2].map(entries), ["0 entries", "1 entry", "2 entries"]);
+        let calls = [0, 1, 2].map(|n| count(n, "call"));
+        assert_eq!(calls, ["0 calls", "1 call", "2 calls"]);
     }
 
     #[test]

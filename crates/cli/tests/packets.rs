@@ -96,14 +96,14 @@ fn what_is_wrong_with_an_input_is_said_and_what_came_before_is_used() {
     let mut file = pcap(&[2, 2, 2]);
     std::fs::write(&input, &file[..24 + 76 + 30]).expect("there is room");
     let (status, out, error) = run(&[]);
-    assert_eq!((status, out.starts_with("1 packets")), (0, true));
+    assert_eq!((status, out.starts_with("1 packet ")), (0, true));
     assert!(error.contains("ends inside the packet at byte 100;"), "{error}");
 
     file[24 + 76 + 11] = 0x7f;
     std::fs::write(&input, &file).expect("there is room");
     let (status, out, error) = run(&["--json"]);
     assert_eq!((status, json(out.as_bytes())["packets"].clone()), (1, json!(1)));
-    assert!(error.contains("after 1 packets: the packet at byte 100 has "), "{error}");
+    assert!(error.contains("after 1 packet: the packet at byte 100 has "), "{error}");
 
     std::fs::write(&input, pcap(&[2; 9])).expect("there is room");
     let (status, _, error) = run(&["--out", "accept=x.pcap"]);

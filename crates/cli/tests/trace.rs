@@ -786,7 +786,7 @@ fn calls_in_another_pid_namespace_are_missed_for_that_reason() {
         ended.transcript()
     );
     assert!(text(&ended.stderr).contains(
-        "1000 calls were not counted: made by processes that were forked into another PID namespace"
+        "1000 calls not counted: made by processes that were forked into another PID namespace"
     ));
 }
 

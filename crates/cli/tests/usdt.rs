@@ -133,8 +133,8 @@ fn wrong_probes_and_places_are_told() {
     run("request=probes:serve", 2, "PATH:provider:name");
     run("request=demo:request", 2, "names no probe");
     // The command's own status goes first.
-    run("place=probes:carry+0x8", 7, "none of the 1 functions");
-    run("place=probes:carry+0x400", 7, "none of the 1 functions");
+    run("place=probes:carry+0x8", 7, "the one function that");
+    run("place=probes:carry+0x400", 7, "the one function that");
     run("place=probes:no_such_function+4", 2, "no_such_function");
 }
 

@@ -298,7 +298,7 @@ fn what_is_no_capture_file_is_refused_with_the_reason() {
     assert_eq!(
         failed.expect_err("it is damaged").to_string(),
         format!(
-            "`test`, after 1 packets: the packet at byte {second} has 327680 bytes, no packet has \
+            "`test`, after 1 packet: the packet at byte {second} has 327680 bytes, no packet has \
              more than 262144"
         )
     );

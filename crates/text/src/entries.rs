@@ -10,7 +10,7 @@ use skep_object::btf::{Kind, Value, ValueMember};
 
 use crate::key::Key;
 use crate::record::is_marker;
-use crate::value::to_json;
+use crate::value::{bytes, to_json};
 
 /// What one must know of a map to read its bytes.
 #[derive(Clone, Debug)]
@@ -54,12 +54,12 @@ impl Shape {
     pub fn check_key(&self, len: usize) -> Result<(), String> {
         match self.keys {
             keys if keys.allows(len) => Ok(()),
-            KeyShape::Fixed(size) => Err(format!("it has {len} bytes, but a key has {size}")),
+            KeyShape::Fixed(size) => Err(format!("it has {}, but a key has {size}", bytes(len))),
             KeyShape::Bytes { max } if len == 0 => {
                 Err(format!("it is empty, but a key has 1 to {max} bytes"))
             }
             KeyShape::Bytes { max } => {
-                Err(format!("it has {len} bytes, but a key has at most {max}"))
+                Err(format!("it has {}, but a key has at most {max}", bytes(len)))
             }
         }
     }

@@ -7,6 +7,7 @@ use skep_object::btf::{Value, ValueMember};
 
 use crate::entries::Shape;
 use crate::key;
+use crate::value::bytes;
 
 /// What typed text stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,8 +54,8 @@ pub fn read(
     }
     if raw {
         return match hex(text) {
-            Some(bytes) if bytes.len() == size => Ok(bytes),
-            Some(bytes) => Err(format!("it has {} bytes, but a {name} has {size}", bytes.len())),
+            Some(read) if read.len() == size => Ok(read),
+            Some(read) => Err(format!("it has {}, but a {name} has {size}", bytes(read.len()))),
             None => Err("it is not hexadecimal".to_owned()),
         };
     }
@@ -69,12 +70,13 @@ pub fn read(
     match typed(text).and_then(|v| v.as_i128()) {
         Some(n) if matches!(size, 1 | 2 | 4 | 8) => number(n, size),
         _ if matches!(size, 1 | 2 | 4 | 8) => Err(format!(
-            "the map has no types: give a number, or its {size} bytes in hex with `--raw`"
+            "the map has no types: give a number, or its {} in hex with `--raw`",
+            bytes(size)
         )),
         // As it is printed.
         _ => hex(text)
             .filter(|bytes| bytes.len() == size)
-            .ok_or_else(|| format!("the map has no types: give its {size} bytes in hex")),
+            .ok_or_else(|| format!("the map has no types: give its {} in hex", bytes(size))),
     }
 }
 
@@ -89,7 +91,7 @@ pub fn number(n: i128, size: usize) -> Result<Vec<u8>, String> {
     let fits = if n < 0 { n >= -(1_i128 << (bits - 1)) } else { n < 1_i128 << bits };
     match n.to_le_bytes().get(..size) {
         Some(bytes) if fits => Ok(bytes.to_vec()),
-        _ => Err(format!("it does not fit in {size} bytes")),
+        _ => Err(format!("it does not fit in {}", bytes(size))),
     }
 }
 
@@ -194,7 +196,7 @@ mod tests {
             (key("0a0b0c0d", true), key("0a 0b 0c 0d", true)),
             (Ok(vec![10, 11, 12, 13]), Ok(vec![10, 11, 12, 13]))
         );
-        assert_eq!(key("0a", true), Err("it has 1 bytes, but a key has 4".to_owned()));
+        assert_eq!(key("0a", true), Err("it has 1 byte, but a key has 4".to_owned()));
         assert_eq!(key("0a0b0c0", true), Err("it is not hexadecimal".to_owned()));
         assert_eq!(
             (key("hex 0a 0b 0c 0d", false), key("hex 0a 0b 0c 0d", true)),

@@ -8,6 +8,11 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
+/// Writes a size in a message: `1 byte`, `2 bytes`.
+pub fn bytes(n: usize) -> String {
+    format!("{n} byte{}", if n == 1 { "" } else { "s" })
+}
+
 /// Turns a value into JSON: enumerations by name, addresses and bytes in hex, numbers beyond 64
 /// bits as text.
 pub fn to_json(value: &Value) -> Json {

@@ -14,6 +14,7 @@ use crate::args::{AttachArgs, ModeName};
 use crate::failure::{ENVIRONMENT, FAILED, Failure, Result};
 use crate::printer::{Output, Printer};
 use crate::rejection;
+use crate::units;
 
 /// Puts a chain on an interface.
 pub fn attach(args: &AttachArgs, printer: Printer) -> Result<u8> {
@@ -106,7 +107,10 @@ pub fn show(
         picture::svg(&graph, Some(&stats))
     } else {
         let then = if graph.exhausted() == Exhausted::Abort { ", then aborted" } else { "" };
-        let head = format!("{interface}  xdp  at most {} programs{then}\n", graph.budget());
+        let head = format!(
+            "{interface}  xdp  at most {}{then}\n",
+            units::count(graph.budget().into(), "program")
+        );
         head + &picture::text(&graph, Some(&stats))
     };
     printer.data(Output::Stdout, |out| out.write_all(text.as_bytes()))?;

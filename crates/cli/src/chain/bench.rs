@@ -74,7 +74,7 @@ pub fn bench(args: &BenchArgs, printer: Printer) -> Result<u8> {
         for (name, n) in Verdict::NAMES.iter().zip(bare.verdicts).filter(|(_, n)| *n > 0) {
             said += &format!("  {name} {n}");
         }
-        writeln!(out, "{} runs{of}{said}", args.repeat)?;
+        writeln!(out, "{}{of}{said}", units::count(args.repeat.into(), "run"))?;
         writeln!(
             out,
             "{bare_ns} a run, {counted} counting, {timed} with the time of each program"

@@ -7,6 +7,7 @@ use skep::port::name::open_source;
 use skep::port::{Batch, Received};
 
 use crate::failure::{Failure, Result};
+use crate::units;
 
 /// How long a port may have nothing before the next look.
 const WAIT: Duration = Duration::from_millis(50);
@@ -46,8 +47,10 @@ pub fn numbered(port: &str, numbers: &[u64]) -> Result<Vec<(u64, Vec<u8>)>> {
         number < last
     })?;
     let missing = |n: &u64| {
-        Failure::failed(format!("`{port}` has no packet {n}"))
-            .hint(format!("it has {there} packets, the first of which is packet 1"))
+        Failure::failed(format!("`{port}` has no packet {n}")).hint(format!(
+            "it has {}, the first of which is packet 1",
+            units::count(there, "packet")
+        ))
     };
     wanted.iter().zip(found).map(|(n, bytes)| Ok((*n, bytes.ok_or_else(|| missing(n))?))).collect()
 }

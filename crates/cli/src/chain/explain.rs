@@ -75,7 +75,8 @@ pub fn explain(args: &ExplainArgs, printer: Printer) -> Result<u8> {
                 writeln!(out, "  {} {}  {said} -> {to}", visit.node, visit.program)?;
                 for (what, bytes) in [("start", visit.head), ("end", visit.tail)] {
                     if bytes != 0 {
-                        writeln!(out, "      {what} {bytes:+} bytes")?;
+                        let noun = if bytes.unsigned_abs() == 1 { "byte" } else { "bytes" };
+                        writeln!(out, "      {what} {bytes:+} {noun}")?;
                     }
                 }
                 visit.changes.iter().try_for_each(|c| {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use skep::chain::{Chain, Stats, picture};
 
 use crate::printer::Printer;
+use crate::units;
 
 /// Time from one drawing to the next.
 const EVERY: Duration = Duration::from_millis(500);
@@ -77,7 +78,8 @@ impl Screen {
         let (before, at) = self.last.replace((packets, now)).unwrap_or((0, self.began));
         let rate = packets.saturating_sub(before) as f64 / (now - at).as_secs_f64().max(1e-9);
         let mut text = format!(
-            "{packets} packets  {rate:.0}/s  {}s  revision {}  (Ctrl-C ends)\n",
+            "{}  {rate:.0}/s  {}s  revision {}  (Ctrl-C ends)\n",
+            units::count(packets, "packet"),
             self.began.elapsed().as_secs(),
             graph.revision()
         );

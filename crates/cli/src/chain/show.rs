@@ -9,6 +9,7 @@ use super::open;
 use crate::directory;
 use crate::failure::Result;
 use crate::printer::{Output, Printer};
+use crate::units;
 
 /// Lists all chains.
 pub fn list(is_json: bool, printer: Printer) -> Result<u8> {
@@ -27,8 +28,9 @@ pub fn list(is_json: bool, printer: Printer) -> Result<u8> {
     printer.data(Output::Stdout, |out| {
         for (chain, graph, kind) in &rows {
             let (id, name) = (chain.id(), chain.name());
-            let (programs, revision) = (graph.nodes().count(), graph.revision());
-            writeln!(out, "{id:>4}  {name:<20}  {kind}  {programs} programs  revision {revision}")?;
+            let (programs, revision) = (graph.nodes().count() as u64, graph.revision());
+            let programs = units::count(programs, "program");
+            writeln!(out, "{id:>4}  {name:<20}  {kind}  {programs}  revision {revision}")?;
         }
         Ok(())
     })?;
@@ -60,11 +62,13 @@ pub fn show(chain: &str, [is_json, dot, svg]: [bool; 3], printer: Printer) -> Re
         picture::svg(&graph, stats)
     } else {
         let (id, name, revision) = (chain.id(), chain.name(), graph.revision());
-        let budget = match graph.exhausted() {
-            Exhausted::Abort => format!("{} programs, then aborted", graph.budget()),
-            _ => format!("{} programs", graph.budget()),
+        let budget = units::count(graph.budget().into(), "program");
+        let then = match graph.exhausted() {
+            Exhausted::Abort => ", then aborted",
+            _ => "",
         };
-        let head = format!("chain {id}  {name}  {kind}  revision {revision}  at most {budget}\n");
+        let head =
+            format!("chain {id}  {name}  {kind}  revision {revision}  at most {budget}{then}\n");
         let threads = running.iter().map(|r| match r.revision == revision {
             true => format!("running in process {}\n", r.process),
             false => format!("running in process {}, at revision {}\n", r.process, r.revision),

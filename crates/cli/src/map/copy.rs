@@ -4,6 +4,7 @@ use skep::isa::{KeyShape, MapType};
 use skep::maps::{Access, Map};
 use skep_text::elements::Elements;
 use skep_text::entries::{Entries, Shape};
+use skep_text::value::bytes;
 
 use super::change::flags;
 use super::destination::{Destination, Stored, fit_cpus};
@@ -106,7 +107,7 @@ fn check(args: &CopyArgs, from: (&Source, &Shape), to: (&Source, &Shape)) -> Res
     };
     let keys = |shape: &Shape| match shape.keys {
         KeyShape::Fixed(0) => "none".to_owned(),
-        KeyShape::Fixed(size) => format!("{size} bytes"),
+        KeyShape::Fixed(size) => bytes(size as usize),
         KeyShape::Bytes { max } => format!("1 to {max} bytes"),
     };
     let (source, target) = (from.1, to.1);
@@ -117,8 +118,8 @@ fn check(args: &CopyArgs, from: (&Source, &Shape), to: (&Source, &Shape)) -> Res
         _ => return differ("its keys have", keys(source), keys(target)),
     }
     if source.value_size != target.value_size {
-        let bytes = |shape: &Shape| format!("{} bytes", shape.value_size);
-        return differ("its values have", bytes(source), bytes(target));
+        let size = |shape: &Shape| bytes(shape.value_size);
+        return differ("its values have", size(source), size(target));
     }
     if source.per_cpu != target.per_cpu {
         let values = |shape: &Shape| {

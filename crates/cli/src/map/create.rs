@@ -11,6 +11,7 @@ use skep::maps::{Access, Map, MapDef, MapError};
 use skep::object::btf::{Kind as BtfKind, TypeId};
 use skep::object::{Btf, MapSpec};
 use skep::verifier::fields;
+use skep_text::value::bytes;
 
 use super::find::{Source, pin_path};
 use super::pin::link;
@@ -205,7 +206,8 @@ fn find(
         .map_err(|_| Failure::environment(format!("`{name}` is too large: {is} bytes")))?;
     match size {
         Some(size) if size != is => {
-            let message = format!("`{name}` has {is} bytes, but `{option}` says {size}");
+            let message =
+                format!("`{name}` has {}, but `{option}` says {size}", bytes(is as usize));
             Err(Failure::environment(message)
                 .hint(format!("omit `{option}`: the type determines the size")))
         }

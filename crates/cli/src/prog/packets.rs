@@ -204,7 +204,7 @@ impl Report {
     pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let Stats { packets, bytes, sent, lost, .. } = &self.stats;
         let took = units::time(u64::try_from(self.took.as_nanos()).unwrap_or(u64::MAX));
-        writeln!(out, "{packets} packets  {}  {took}", units::size(*bytes))?;
+        writeln!(out, "{}  {}  {took}", units::count(*packets, "packet"), units::size(*bytes))?;
         for (name, count) in Verdict::NAMES.iter().zip(self.stats.verdicts) {
             if count > 0 {
                 writeln!(out, "  {name:<9} {count}")?;
@@ -215,9 +215,10 @@ impl Report {
                 Some(each) => format!("  {} each", units::time(each)),
                 None => String::new(),
             };
-            writeln!(out, "program {program}  {runs} runs{each}")?;
+            writeln!(out, "program {program}  {}{each}", units::count(*runs, "run"))?;
         }
-        writeln!(out, "sent  {} packets  {}", sent.packets, units::size(sent.bytes))?;
+        let packets = units::count(sent.packets, "packet");
+        writeln!(out, "sent  {packets}  {}", units::size(sent.bytes))?;
         let dropped = [
             ("output full", sent.ring_full),
             ("too large for their output", sent.too_large),
@@ -229,10 +230,10 @@ impl Report {
             ("by the kernel before they were received", lost.ring_full),
         ];
         for (why, count) in dropped.into_iter().filter(|(_, count)| *count > 0) {
-            writeln!(out, "dropped  {count} packets  {why}")?;
+            writeln!(out, "dropped  {}  {why}", units::count(count, "packet"))?;
         }
         if lost.shortened > 0 {
-            writeln!(out, "shortened at capture  {} packets", lost.shortened)?;
+            writeln!(out, "shortened at capture  {}", units::count(lost.shortened, "packet"))?;
         }
         Ok(())
     }

@@ -131,7 +131,11 @@ impl Ran {
                     writeln!(out, "run {}  retval {retval} ({retval:#x})  {time}", n + 1)?;
                     for (what, bytes) in [("data", &done.data_out), ("ctx", &done.ctx_out)] {
                         if let Some(bytes) = bytes {
-                            writeln!(out, "  {what}, {} bytes", bytes.len())?;
+                            writeln!(
+                                out,
+                                "  {what}, {}",
+                                units::count(bytes.len() as u64, "byte")
+                            )?;
                             write_bytes(out, bytes)?;
                         }
                     }
@@ -157,8 +161,11 @@ fn inputs(args: &ProgRunArgs) -> Result<Vec<Files>> {
         many => many.get(run).cloned(),
     };
     if [packets.len(), contexts.len()].iter().any(|n| *n > 1 && *n != runs) {
-        let message =
-            format!("there are {} packets and {} contexts", packets.len(), contexts.len());
+        let message = format!(
+            "there are {} and {}",
+            units::count(packets.len() as u64, "packet"),
+            units::count(contexts.len() as u64, "context")
+        );
         return Err(
             Failure::environment(message).hint("give as many of each, or a single one for all")
         );

@@ -162,10 +162,10 @@ fn object(path: &Path, reading: &ObjectArgs, as_json: bool, printer: Printer) ->
         for m in &object.maps {
             let data = m.data.as_ref().map_or(String::new(), |_| format!("  from {}", m.section));
             let sizes = format!(
-                "key {}  value {}  {} entries",
+                "key {}  value {}  {}",
                 units::size(m.key_size().into()),
                 units::size(m.value_size.into()),
-                m.max_entries
+                units::entries(m.max_entries.into())
             );
             writeln!(out, "map {}  {}  {sizes}  flags {:#x}{data}", m.name, m.map_type, m.flags.0)?;
         }

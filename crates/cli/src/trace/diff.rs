@@ -100,7 +100,10 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     }
     if shown.len() < rows.len() {
         let more = rows.len() - shown.len();
-        printer.note(&format!("{more} more functions; `--limit 0` shows all"));
+        printer.note(&format!(
+            "{}; `--limit 0` shows all",
+            units::count(more as u64, "more function")
+        ));
     }
     Ok(0)
 }

@@ -22,7 +22,7 @@ use crate::report::{self, Function, Row};
 use crate::running::Threads;
 use crate::sites::{Sites, module_path};
 use crate::stacks::Files;
-use crate::{missed, stats};
+use crate::{missed, stats, units};
 
 /// Rows of the table when nothing else is asked for.
 const ROWS: usize = 30;
@@ -367,13 +367,15 @@ fn note_marks(printer: Printer, rows: &[Row<'_>]) {
     let estimated = rows.iter().filter(|r| r.stat.error_ns.is_some()).count();
     if estimated > 0 {
         printer.note(&format!(
-            "~ times of {estimated} short functions are estimated from a random sample of their calls; every call was counted (`--exact` times every call)"
+            "~ times of {} are estimated from a random sample of calls; every call was counted (`--exact` times every call)",
+            units::count(estimated as u64, "short function")
         ));
     }
     let running = rows.iter().filter(|r| r.stat.running > 0).count();
     if running > 0 {
         printer.note(&format!(
-            "+ calls of {running} functions had not returned at the end: they are timed until then"
+            "+ calls of {} had not returned at the end: they are timed until then",
+            units::count(running as u64, "function")
         ));
     }
 }
@@ -382,11 +384,13 @@ fn note_losses(printer: Printer, missed: Missed, lost: u64, paths: bool) {
     missed::note(printer, "", missed);
     if lost > 0 && paths {
         printer.note(&format!(
-            "{lost} calls were nested deeper than 1023, returned on another thread, or were of more than 262,143 call paths: their callers have their time"
+            "{} not in the tree, but in the time of the callers: nested deeper than 1023, returned on another thread, or beyond 262,143 call paths",
+            units::count(lost, "call")
         ));
     } else if lost > 0 {
         printer.note(&format!(
-            "{lost} calls were nested deeper than 1023 or returned on another thread: counted, but not timed"
+            "{} counted, but not timed: nested deeper than 1023, or returned on another thread",
+            units::count(lost, "call")
         ));
     }
 }

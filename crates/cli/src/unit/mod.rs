@@ -91,7 +91,8 @@ fn write(out: &mut dyn Write, all: &[Done], failed: usize, left_out: usize) -> i
         }
     }
     let took = all.iter().map(|d| d.took).sum::<std::time::Duration>();
-    write!(out, "{} tests passed, {failed} failed", all.len() - failed)?;
+    let passed = units::count((all.len() - failed) as u64, "test");
+    write!(out, "{passed} passed, {failed} failed")?;
     if left_out > 0 {
         write!(out, ", {left_out} left out")?;
     }

@@ -19,7 +19,7 @@ pub enum PortError {
         source: io::Error,
     },
     /// What was read from a file is not what a capture file has there.
-    #[error("`{name}`, after {packets} packets: {source}")]
+    #[error("`{name}`, after {packets} packet{}: {source}", if *packets == 1 { "" } else { "s" })]
     Capture {
         /// Which file.
         name: String,

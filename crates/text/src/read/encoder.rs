@@ -10,6 +10,7 @@ use crate::elements::Elements;
 use crate::entries::Shape;
 use crate::from_json::{self, byte_string};
 use crate::input::{self, Role};
+use crate::value;
 
 /// Makes elements of one map.
 #[derive(Debug)]
@@ -139,7 +140,7 @@ impl<'a> Encoder<'a> {
     fn part(&self, json: &Json, id: TypeId, size: usize) -> Result<Vec<u8>, String> {
         let sized = |bytes: Vec<u8>| match bytes.len() {
             n if n == size => Ok(bytes),
-            n => Err(format!("it has {n} bytes, not {size}")),
+            n => Err(format!("it has {}, not {size}", value::bytes(n))),
         };
         if self.raw {
             return byte_string(json, true).and_then(sized);
@@ -160,7 +161,9 @@ impl<'a> Encoder<'a> {
                 Err("the map has no types: numbers are wanted, or with `--raw` bytes in hex"
                     .to_owned())
             }
-            (None, _) => Err(format!("the map has no types: {size} bytes in hex are wanted")),
+            (None, _) => {
+                Err(format!("the map has no types: give its {} in hex", value::bytes(size)))
+            }
         }
     }
 

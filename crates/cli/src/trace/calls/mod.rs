@@ -38,7 +38,7 @@ use crate::args::TraceArgs;
 use crate::failure::{Context, Failure, Result};
 use crate::printer::{Output, Printer};
 use crate::sites::Sites;
-use crate::{missed, rejection, stats};
+use crate::{missed, rejection, stats, units};
 use condition::Condition;
 use reader::{Reader, Tail};
 use record::{FRAME_SIZE, Record};
@@ -240,18 +240,20 @@ impl Calls {
         missed::note(printer, "", missed);
         if dropped > 0 {
             printer.warning(&format!(
-                "{dropped} calls are not shown: they came faster than they could be printed; `--if`, `--min` and `--depth` leave calls out before that"
+                "{} not shown, as calls came faster than they could be printed; `--if`, `--min` and `--depth` leave calls out before that",
+                units::count(dropped, "call")
             ));
         }
         if lost > 0 {
             printer.note(&format!(
-                "{lost} calls are not shown: they were nested deeper than {}, or returned on another thread",
+                "{} not shown: nested deeper than {}, or returned on another thread",
+                units::count(lost, "call"),
                 FRAMES - 1
             ));
         }
         if printed.hidden > 0 {
-            printer
-                .note(&format!("{} more calls; without `--limit` all are shown", printed.hidden));
+            let more = units::count(printed.hidden, "more call");
+            printer.note(&format!("{more}; without `--limit` all are shown"));
         }
         let attached: HashSet<(u64, &str)> = state
             .functions
