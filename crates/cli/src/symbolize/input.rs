@@ -15,18 +15,18 @@ type Parse = fn(&str) -> Result<u64>;
 /// Addresses, in batches: as many as are there at once, since many are answered much faster together.
 /// Who writes a line and waits gets its answer. No text is kept but what was read and is not of this
 /// batch.
-pub struct Addresses {
-    given: Option<std::vec::IntoIter<String>>,
+pub struct Addresses<'a> {
+    given: Option<std::slice::Iter<'a, String>>,
     parse: Parse,
     /// What was read and is no address yet.
     rest: Vec<u8>,
     ended: bool,
 }
 
-impl Addresses {
-    /// Takes those of the command line; if there is none, standard input.
-    pub fn new(given: &[String], parse: Parse) -> Self {
-        let given = (!given.is_empty()).then(|| given.to_vec().into_iter());
+impl<'a> Addresses<'a> {
+    /// Takes those of the command line; if there is none, or `-`, standard input.
+    pub fn new(given: &'a [String], parse: Parse) -> Self {
+        let given = (!given.is_empty() && given != ["-"]).then(|| given.iter());
         Self { given, parse, rest: Vec::new(), ended: false }
     }
 
@@ -36,7 +36,7 @@ impl Addresses {
         match &mut self.given {
             Some(given) => {
                 for text in given.take(most) {
-                    batch.push((self.parse)(&text)?);
+                    batch.push((self.parse)(text)?);
                 }
             }
             None => self.read(&mut batch, most)?,

@@ -27,7 +27,7 @@ use input::Addresses;
 
 /// Addresses that are looked at together: the memory that answers take grows with them, and each batch
 /// goes over the symbol table once,
-const MOST_OF_NAMES: usize = 32 << 10;
+const MOST_OF_NAMES: usize = 12 << 10;
 /// or over the debug information, which takes a hundred times as long.
 const MOST_OF_LINES: usize = 1 << 20;
 /// Longest snapshot that is read.
