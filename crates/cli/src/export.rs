@@ -1,7 +1,10 @@
-//! `skep export`: reports of `skep trace --json` as metrics for Prometheus and OpenTelemetry.
+//! `skep export`: reports of `skep trace --json` as metrics for Prometheus and OpenTelemetry, and as
+//! tables in Parquet.
+
+mod parquet;
 
 use std::collections::BTreeMap;
-use std::io::{self, Read, Write};
+use std::io::{self, IsTerminal, Read, Write};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -64,6 +67,15 @@ impl Report {
 
 /// Reads a report and writes it for another system.
 pub fn run(args: &ExportArgs, printer: Printer) -> Result<u8> {
+    let is_table = matches!(args.format, ExportFormat::Parquet);
+    if is_table && let Some((name, _)) = args.labels.iter().find(|(name, _)| parquet::is_own(name))
+    {
+        return Err(Failure::environment(format!("--label: `{name}` is a column of skep's own")));
+    }
+    if is_table && args.output.is_none() && io::stdout().is_terminal() {
+        return Err(Failure::environment("a table in Parquet is nothing for a terminal")
+            .hint("write it to a file: `-o FILE.parquet`"));
+    }
     let (report, end) = read(&args.report)?;
     let output = Output::open(args.output.as_deref())?;
     match args.format {
@@ -71,6 +83,9 @@ pub fn run(args: &ExportArgs, printer: Printer) -> Result<u8> {
             printer.data(output, |out| prometheus(out, &report, &args.labels))?;
         }
         ExportFormat::Otlp => printer.data(output, |out| otlp(out, &report, &args.labels, end))?,
+        ExportFormat::Parquet => {
+            printer.data(output, |out| parquet::write(out, &report, &args.labels, end))?;
+        }
     }
     Ok(0)
 }

@@ -76,6 +76,76 @@ for metric in request.resource_metrics[0].scope_metrics[0].metrics:
     assert!(text(&read.stdout).contains(&format!("leaf {LEAVES}\n")), "{}", read.transcript());
 }
 
+/// Whether Python has a module.
+fn has_module(name: &str) -> bool {
+    let mut probe = Command::new("python3");
+    probe.args(["-c", &format!("import {name}")]).output().is_ok_and(|o| o.status.success())
+}
+
+/// Both readers find what the report has, and types that one can count with.
+#[test]
+fn tables_are_read_by_arrow_and_by_duckdb() {
+    let skep = Skep::new();
+    let (report, table) = (traced(&skep), skep.path("report.parquet").display().to_string());
+    let args = ["export", "parquet", &report, "--label", "host=here", "-o", &table];
+    assert_eq!(out(&skep, &args), "");
+    let bytes = std::fs::read(&table).unwrap();
+    assert!(bytes.starts_with(b"PAR1") && bytes.ends_with(b"PAR1"));
+    // The same through a pipe.
+    let piped = skep.run_with(["export", "parquet", &report, "--label", "host=here"], b"");
+    assert_eq!(piped.stdout, bytes);
+    let mut empty = json(&std::fs::read(&report).unwrap());
+    empty["functions"] = serde_json::json!([]);
+    let none = skep.path("none.parquet").display().to_string();
+    let args = ["export", "parquet", "-", "-o", &none];
+    assert_eq!(skep.run_with(args, empty.to_string().as_bytes()).shell_status(), 0);
+    let check = "
+import json, sys
+report, rows, empty = json.load(open(sys.argv[1])), ROWS, EMPTY
+assert len(rows) == len(report['functions']) and empty == 0
+for row, f in zip(rows, report['functions']):
+    assert (row['function'], row['module'], row['calls']) == (f['name'], f['module'], f['calls'])
+    for key in ['total_ns', 'self_ns', 'p50_ns', 'p99_ns']:
+        assert row[key] == f[key], (key, row, f)
+    assert row['wall_ns'] == report['wall_ns'] and row['host'] == 'here'
+    assert row['time'].year > 2020
+print(sum(row['calls'] for row in rows if row['function'] == 'leaf'))
+";
+    let arrow = "
+import pyarrow.parquet as pq
+file = pq.ParquetFile(sys.argv[2])
+assert file.metadata.metadata[b'missed'] == b'0' and str(file.schema_arrow.field('time').type) == 'timestamp[us, tz=UTC]'
+";
+    let duck = "
+import duckdb
+sql = lambda text, name: duckdb.execute(text.replace('FILE', name))
+r = sql(\"select * from 'FILE'\", sys.argv[2])
+names = [d[0] for d in r.description]
+";
+    let sides = [
+        ("pyarrow", arrow, "file.read().to_pylist()", "pq.read_table(sys.argv[3]).num_rows"),
+        (
+            "duckdb",
+            duck,
+            "[dict(zip(names, row)) for row in r.fetchall()]",
+            "sql(\"select count(*) from 'FILE'\", sys.argv[3]).fetchone()[0]",
+        ),
+    ];
+    for (module, before, rows, empty) in sides {
+        // DuckDB needs pytz for times with a zone.
+        if !has_module(module) || module == "duckdb" && !has_module("pytz") {
+            skip(&format!("python3 with {module}"));
+            continue;
+        }
+        let check = check.replace("ROWS", rows).replace("EMPTY", empty);
+        let script = format!("import sys\n{before}\n{check}");
+        let mut python = Command::new("python3");
+        let read = run(python.args(["-c", &script, &report, &table, &none]), b"", LIMIT);
+        assert_eq!(read.shell_status(), 0, "{module}: {}", read.transcript());
+        assert_eq!(text(&read.stdout), format!("{LEAVES}\n"), "{module}");
+    }
+}
+
 #[test]
 fn what_is_no_report_is_said() {
     let skep = Skep::new();
@@ -87,4 +157,6 @@ fn what_is_no_report_is_said() {
     for label in ["job", "1a=b", "function=x", "a b=c"] {
         fails(&skep, &["export", "prometheus", &file, "--label", label], 2, "--label");
     }
+    let own = ["export", "parquet", &file, "--label", "calls=1"];
+    fails(&skep, &own, 2, "--label: `calls` is a column of skep's own");
 }

@@ -8,7 +8,8 @@ pub const HELP: &str = "\
 Examples:
   skep trace --json -o report.json 'libc:*' -- ./program
   skep export prometheus report.json -o /var/lib/node_exporter/program.prom
-  skep trace --json 'libc:*' -p 1234 --for 10s | skep export otlp > metrics.json";
+  skep trace --json 'libc:*' -p 1234 --for 10s | skep export otlp > metrics.json
+  skep export parquet report.json --label host=web1 -o report.parquet";
 
 /// What other systems read.
 #[derive(ValueEnum, Clone, Copy, Debug)]
@@ -17,6 +18,8 @@ pub enum Format {
     Prometheus,
     /// OpenTelemetry metrics as JSON, a request of OTLP/HTTP
     Otlp,
+    /// A table in Apache Parquet, a row for each function
+    Parquet,
 }
 
 /// What becomes what.
@@ -27,7 +30,7 @@ pub struct ExportArgs {
     /// A report of `skep trace --json`; `-` is stdin
     #[arg(default_value = "-", value_name = "REPORT")]
     pub report: PathBuf,
-    /// Add a label to all metrics, as in job=web; can be repeated
+    /// Add a label to all metrics, or a column, as in job=web; can be repeated
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
     pub labels: Vec<(String, String)>,
     /// Write to FILE instead of stdout

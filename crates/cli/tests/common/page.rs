@@ -5,7 +5,7 @@
 //! order depends on times, in any order. `…` stands for lines that are left out. What a reader does not
 //! see is in comments before a block:
 //!
-//! * `<!-- needs: WORDS -->`: programs that it takes; `root`; `network`, a network namespace of its own;
+//! * `<!-- needs: WORDS -->`: programs that it takes; `python3-NAME`, a module; `root`; `network`, a network namespace of its own;
 //! * `<!-- setup` and lines up to `-->`: what is run before it in the same shell, unseen. What that starts
 //!   in the background, with the ids in `PID` and `OTHER`, is ended with the block.
 
@@ -117,7 +117,14 @@ impl Block<'_> {
                 let scope: u32 = scope.ok().and_then(|s| s.trim().parse().ok()).unwrap_or(0);
                 scope == 0 || scope < 3 && is_root()
             }
-            _ => has_command(name),
+            _ => match name.strip_prefix("python3-") {
+                Some(module) => {
+                    let mut python = Command::new("python3");
+                    let import = python.args(["-c", &format!("import {module}")]);
+                    import.output().is_ok_and(|out| out.status.success())
+                }
+                None => has_command(name),
+            },
         };
         let needed = self.needs.iter().copied().chain(compilers).chain(ptrace);
         needed.filter(|name| !is_there(name)).collect()
