@@ -138,4 +138,24 @@ mod tests {
             );
         }
     }
+
+    /// Tests use caches, as commands and libraries do, but not the caches of who runs them.
+    #[test]
+    fn tests_have_a_cache_of_their_own() {
+        let dir = TempDir::new();
+        for (program, cache) in [
+            ("target/debug/deps/program", "target/debug/test-cache"),
+            ("rustdoctestXy12/rust_out", "rustdoctestXy12/test-cache"),
+        ] {
+            let program = dir.join(program);
+            std::fs::create_dir_all(program.parent().unwrap()).unwrap();
+            std::fs::write(&program, "#!/bin/sh\necho $XDG_CACHE_HOME\n").unwrap();
+            std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+            let mut runner = Command::new(crate::root().join(".cargo/run-test"));
+            let runner = runner.arg(&program).env("XDG_CACHE_HOME", "/home/ada/.cache");
+            let ended = run(runner, b"", Duration::from_secs(60));
+            let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+            assert_eq!(said, format!("{}\n", dir.join(cache).display()), "{}", ended.transcript());
+        }
+    }
 }
