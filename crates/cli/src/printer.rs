@@ -74,6 +74,15 @@ impl Printer {
         output: Output,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> Result {
+        self.part(output, write).map(|_| ())
+    }
+
+    /// Writes a part of data that may have no end; tells whether there is still somebody who reads it.
+    pub fn part(
+        self,
+        output: Output,
+        write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<bool> {
         let (done, place) = match output {
             Output::Stdout => {
                 let mut out = BufWriter::new(io::stdout().lock());
@@ -96,7 +105,7 @@ impl Printer {
             Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
                 Err(Failure::environment(format!("cannot write to `{place}`: {e}")))
             }
-            _ => Ok(()),
+            done => Ok(done.is_ok()),
         }
     }
 

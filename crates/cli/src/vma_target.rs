@@ -91,11 +91,29 @@ fn one_of(recording: &PerfData, args: &TargetArgs) -> Result<Target> {
 
 /// A process that has gone was asked for in vain, any other error is of the machine.
 pub fn failure(error: MapsError) -> Failure {
-    use MapsError::{Ended, Execed, Gone, KernelThread};
+    use MapsError::{Ended, Execed, Gone, KernelThread, NoPermission};
     match error {
         Gone | Ended { .. } | Execed { .. } | KernelThread { .. } => {
             Failure::failed(error.to_string())
         }
+        error @ NoPermission { .. } => Failure::from(error).hint(
+            "it takes the user of the process, or the right to trace others (`CAP_SYS_PTRACE`)",
+        ),
         error => Failure::from(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::{ENVIRONMENT, FAILED};
+
+    #[test]
+    fn who_may_not_look_is_told_what_it_takes() {
+        let refused = failure(MapsError::NoPermission { pid: 7 });
+        assert_eq!(refused.status, ENVIRONMENT);
+        assert_eq!(refused.message, "no permission to read the mappings of process `7`");
+        assert!(refused.hint.is_some_and(|hint| hint.contains("CAP_SYS_PTRACE")));
+        assert_eq!(failure(MapsError::KernelThread { pid: 2 }).status, FAILED);
     }
 }

@@ -15,6 +15,7 @@ use skep_testkit::TempDir;
 use skep_testkit::cc::Cc;
 use skep_testkit::run::{run, start};
 use skep_testkit::skip::{has_command, skip};
+use skep_testkit::trace::skep_bin;
 
 const LIMIT: Duration = Duration::from_secs(100);
 /// The program of the guide, built with flags.
@@ -379,7 +380,7 @@ fn a_process_is_asked_for_its_own_addresses() {
         2,
         "`xyz` is no address",
     );
-    fails(&skep, &["symbolize", "0"], 2, "required");
+    fails(&skep, &["symbolize", "0"], 2, "nothing says whose addresses they are");
 }
 
 /// Programs at work in a process have names and the lines of their source, by what skep writes for
@@ -600,4 +601,22 @@ fn profile_is_whole(path: &str, sum: u64) {
     let weights = samples.map_while(|l| l.split_once(':')?.0.trim().parse::<u64>().ok());
     assert_eq!(weights.sum::<u64>(), sum, "{said}");
     assert!(said.contains("leaf ") && said.contains("allocates.c:"), "{said}");
+}
+
+/// `yes` never ends, and `head` reads two lines: the command ends too, in place of reading on for ever.
+#[test]
+fn a_reader_that_goes_away_ends_an_endless_list() {
+    let dir = TempDir::new();
+    let file = program(&dir, &["-g"]);
+    let address = format!("{:#x}", symbol(&file, "outer"));
+    for how in ["symbolize --file", "symbolize --names --json --file", "addr2line -fe"] {
+        // binutils reads `-` as an address.
+        let dash = if how.starts_with("addr2line") { "" } else { "-" };
+        let script = format!("yes $1 | $2 $3 $4 {dash} 2> $4.err | head -c 20; cat $4.err");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script, "sh", &address]).arg(skep_bin()).arg(how).arg(&file);
+        let ended = run(&mut shell, b"", LIMIT);
+        assert_eq!((ended.shell_status(), ended.stdout.len()), (0, 20), "{}", ended.transcript());
+        assert_eq!(text(&ended.stderr), "");
+    }
 }

@@ -19,7 +19,7 @@ Examples:
 #[derive(Args, Debug)]
 pub struct SymbolizeArgs {
     /// Addresses of a running process
-    #[arg(short, long, value_name = "PID", group = "source", required_unless_present_any = ["file", "snapshot", "core", "stacks"])]
+    #[arg(short, long, value_name = "PID", group = "source")]
     pub pid: Option<u32>,
     /// Link-time addresses of a program or library, as in its symbol table
     #[arg(long, value_name = "BINARY", group = "source")]

@@ -30,7 +30,7 @@ pub fn run(args: &Addr2lineArgs, printer: Printer) -> Result<u8> {
         addrs.iter_mut().for_each(|addr| *addr = base.wrapping_add(*addr));
         let want = Want { lines: true, inlined: args.inlines };
         let answers = file.find(&addrs, want);
-        printer.data(Output::Stdout, |out| {
+        let is_read = printer.part(Output::Stdout, |out| {
             addrs.iter().try_for_each(|addr| {
                 let inside = match &section {
                     Some(section) => section.contains(addr),
@@ -39,6 +39,9 @@ pub fn run(args: &Addr2lineArgs, printer: Printer) -> Result<u8> {
                 write(args, addr.wrapping_sub(base), answers.get(*addr).filter(|_| inside), out)
             })
         })?;
+        if !is_read {
+            break;
+        }
     }
     Ok(0)
 }

@@ -24,9 +24,9 @@ pub struct Addresses<'a> {
 }
 
 impl<'a> Addresses<'a> {
-    /// Takes those of the command line; if there is none, or `-`, standard input.
+    /// Takes those of the command line; if there is none, standard input.
     pub fn new(given: &'a [String], parse: Parse) -> Self {
-        let given = (!given.is_empty() && given != ["-"]).then(|| given.iter());
+        let given = (!given.is_empty()).then(|| given.iter());
         Self { given, parse, rest: Vec::new(), ended: false }
     }
 

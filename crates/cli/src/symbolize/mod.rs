@@ -23,6 +23,7 @@ use crate::args::SymbolizeArgs;
 use crate::failure::{Context, FAILED, Failure, Result};
 use crate::printer::{Output, Printer};
 use crate::vma::vma_json;
+use crate::vma_target::failure;
 use input::Addresses;
 
 /// Addresses that are looked at together: the memory that answers take grows with them, and each batch
@@ -54,13 +55,14 @@ pub fn run(args: &SymbolizeArgs, printer: Printer) -> Result<u8> {
         return stacks::print(core, args, fetch, printer);
     }
     let mut source = open(args, fetch, printer)?;
-    let mut addresses = Addresses::new(&args.addresses, input::address);
+    let given = if args.addresses == ["-"] { &[] } else { &args.addresses[..] };
+    let mut addresses = Addresses::new(given, input::address);
     let want = Want { lines: !args.names, inlined: args.inlines };
     let most = if want.lines { MOST_OF_LINES } else { MOST_OF_NAMES };
     let mut named = true;
     let mut before = "[";
     while let Some(addrs) = addresses.next_batch(most)? {
-        printer.data(Output::Stdout, |out| {
+        let is_read = printer.part(Output::Stdout, |out| {
             source.each(&addrs, want, &mut |addr, place, vma| {
                 let text = Text { mangled: args.mangled, place, addr, vma };
                 named &= text.function().is_some();
@@ -71,6 +73,10 @@ pub fn run(args: &SymbolizeArgs, printer: Printer) -> Result<u8> {
                 text.write(out)
             })
         })?;
+        // What is left on standard input may have no end.
+        if !is_read {
+            break;
+        }
     }
     if args.format.json {
         let end = if before == "[" { "[]\n" } else { "]\n" };
@@ -100,10 +106,13 @@ fn open(args: &SymbolizeArgs, fetch: Option<Fetch>, printer: Printer) -> Result<
         }
         return Ok(Source::Process(Box::new(with_fetch(space)), Box::new(saved)));
     }
-    let pid = args.pid.unwrap_or_default();
+    let Some(pid) = args.pid else {
+        return Err(Failure::environment("nothing says whose addresses they are")
+            .hint("name it: `-p PID`, `--file BINARY`, `--core FILE` or `--snapshot FILE`"));
+    };
     let gone = |error| match error {
         MapsError::Gone => Failure::failed(format!("there is no process `{pid}`")),
-        e => Failure::from(e),
+        e => failure(e),
     };
     let live = Live::of(pid).map_err(gone)?;
     let space = AddressSpace::of_modules(module::of(pid).map_err(gone)?);
