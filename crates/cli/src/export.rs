@@ -67,6 +67,12 @@ impl Report {
 
 /// Reads a report and writes it for another system.
 pub fn run(args: &ExportArgs, printer: Printer) -> Result<u8> {
+    let again = |(at, (name, _)): &(usize, &(String, String))| {
+        args.labels.iter().take(*at).any(|(before, _)| before == name)
+    };
+    if let Some((_, (name, _))) = args.labels.iter().enumerate().find(again) {
+        return Err(Failure::environment(format!("--label: `{name}` is given twice")));
+    }
     let is_table = matches!(args.format, ExportFormat::Parquet);
     if is_table && let Some((name, _)) = args.labels.iter().find(|(name, _)| parquet::is_own(name))
     {

@@ -157,6 +157,8 @@ fn what_is_no_report_is_said() {
     for label in ["job", "1a=b", "function=x", "a b=c"] {
         fails(&skep, &["export", "prometheus", &file, "--label", label], 2, "--label");
     }
+    let twice = ["export", "otlp", &file, "--label", "a=1", "--label", "b=2", "--label", "a=3"];
+    fails(&skep, &twice, 2, "--label: `a` is given twice");
     let own = ["export", "parquet", &file, "--label", "calls=1"];
     fails(&skep, &own, 2, "--label: `calls` is a column of skep's own");
 }
