@@ -129,4 +129,25 @@ mod tests {
         assert_eq!(output(at_once.env("LD_BIND_NOW", "1")).unwrap(), "2 1 5.000 4.000\n");
         assert!(versions::lower(&mut std::fs::read(&program).unwrap()).unwrap().is_empty());
     }
+
+    /// Whatever glibc the machine has that builds: the command as it is packed asks for none that is newer
+    /// than 2.28, by a reader of its own, and runs.
+    #[test]
+    fn the_command_does_with_an_old_glibc() {
+        if !has_command("objdump") {
+            return skip("objdump");
+        }
+        let dir = TempDir::new();
+        let command = dir.join("skep");
+        std::fs::copy(skep_testkit::trace::skep_bin(), &command).unwrap();
+        lower(&command).unwrap();
+        let needed = output(Command::new("objdump").arg("-p").arg(&command)).unwrap();
+        let versions = needed.lines().filter_map(|l| l.trim().rsplit_once(" GLIBC_2."));
+        let minors: Vec<u32> =
+            versions.map(|(_, minor)| minor.split('.').next().unwrap().parse().unwrap()).collect();
+        assert!(!minors.is_empty() && minors.iter().all(|minor| *minor <= 28), "{needed}");
+        let mut bound_at_once = Command::new(&command);
+        let said = output(bound_at_once.env("LD_BIND_NOW", "1").arg("--version")).unwrap();
+        assert!(said.starts_with("skep "), "{said}");
+    }
 }
