@@ -125,6 +125,10 @@ fn compare(path: &Path) -> Option<(usize, usize)> {
         let mut table = fde.rows(&frames, &bases, &mut context).ok()?;
         while let Ok(Some(row)) = table.next_row() {
             let bytes = |e: gimli::UnwindExpression<usize>| e.get(&frames).unwrap().0.to_vec();
+            // LLVM's library has rows that no instruction is in.
+            if row.start_address() == row.end_address() {
+                continue;
+            }
             for pc in [row.start_address(), row.end_address() - 1] {
                 if !(fde.initial_address()..fde.end_address()).contains(&pc) {
                     continue;
