@@ -12,9 +12,42 @@ mod alone;
 mod resident;
 mod signals;
 
-/// Memory from mmap, apart from the program's.
+use std::alloc::{GlobalAlloc, Layout};
+
+use skep_runtime::heap::HeapUser;
+
+/// Memory from mmap, apart from the program's, whose users are counted.
+struct Heap(dlmalloc::GlobalDlmalloc);
+
 #[global_allocator]
-static HEAP: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+static HEAP: Heap = Heap(dlmalloc::GlobalDlmalloc);
+
+// SAFETY: the heap's own promises; counting changes nothing of them.
+unsafe impl GlobalAlloc for Heap {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let _user = HeapUser::new();
+        // SAFETY: the caller's promises.
+        unsafe { self.0.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        let _user = HeapUser::new();
+        // SAFETY: as above.
+        unsafe { self.0.dealloc(at, layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        let _user = HeapUser::new();
+        // SAFETY: as above.
+        unsafe { self.0.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        let _user = HeapUser::new();
+        // SAFETY: as above.
+        unsafe { self.0.realloc(at, layout, size) }
+    }
+}
 
 /// Runs when the dynamic loader has mapped and relocated everything.
 #[used]

@@ -18,6 +18,7 @@ pub mod compile;
 mod detach_func;
 pub mod directory;
 mod exec;
+pub mod heap;
 pub mod helpers;
 pub mod memory;
 pub mod prepare;

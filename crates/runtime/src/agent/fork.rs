@@ -7,6 +7,7 @@ use skep_attach::{AroundForks, signals};
 use skep_maps::slots::HeldTables;
 
 use super::{AGENT, Agent, LockedLinks};
+use crate::heap;
 
 /// The links' lock, held by the thread that forks so that the child finds it free, and so the lock
 /// of the slot tables. Another thread's lock would last for ever there.
@@ -52,6 +53,7 @@ fn after_fork_parent() {
 /// A library that another thread of the parent was opening stays as it is: the next order looks at
 /// it.
 fn after_fork_child() {
+    heap::forget_others();
     AGENT.forker.store(0, Relaxed);
     // SAFETY: `before_fork` took the lock on this thread.
     if let Some(Fork { links, tables, _signals }) = unsafe { (*AGENT.forking.0.get()).take() } {

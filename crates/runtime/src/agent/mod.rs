@@ -34,6 +34,7 @@ use skep_sys::sandbox;
 
 use crate::detach_func::DetachFunc;
 use crate::directory::{self, LinkUse};
+use crate::heap;
 use crate::run::{DetachFn, Running};
 use fork::ForkGuard;
 use link::{ActiveLink, failed};
@@ -439,9 +440,9 @@ pub(crate) unsafe extern "C" fn detach(running: *const Running) {
         return;
     }
     let _muted = skep_attach::mute();
-    if !skep_attach::owns_memory() {
+    if !skep_attach::owns_memory() || heap::is_in_use() {
         // The engine takes nothing out for a child in its parent's memory: an event of the parent's
-        // will.
+        // will. Nor may a call of the heap's own want memory.
         // SAFETY: the caller's promise.
         return unsafe { (*running).detach_later() };
     }
@@ -467,7 +468,8 @@ pub(crate) unsafe extern "C" fn detach(running: *const Running) {
 /// The structure is there. For the heap, as for [`detach`].
 #[cold]
 pub(crate) unsafe extern "C" fn detach_from(asked: *const DetachFunc) {
-    if !sandbox::may_call_system() {
+    // The heap calls the C library, too.
+    if !sandbox::may_call_system() || heap::is_in_use() {
         return;
     }
     // SAFETY: the caller's promise.
