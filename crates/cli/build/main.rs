@@ -29,7 +29,8 @@ use std::path::{Path, PathBuf};
 use lzma_rust2::{LzmaOptions, LzmaWriter};
 
 /// The programs in `bpf/` that the command carries.
-const PROGRAMS: [&str; 4] = ["calls.bpf.o", "fault.bpf.o", "trace.bpf.o", "tree.bpf.o"];
+const PROGRAMS: [&str; 5] =
+    ["calls.bpf.o", "coverage.bpf.o", "fault.bpf.o", "trace.bpf.o", "tree.bpf.o"];
 
 type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
 

@@ -24,6 +24,7 @@ const HERE: &[&str] = &[
     "README.md",
     "docs/call-paths.md",
     "docs/calls.md",
+    "docs/coverage.md",
     "docs/export.md",
     "docs/faults.md",
     "docs/first-program.md",
@@ -146,6 +147,11 @@ fn calls_are_shown_as_the_page_says() {
 #[test]
 fn a_trace_is_recorded_as_the_page_says() {
     all("docs/recording.md", &with_gallery, true);
+}
+
+#[test]
+fn functions_are_covered_as_the_page_says() {
+    all("docs/coverage.md", &with_gallery, true);
 }
 
 #[test]

@@ -31,18 +31,26 @@ Examples:
   skep trace 'app:*' --chrome app.json -- ./app
   skep trace 'libc:malloc' --return 'libc:malloc=NULL' --every 100 -- ./app
   skep trace 'libc:malloc' -p 4711 --for 10s
+  skep trace 'app:*' --coverage app.info -- ./app
   skep trace --diff before.json after.json
   skep trace --report      print the report of a trace whose `skep` was killed
 
 In the table, `~` marks estimated times, `+` times with calls that had not returned.";
 
 /// What calls are summed up for, and not printed one by one.
-const TABLES: [&str; 11] = [
+const TABLES: [&str; 12] = [
     "orphan", "csv", "caller", "tid", "tgid", "tree", "graph", "flame", "folded", "pprof", "exact",
+    "coverage",
 ];
 
 /// What calls are listed for.
 const TIMELINES: [&str; 2] = ["chrome", "perfetto"];
+
+/// What needs all calls of a function.
+const COUNTED: [&str; 18] = [
+    "orphan", "csv", "caller", "tid", "tgid", "tree", "graph", "flame", "folded", "pprof", "exact",
+    "depth", "min", "chrome", "perfetto", "record", "sort", "limit",
+];
 
 /// Arguments of `skep trace`.
 #[derive(Args, Debug)]
@@ -62,6 +70,10 @@ pub struct TraceArgs {
     /// With `--record`: write each call
     #[arg(long, requires = "record", conflicts_with_all = TABLES)]
     pub calls: bool,
+    /// Write which functions were called, for lcov, or for Cobertura if FILE ends in .xml; the first
+    /// call of a function is the last one that takes longer
+    #[arg(long, value_name = "FILE", conflicts_with_all = COUNTED)]
+    pub coverage: Option<PathBuf>,
     /// Print each call with its arguments, by debug information or `--prototype`
     #[arg(long, conflicts_with_all = TABLES)]
     pub args: bool,
@@ -109,7 +121,7 @@ pub struct TraceArgs {
     )]
     pub orphan: Option<Option<u32>>,
     /// Run no command; compare two reports of `--json`, and print what changed most
-    #[arg(long, value_names = ["BEFORE", "AFTER"], num_args = 2, conflicts_with_all = ["patterns", "command", "exclude", "orphan", "pids", "csv", "caller", "tid", "tgid", "tree", "graph", "flame", "folded", "pprof", "depth", "min", "exact", "args", "ret", "deref", "condition", "prototypes", "chrome", "perfetto", "faults", "record"])]
+    #[arg(long, value_names = ["BEFORE", "AFTER"], num_args = 2, conflicts_with_all = ["patterns", "command", "exclude", "orphan", "pids", "csv", "caller", "tid", "tgid", "tree", "graph", "flame", "folded", "pprof", "depth", "min", "exact", "args", "ret", "deref", "condition", "prototypes", "chrome", "perfetto", "faults", "record", "coverage"])]
     pub diff: Vec<PathBuf>,
     /// Processes that run already
     #[command(flatten)]

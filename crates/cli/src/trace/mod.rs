@@ -3,6 +3,7 @@
 
 mod attach;
 mod calls;
+mod coverage;
 mod csv;
 mod diff;
 mod faults;

@@ -111,8 +111,13 @@ impl Trace {
         let link = Link::open(dir, id).map_err(own_failure)?;
         let program =
             ProgramFile::open(dir, link.read()?.spec.programs.first().map_or(0, |p| p.id))?;
-        if program.program().name() == "calls" {
-            let what = format!("trace {id} printed calls as they came: there is nothing to report");
+        let nothing = match program.program().name() {
+            "calls" => Some("printed calls as they came"),
+            "coverage" => Some("was for `--coverage`"),
+            _ => None,
+        };
+        if let Some(why) = nothing {
+            let what = format!("trace {id} {why}: there is nothing to report");
             return Err(Failure::environment(what));
         }
         let mut maps = Vec::new();

@@ -8,6 +8,7 @@ use skep::link::{Link, LinkState};
 use skep::prototypes::Catalog;
 
 use super::calls::{self, Calls};
+use super::coverage::{self, Coverage};
 use super::objects::Trace;
 use super::report::{self, Ended};
 use crate::args::TraceArgs;
@@ -19,12 +20,15 @@ use crate::sites::Sites;
 pub enum Outputs {
     Sums(report::Outputs, Option<Output>),
     Calls(calls::Outputs),
+    Coverage(coverage::Outputs),
 }
 
 impl Outputs {
     /// Creates the files that were asked for.
     pub fn open(args: &TraceArgs) -> Result<Self> {
-        if args.wants_calls() {
+        if let Some(path) = &args.coverage {
+            coverage::Outputs::open(args, path).map(Self::Coverage)
+        } else if args.wants_calls() {
             calls::Outputs::open(args).map(Self::Calls)
         } else {
             let recording = args.record.as_deref().map(|path| Output::open(Some(path)));
@@ -38,6 +42,7 @@ pub enum Tracer {
     /// With where they are printed and recorded.
     Sums(Trace, report::Outputs, Option<Output>),
     Calls(Calls),
+    Coverage(Coverage),
 }
 
 /// What a trace is loaded with.
@@ -71,6 +76,10 @@ impl Tracer {
                     Calls::load(dir, args, patterns, exclude, &catalog, printer, outputs)?;
                 Ok((Self::Calls(calls), objects))
             }
+            Outputs::Coverage(outputs) => {
+                let (coverage, objects) = Coverage::load(dir, args, patterns, exclude, outputs)?;
+                Ok((Self::Coverage(coverage), objects))
+            }
         }
     }
 
@@ -79,6 +88,7 @@ impl Tracer {
         match self {
             Self::Sums(trace, ..) => &trace.link,
             Self::Calls(calls) => &calls.link,
+            Self::Coverage(coverage) => &coverage.link,
         }
     }
 
@@ -100,6 +110,7 @@ impl Tracer {
                 recorded
             }
             Self::Calls(calls) => calls.print(state, sites, &ended, args, printer),
+            Self::Coverage(coverage) => coverage.print(state, sites, &ended, args, printer),
         }
     }
 }

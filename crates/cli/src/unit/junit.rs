@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use super::case::Done;
 
 /// Text of an attribute or element. Characters that XML has no place for become `?`.
-fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
         match c {

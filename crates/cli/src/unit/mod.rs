@@ -2,7 +2,7 @@
 
 mod case;
 mod file;
-mod junit;
+pub mod junit;
 mod table;
 
 use std::io::{self, Write};
