@@ -104,8 +104,8 @@ pub enum Error {
         /// What is against it.
         error: ImageError,
     },
-    /// A thread executes code of a library that is to be unloaded.
-    #[error("cannot unload a library from process {pid}: its thread {tid} is in it; try again")]
+    /// A thread executes code of a library that is to be unloaded, or given a thread.
+    #[error("cannot change a library in process {pid}: its thread {tid} is in it; try again")]
     InUse {
         /// The process.
         pid: u32,

@@ -5,7 +5,7 @@
 //! start      the library's segments
 //! code       the instructions that make the thread
 //!            a page without access, below the stack
-//! stack      the thread's stack
+//! stack      the thread's stack; at its very end, which it does not reach, a mark of the caller's
 //! storage    its thread-local storage, which ends in the middle of a page; there the thread
 //!            pointer points to a word with its own address
 //! ```
@@ -43,6 +43,24 @@ impl Loaded {
         Self { start, len: image.len() + 2 * PAGE + STACK + PAGE, image: image.len() }
     }
 
+    /// Where the mark is, of a library that [`Target::load`] has loaded.
+    #[must_use]
+    pub fn mark(&self) -> u64 {
+        self.stack()
+    }
+
+    /// The library whose mark is at an address.
+    #[must_use]
+    pub fn of_mark(mark: u64, image: &Image) -> Self {
+        Self::at(mark.wrapping_sub(image.len() + 2 * PAGE), image)
+    }
+
+    /// Where the mark may be in a private mapping that can be written to: anywhere between two steps
+    /// of loading, the mapping begins with the library, with `code`, or with the stack.
+    pub fn places_of_mark(mapping: u64, image: &Image) -> [u64; 3] {
+        [0, 2 * PAGE, image.len() + 2 * PAGE].map(|offset| mapping.wrapping_add(offset))
+    }
+
     fn code(&self) -> u64 {
         self.start + self.image
     }
@@ -61,6 +79,9 @@ impl Target {
     /// says for a symbol that the library imports which address of the library is to be used, as
     /// [`Image::symbol`] says it. No code of the library is run, also no constructor.
     ///
+    /// The `mark` is written before all else: should the tracer be killed, the next one can find the
+    /// library, or what there is of it ([`Loaded::places_of_mark`]).
+    ///
     /// # Errors
     /// When a symbol or relocation cannot be resolved, there is no room, or no thread can make the
     /// calls. Nothing is left mapped then.
@@ -68,12 +89,15 @@ impl Target {
         &mut self,
         image: &Image,
         near: Option<u64>,
+        mark: &[u8],
         import: impl Fn(&str) -> Option<u64>,
     ) -> Result<Loaded, Error> {
         let len = Loaded::at(0, image).len;
         let start = self.map(near, len, Perms::READ | Perms::WRITE)?;
         let loaded = Loaded::at(start, image);
-        match self.fill(image, &loaded, import) {
+        let filled =
+            self.write(loaded.mark(), mark).and_then(|()| self.fill(image, &loaded, import));
+        match filled {
             Ok(()) => Ok(loaded),
             Err(error) => {
                 self.unmap(start, len)?;
@@ -116,13 +140,15 @@ impl Target {
     /// A tracer that is killed meanwhile leaves a process with that thread or without it.
     ///
     /// # Errors
-    /// When no thread can make the call, or the process may have no more threads.
+    /// When there is such a thread: [`Error::InUse`]. When no thread can make the call, or the process
+    /// may have no more threads.
     pub fn start_thread(
         &mut self,
         loaded: &Loaded,
         function: u64,
         argument: u64,
     ) -> Result<u32, Error> {
+        self.check_free(loaded)?;
         // Where the function starts, the stack is as after a call.
         let top = loaded.stack() + STACK - 24;
         for (at, value) in [(top, argument), (top + 8, function), (top + 16, 0)] {
@@ -135,6 +161,21 @@ impl Target {
         self.call_at(Some(loaded.code()), "clone", libc::SYS_clone as u64, arguments)?;
         let new = self.threads().into_iter().find(|tid| !before.contains(tid));
         new.ok_or(Error::NoProcess { pid: self.pid })
+    }
+
+    /// Fails when a thread runs that [`Target::start_thread`] has started. A tracer that was killed
+    /// need not have known it.
+    ///
+    /// # Errors
+    /// When there is such a thread: [`Error::InUse`]. When a thread was killed.
+    pub fn check_free(&self, loaded: &Loaded) -> Result<(), Error> {
+        let stack = loaded.stack()..loaded.stack() + STACK;
+        for tid in self.threads() {
+            if stack.contains(&self.registers(tid)?.rsp) {
+                return Err(Error::InUse { pid: self.pid, tid });
+            }
+        }
+        Ok(())
     }
 
     /// Unmaps a library, whose thread must have ended.

@@ -87,7 +87,7 @@ fn enters() {
     let image = image.expect("a library");
     let (mut ours, theirs) = UnixStream::pair().expect("a pair");
     let entered = stop(pid, |target| -> Result<(), Error> {
-        let loaded = target.load(&image, None, |_| image.symbol("seven_times"))?;
+        let loaded = target.load(&image, None, b"", |_| image.symbol("seven_times"))?;
         let number = target.give_file(theirs.as_fd())?;
         let entry = loaded.start + image.symbol("entry").expect("it is exported");
         target.start_thread(&loaded, entry, u64::from(number)).map(drop)

@@ -29,7 +29,7 @@ fn import(image: &Image, name: &str) -> Option<u64> {
 
 /// Loads the library, and starts its thread with one end of a socket pair.
 fn enter(target: &mut Target, image: &Image, socket: &UnixStream) -> Result<(Loaded, u32), Error> {
-    let loaded = target.load(image, None, |name| import(image, name))?;
+    let loaded = target.load(image, None, b"", |name| import(image, name))?;
     let number = target.give_file(socket.as_fd())?;
     let entry = loaded.start + image.symbol("entry").expect("it is exported");
     let tid = target.start_thread(&loaded, entry, u64::from(number))?;
@@ -77,8 +77,13 @@ fn a_thread_comes_and_goes(mut program: Program) {
         // All but `SIGKILL` and `SIGSTOP`.
         assert!(status.contains("SigBlk:\tfffffffffffbfeff\n"), "{status}");
         // It reads from the socket, with the instruction pointer in the library.
-        let early = stop(pid, |target| target.unload(&loaded)).expect("it stops");
-        assert!(matches!(early, Err(Error::InUse { tid: t, .. }) if t == tid), "{early:?}");
+        let early = stop(pid, |target| {
+            let second = target.start_thread(&loaded, loaded.start, 0).map(drop);
+            [target.unload(&loaded), target.check_free(&loaded), second]
+        });
+        for done in early.expect("it stops") {
+            assert!(matches!(done, Err(Error::InUse { tid: t, .. }) if t == tid), "{done:?}");
+        }
         ask(&mut ours, 9);
         // As when the tracer is killed: the thread ends by itself.
         drop(ours);
@@ -160,7 +165,7 @@ fn memory_is_protected_as_the_library_says() {
     let program = Program::start("sleepers.c", &[]);
     let pid = program.pid();
     let image = Image::parse(guest(&["-Wl,-z,relro"])).expect("a library");
-    let load = |target: &mut Target| target.load(&image, None, |name| import(&image, name));
+    let load = |target: &mut Target| target.load(&image, None, b"", |name| import(&image, name));
     let loaded = stop(pid, load).expect("it stops").expect("the library is loaded");
     let protections: Vec<String> = lines_within(pid, &loaded)
         .iter()
@@ -181,7 +186,7 @@ fn what_cannot_be_resolved_is_named_and_leaves_nothing() {
     let before = mappings(pid).len();
     let image = Image::parse(guest(&[])).expect("a library");
     assert_eq!(image.imports(), ["imported"]);
-    let error = stop(pid, |target| target.load(&image, None, |_| None)).expect("it stops");
+    let error = stop(pid, |target| target.load(&image, None, b"", |_| None)).expect("it stops");
     assert_eq!(
         error.expect_err("nobody defines it").to_string(),
         format!(
@@ -226,7 +231,7 @@ fn damaged_files_do_no_harm() {
                 file[at] = next() as u8;
             }
             let Ok(image) = Image::parse(file) else { continue };
-            if let Ok(there) = target.load(&image, None, |name| import(&image, name)) {
+            if let Ok(there) = target.load(&image, None, b"", |name| import(&image, name)) {
                 loaded += 1;
                 target.unload(&there).expect("nobody is in it");
             }

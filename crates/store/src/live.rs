@@ -1,7 +1,11 @@
 //! What `skep` says to the agent that it has put into a running process, and what that answers.
 //!
 //! The agent's library exports what the symbols below name. Its thread begins when [`Config`] is
-//! written, and reads an [`Order`] at a time from a socket of whole messages; each is answered by
+//! written. It makes a pair of sockets, and says in [`PAIR`] which is for `skep`, who fetches it and
+//! sends the agent's end of a socket of its own through it, and the skep directory. So whatever is open in
+//! the process was opened by that thread, which closes it again, at whatever time `skep` is killed.
+//!
+//! The agent reads an [`Order`] at a time from that socket, of whole messages; each is answered by
 //! one [`Answer`]. The first answer comes without an order, when the agent is ready. When the
 //! socket ends, the agent takes all links off and ends its thread by itself.
 
@@ -11,6 +15,11 @@ use std::ffi::CStr;
 pub const THREAD: &CStr = c"skep-agent";
 /// The agent's [`Config`].
 pub const CONFIG: &str = "skep_alone_config";
+/// A word of 32 bits: one more than the number of the descriptor that `skep` fetches from the process;
+/// 0: not yet; less: the error number why there is none, negated.
+pub const PAIR: &str = "skep_alone_pair";
+/// How long the agent's thread waits for what comes through that socket, in milliseconds.
+pub const PAIR_PATIENCE: u64 = 2000;
 /// The function that its thread begins with.
 pub const START: &str = "skep_alone_start";
 /// The area whose end all threads get for their GS base; and the bytes that it has up to there.
@@ -63,28 +72,24 @@ pub const IMPORT: &str = "skep_alone_libc_";
 /// told that there is nobody. The others have the place of `abort`.
 pub const RAISE: &str = "_Unwind_RaiseException";
 /// Of all this.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// What the agent's thread needs to begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Its end of the socket.
-    pub socket: i32,
-    /// The skep directory.
-    pub directory: i32,
     /// Where the program's runtime keeps a thread's id, from its thread pointer.
     pub tid_at: i32,
 }
 
 impl Config {
-    /// Words of a configuration in memory: these three behind [`VERSION`].
-    pub const WORDS: usize = 4;
+    /// Words of a configuration in memory: [`VERSION`], and this.
+    pub const WORDS: usize = 2;
 
     /// As it lies in memory.
     #[must_use]
     pub fn to_bytes(self) -> [u8; Self::WORDS * 4] {
         let mut out = [0; Self::WORDS * 4];
-        let words = [VERSION as i32, self.socket, self.directory, self.tid_at];
+        let words = [VERSION as i32, self.tid_at];
         for (bytes, word) in out.chunks_exact_mut(4).zip(words) {
             bytes.copy_from_slice(&word.to_le_bytes());
         }
@@ -94,8 +99,8 @@ impl Config {
     /// The other way; `None` for one of another version.
     #[must_use]
     pub fn from_words(words: [u32; Self::WORDS]) -> Option<Self> {
-        let [version, socket, directory, tid_at] = words.map(|word| word as i32);
-        (version == VERSION as i32).then_some(Self { socket, directory, tid_at })
+        let [version, tid_at] = words.map(|word| word as i32);
+        (version == VERSION as i32).then_some(Self { tid_at })
     }
 }
 
@@ -195,7 +200,7 @@ mod tests {
         assert_eq!(answer_from_bytes(&[1, 2]), None);
         let left = Left { at: 1 << 40 | 7, now: [1, 2, 3, 4, 5], original: [6, 7, 8, 9, 10] };
         assert_eq!(Left::from_bytes(&left.to_bytes()), left);
-        let config = Config { socket: 5, directory: 6, tid_at: -40 };
+        let config = Config { tid_at: -40 };
         let words: Vec<u32> = config
             .to_bytes()
             .chunks_exact(4)

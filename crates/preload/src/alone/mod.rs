@@ -6,6 +6,7 @@
 //! attaches to itself. When `skep` is gone the socket ends: then it takes all hooks out, closes what
 //! it has open, and ends. The library stays mapped, and can begin anew.
 
+mod files;
 mod libc;
 
 use std::arch::asm;
@@ -30,6 +31,10 @@ static AREA: Area = Area::new();
 #[unsafe(export_name = "skep_alone_left")]
 static LEFT: AtomicU64 = AtomicU64::new(0);
 
+/// Where `skep` finds its end of the first socket.
+#[unsafe(export_name = "skep_alone_pair")]
+static PAIR: AtomicI32 = AtomicI32::new(0);
+
 /// The agent's end of the socket.
 static SOCKET: AtomicI32 = AtomicI32::new(-1);
 
@@ -38,14 +43,16 @@ static SOCKET: AtomicI32 = AtomicI32::new(-1);
 extern "C" fn start(_: u64) -> ! {
     let words = std::array::from_fn(|n| CONFIG[n].load(Relaxed));
     if let Some(config) = Config::from_words(words) {
-        SOCKET.store(config.socket, Relaxed);
         // SAFETY: gives the thread its name.
         unsafe { syscall::call4(syscall::PRCTL, SET_NAME, live::THREAD.as_ptr() as u64, 0, 0) };
-        match begin(&config) {
-            Ok(()) => serve(&config),
-            Err(why) => answer(&Err(why)),
+        if let Some([socket, directory]) = files::receive(&PAIR) {
+            SOCKET.store(socket, Relaxed);
+            match begin(&config) {
+                Ok(()) => serve(directory),
+                Err(why) => answer(socket, &Err(why)),
+            }
+            close(directory);
         }
-        close(config.directory);
     }
     give_up()
 }
@@ -62,6 +69,8 @@ fn give_up() -> ! {
 const EXIT: u64 = 60;
 const SET_NAME: u64 = 15;
 const POLL: u64 = 7;
+/// `POLLIN`.
+const IN: u64 = 1;
 
 fn close(fd: i32) {
     if fd >= 0 {
@@ -102,15 +111,16 @@ fn storage_len() -> u64 {
 }
 
 /// Does what it is told until the socket ends.
-fn serve(config: &Config) {
+fn serve(directory: i32) {
+    let socket = SOCKET.load(Relaxed);
     // The process may be in another mount namespace.
-    let path = libc::open_file(config.directory as u32);
+    let path = libc::open_file(directory as u32);
     let path = CStr::from_bytes_until_nul(&path).unwrap_or_default();
     let mut agent = match start::Live::begin(OsStr::from_bytes(path.to_bytes()).as_ref()) {
         Ok(agent) => agent,
-        Err(why) => return answer(&Err(why)),
+        Err(why) => return answer(socket, &Err(why)),
     };
-    answer(&Ok(0));
+    answer(socket, &Ok(0));
     let mut left = Vec::new();
     while let Some(order) = next(agent.news(), || agent.look()) {
         let done = match order {
@@ -127,15 +137,14 @@ fn serve(config: &Config) {
             }
             Order::Leave => break,
         };
-        answer(&done.map_err(|e| e.to_string()));
+        answer(socket, &done.map_err(|e| e.to_string()));
     }
     let stuck = agent.leave();
-    answer(&Ok(stuck.into()));
+    answer(socket, &Ok(stuck.into()));
 }
 
 /// Waits for an order, and calls `look` when there is news; `None` when the socket has ended.
 fn next(news: i32, look: impl Fn()) -> Option<Order> {
-    const IN: u64 = 1;
     let socket = SOCKET.load(Relaxed);
     loop {
         // `struct pollfd`: descriptor, events, what came.
@@ -164,10 +173,10 @@ fn next(news: i32, look: impl Fn()) -> Option<Order> {
 
 const INTERRUPTED: i64 = 4;
 
-fn answer(answer: &Answer) {
+fn answer(socket: i32, answer: &Answer) {
     let bytes = live::answer_to_bytes(answer);
     debug_assert!(bytes.len() <= ANSWER);
-    let (socket, at) = (SOCKET.load(Relaxed) as u64, bytes.as_ptr() as u64);
+    let (socket, at) = (socket as u64, bytes.as_ptr() as u64);
     const SENDTO: u64 = 44;
     const NOSIGNAL: u64 = 0x4000;
     // SAFETY: sends the bytes. Who does not listen any more has ended, which is seen next.

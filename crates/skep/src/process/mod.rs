@@ -3,25 +3,26 @@
 //! What happens in the process is in `skep_inject` (the library and its thread, without the
 //! process's own loader) and in the agent (`alone`); they speak as `skep::live` says. A process that
 //! was attached to before has the library still, and no thread of ours: its thread begins anew. A
-//! page of memory with a name tells where it is.
+//! [`mark`] in memory tells where it is.
 
-use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{MemfdFlags, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use skep_inject::{Image, Loaded, Target};
-use skep_proc::maps::Perms;
 use skep_store::Dir;
 use skep_store::live::{self, Answer, Config, Left, Order};
 
 mod attached;
 mod error;
+mod mark;
+mod pair;
+
+use mark::Mark;
 
 pub use attached::Attached;
 pub use error::ProcessError;
@@ -29,10 +30,6 @@ pub use skep_inject::Error as StopError;
 
 type Result<T = ()> = std::result::Result<T, ProcessError>;
 type Injected<T> = std::result::Result<T, skep_inject::Error>;
-
-/// The page that tells where the library is, as `/proc/PID/maps` has it.
-const MARK: &str = "skep-agent";
-const PAGE: u64 = 4096;
 
 /// How long the agent may take for an order. Compiling and hooking a million functions takes
 /// seconds.
@@ -110,155 +107,116 @@ impl Agent {
             Mode::empty(),
         )
         .map_err(os("open"))?;
-        let mark = self.mark().map_err(os("memfd_create"))?;
         check(pid)?;
-        let known = self.known(pid)?;
-        if let Some(known) = &known {
-            known.wait_until_free(pid)?;
-        }
-        let entered = skep_inject::stop(pid, |target| -> std::result::Result<Inside, Entry> {
-            let Some(tid_at) = target.place_of_thread_ids()? else { return Err(Entry::NoRuntime) };
-            let inside = match known {
-                Some(inside) => inside,
-                None => self.load(target, mark.as_fd())?,
-            };
-            let at = inside.loaded.start;
-            let mut given = Vec::new();
-            let begun = (|| -> Injected<u32> {
-                target.set_gs_bases(at + area, known.is_some())?;
-                for file in [theirs.as_fd(), directory.as_fd()] {
-                    given.push(target.give_file(file)?);
+        let pair = self.symbol(live::PAIR)?;
+        let end = Instant::now() + LEAVING;
+        let entered = loop {
+            let known = Mark::find(pid, &self.image, self.hash)?;
+            if let Some(tid) = known.as_ref().and_then(Mark::tid)
+                && is_agent(pid, tid)
+                && Instant::now() < end
+            {
+                std::thread::sleep(LOOK_FOR_END);
+                continue;
+            }
+            let entered = skep_inject::stop(pid, |target| -> std::result::Result<Inside, Entry> {
+                // First: a thread of ours has no id where the program's runtime keeps it.
+                if let Some(known) = &known {
+                    target.check_free(&known.loaded)?;
                 }
-                let [socket, directory] = [given[0] as i32, given[1] as i32];
-                let bytes = Config { socket, directory, tid_at }.to_bytes();
-                target.write(at + config, &bytes)?;
-                let tid = target.start_thread(&inside.loaded, at + start, 0)?;
-                target.write(inside.mark + Inside::TID, &tid.to_le_bytes())?;
-                Ok(tid)
-            })();
-            begun.map(|tid| Inside { tid, ..inside }).map_err(|error| {
-                // What was not begun leaves nothing, as far as the process lets us.
-                given.iter().for_each(|file| drop(target.close(*file)));
-                if known.is_none() {
-                    target.clear_gs_bases(at + area).ok();
-                    inside.unload(target).ok();
+                let Some(tid_at) = target.place_of_thread_ids()? else {
+                    return Err(Entry::NoRuntime);
+                };
+                if let Some(half) = known.as_ref().filter(|known| !known.is_whole) {
+                    // Whoever was about to complete it may have done that before this stop.
+                    if Mark::find(pid, &self.image, self.hash)?.is_none_or(|now| now.is_whole) {
+                        return Err(Entry::Changed);
+                    }
+                    target.unload(&half.loaded)?;
                 }
-                error.into()
-            })
-        });
+                let known = known.filter(|known| known.is_whole);
+                let loaded = match &known {
+                    Some(known) => known.loaded,
+                    None => self.load(target)?,
+                };
+                let at = loaded.start;
+                let begun = (|| -> Injected<u32> {
+                    target.set_gs_bases(at + area, known.is_some())?;
+                    target.write(at + config, &Config { tid_at }.to_bytes())?;
+                    target.write(at + pair, &[0; 4])?;
+                    let tid = target.start_thread(&loaded, at + start, 0)?;
+                    Mark::set_tid(target, &loaded, tid)?;
+                    Ok(tid)
+                })();
+                begun.map(|tid| Inside { loaded, tid }).map_err(|error| {
+                    // What was not begun leaves nothing, as far as the process lets us.
+                    if known.is_none() {
+                        target.clear_gs_bases(at + area).ok();
+                        target.unload(&loaded).ok();
+                    }
+                    error.into()
+                })
+            });
+            match entered {
+                // The agent of a `skep` that was killed before it could write down the thread's id.
+                Ok(Err(Entry::Changed | Entry::Failed(StopError::InUse { .. })))
+                    if Instant::now() < end =>
+                {
+                    std::thread::sleep(LOOK_FOR_END);
+                }
+                entered => break entered,
+            }
+        };
         let inside = match entered {
             Ok(Ok(inside)) => inside,
+            Ok(Err(Entry::Changed | Entry::Failed(StopError::InUse { .. }))) => {
+                return Err(ProcessError::Busy { pid });
+            }
             Ok(Err(Entry::Failed(source))) | Err(source) => {
                 return Err(ProcessError::Stop { pid, source });
             }
+            Ok(Err(Entry::Other(error))) => return Err(error),
             Ok(Err(Entry::NoRuntime)) => return Err(ProcessError::NoRuntime { pid }),
         };
-        drop(theirs);
         let live = Live { pid, process, socket, inside };
-        live.answer().map_err(|why| ProcessError::Begin { pid, why })?;
+        live.hand_over(pair, [theirs, directory])
+            .and_then(|()| live.answer())
+            .map_err(|why| ProcessError::Begin { pid, why })?;
         Ok(live)
     }
 
-    /// The page that tells where the library is.
-    fn mark(&self) -> rustix::io::Result<OwnedFd> {
-        let file = rustix::fs::memfd_create(MARK, MemfdFlags::CLOEXEC)?;
-        rustix::fs::ftruncate(&file, PAGE)?;
-        Ok(file)
-    }
-
-    /// Loads the library, and marks where it is.
-    fn load(&self, target: &mut Target, mark: BorrowedFd<'_>) -> Injected<Inside> {
+    /// Loads the library.
+    fn load(&self, target: &mut Target) -> Injected<Loaded> {
         let import = |name: &str| {
             let is_never_called = name.starts_with("_Unwind_") && name != live::RAISE;
             let name = if is_never_called { "abort" } else { name };
             self.image.symbol(&format!("{}{name}", live::IMPORT))
         };
-        let mark = target.map_file(mark, None, PAGE, Perms::READ | Perms::WRITE)?;
-        let loaded = match target.load(&self.image, None, import) {
-            Ok(loaded) => loaded,
+        let loaded = target.load(&self.image, None, &Mark::bytes(self.hash), import)?;
+        match Mark::complete(target, &loaded) {
+            Ok(()) => Ok(loaded),
             Err(error) => {
-                target.unmap(mark, PAGE).ok();
-                return Err(error);
-            }
-        };
-        let inside = Inside { loaded, mark, tid: 0 };
-        let words = [self.hash, loaded.start].map(u64::to_le_bytes).concat();
-        match target.write(mark, &words) {
-            Ok(()) => Ok(inside),
-            Err(error) => {
-                inside.unload(target).ok();
+                target.unload(&loaded).ok();
                 Err(error)
             }
         }
     }
-
-    /// Finds the library in a process that was attached to before.
-    fn known(&self, pid: u32) -> Result<Option<Inside>> {
-        let cannot = |source| ProcessError::Os { pid, call: "read", source };
-        let maps = match std::fs::read_to_string(format!("/proc/{pid}/maps")) {
-            Ok(maps) => maps,
-            // Nobody may: then stopping it says why.
-            Err(_) => return Ok(None),
-        };
-        let name = format!("/memfd:{MARK} (deleted)");
-        let starts = maps
-            .lines()
-            .filter(|line| line.ends_with(&name))
-            .filter_map(|line| u64::from_str_radix(line.split_once('-')?.0, 16).ok());
-        for mark in starts {
-            let mut words = [0; Inside::LEN];
-            let memory = File::open(format!("/proc/{pid}/mem")).map_err(cannot)?;
-            memory.read_exact_at(&mut words, mark).map_err(cannot)?;
-            let word = |at: usize| {
-                words.get(at..at + 8).and_then(|w| w.try_into().ok()).map_or(0, u64::from_le_bytes)
-            };
-            match word(0) {
-                // Whoever put it there was killed at that moment.
-                0 => {}
-                hash if hash == self.hash => {
-                    let loaded = Loaded::at(word(8), &self.image);
-                    return Ok(Some(Inside { loaded, mark, tid: word(16) as u32 }));
-                }
-                _ => return Err(ProcessError::OtherVersion { pid }),
-            }
-        }
-        Ok(None)
-    }
 }
 
-/// The library in a process.
+/// The library in a process, and the agent's thread.
 #[derive(Clone, Copy, Debug)]
 struct Inside {
     loaded: Loaded,
-    /// The page that tells: the library's hash, where it is, the agent's thread.
-    mark: u64,
     tid: u32,
 }
 
-impl Inside {
-    const TID: u64 = 16;
-    const LEN: usize = 24;
+/// How often a thread is looked at that is about to end.
+const LOOK_FOR_END: Duration = Duration::from_millis(5);
 
-    fn unload(&self, target: &mut Target) -> Injected<()> {
-        target.unload(&self.loaded)?;
-        target.unmap(self.mark, PAGE)
-    }
-
-    /// Waits for the thread of a `skep` that was killed. One that works for another `skep` stays.
-    fn wait_until_free(&self, pid: u32) -> Result {
-        let is_agent = || {
-            let name = std::fs::read(format!("/proc/{pid}/task/{}/comm", self.tid));
-            name.is_ok_and(|name| name.strip_suffix(b"\n") == Some(live::THREAD.to_bytes()))
-        };
-        let end = Instant::now() + LEAVING;
-        while self.tid != 0 && is_agent() {
-            if Instant::now() > end {
-                return Err(ProcessError::Busy { pid });
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Ok(())
-    }
+/// Tells whether a thread is the agent's, of this `skep` or another.
+fn is_agent(pid: u32, tid: u32) -> bool {
+    let name = std::fs::read(format!("/proc/{pid}/task/{tid}/comm"));
+    name.is_ok_and(|name| name.strip_suffix(b"\n") == Some(live::THREAD.to_bytes()))
 }
 
 /// Refuses what would fail later in the process, or never end.
@@ -285,12 +243,21 @@ fn is_stopped(pid: u32) -> bool {
 /// Why the agent could not be put into a process.
 enum Entry {
     NoRuntime,
+    /// Another `skep` came between.
+    Changed,
+    Other(ProcessError),
     Failed(skep_inject::Error),
 }
 
 impl From<skep_inject::Error> for Entry {
     fn from(error: skep_inject::Error) -> Self {
         Self::Failed(error)
+    }
+}
+
+impl From<ProcessError> for Entry {
+    fn from(error: ProcessError) -> Self {
+        Self::Other(error)
     }
 }
 
@@ -354,10 +321,7 @@ impl Live {
 
     /// Tells whether the memory that the agent was in is gone.
     fn executes_another(&self) -> bool {
-        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.pid)).unwrap_or_default();
-        let mark = format!("{:x}-", self.inside.mark);
-        // One that ends has none.
-        !maps.is_empty() && !maps.lines().any(|line| line.starts_with(&mark) && line.contains(MARK))
+        Mark::is_gone(self.pid, &self.inside.loaded)
     }
 
     /// Tells whether the agent is gone, with the process or without. Nobody waits for an answer.
@@ -393,9 +357,8 @@ impl Live {
 
     /// Waits until the agent has closed what it had open, and its thread is gone.
     fn wait_for_end(&self) {
-        // Its end of the socket is the last that it closes.
-        let mut rest = [0; 1];
-        let _ = rustix::net::recv(&self.socket, &mut rest[..], RecvFlags::empty());
+        // Its end of the socket is the last that it closes. A child that was forked may have it, too.
+        let _ = is_readable(&self.socket, LEAVING);
         let thread = format!("/proc/{}/task/{}", self.pid, self.inside.tid);
         let end = Instant::now() + LEAVING;
         while Path::new(&thread).exists() && Instant::now() < end {

@@ -1,0 +1,81 @@
+//! What the agent gets once its thread runs: its end of a socket, and the skep directory.
+
+use std::fs::File;
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, sendmsg};
+use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
+use skep_store::live;
+
+use super::{LOOK, Live, PATIENCE, is_readable, is_stopped};
+
+/// How often the agent's thread is looked at, which takes microseconds to begin.
+const PAUSE: Duration = Duration::from_micros(50);
+
+impl Live {
+    /// Sends files through the socket that the agent's thread makes, whose number it writes to a word
+    /// of its library (`pair`).
+    pub(super) fn hand_over(&self, pair: u64, files: [OwnedFd; 2]) -> Result<(), String> {
+        let socket = self.fetch(self.inside.loaded.start + pair)?;
+        let both = [files[0].as_fd(), files[1].as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmRights(&both));
+        sendmsg(&socket, &[IoSlice::new(&[0])], &mut control, SendFlags::NOSIGNAL)
+            .map_err(|_| self.gone())?;
+        drop(files);
+        // It ends when the agent has them, or says why it cannot.
+        let end = Instant::now() + PATIENCE;
+        while !is_readable(&socket, LOOK)? {
+            self.check_running(end)?;
+        }
+        let mut bytes = [0; live::ANSWER];
+        match recv(&socket, &mut bytes[..], RecvFlags::empty()) {
+            Ok((len @ 1.., _)) => live::answer_from_bytes(&bytes[..len])
+                .unwrap_or_else(|| Err("its agent says what nobody understands".into()))
+                .map(drop),
+            _ => Ok(()),
+        }
+    }
+
+    /// Fetches the socket from the process.
+    fn fetch(&self, word: u64) -> Result<OwnedFd, String> {
+        let memory = File::open(format!("/proc/{}/mem", self.pid)).map_err(|e| e.to_string())?;
+        let read = || {
+            let mut bytes = [0; 4];
+            memory.read_exact_at(&mut bytes, word).map_err(|_| self.gone())?;
+            Ok::<_, String>(i32::from_le_bytes(bytes))
+        };
+        let end = Instant::now() + PATIENCE;
+        let number = loop {
+            match read()? {
+                0 => self.check_running(end)?,
+                number @ 1.. => break number,
+                error => return Err(std::io::Error::from_raw_os_error(-error).to_string()),
+            }
+            std::thread::sleep(PAUSE);
+        };
+        let socket = pidfd_getfd(&self.process, number - 1, PidfdGetfdFlags::empty())
+            .map_err(|e| format!("its socket cannot be fetched: {e}"))?;
+        // If the thread did not wait so long, the number may have been another file's.
+        if read()? == number { Ok(socket) } else { Err(self.gone()) }
+    }
+
+    /// Fails when nothing is to be expected of the agent's thread.
+    fn check_running(&self, end: Instant) -> Result<(), String> {
+        if is_stopped(self.pid) {
+            return Err(format!("it is stopped; `kill -CONT {}` lets it go on", self.pid));
+        }
+        if self.has_ended() {
+            return Err(self.gone());
+        }
+        if Instant::now() > end {
+            return Err("its agent does not answer".into());
+        }
+        Ok(())
+    }
+}
