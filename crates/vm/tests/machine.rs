@@ -8,7 +8,10 @@ mod suite;
 
 use std::collections::HashSet;
 
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
+    OpKind, Register,
+};
 use random::{Judge, MIX, REPEAT, Rng, SLOTS, TAIL_CALL, UPDATE, program};
 use skep_isa::{Insn, MapShape, ShapeKind, op, text};
 use skep_vm::{Code, Cpu, Env, HelperCall, HelperImpl, MapRef, interp};
@@ -89,6 +92,45 @@ fn look_at(code: &Code) {
         );
     }
     assert!(code.offsets().is_sorted());
+    changes_what_it_says(code, &listing);
+}
+
+/// Decodes which registers code writes that calls do not keep.
+fn changes_what_it_says(code: &Code, listing: &[Instruction]) {
+    const CALLED: u16 = 0b1111_1100_0111;
+    let range = code.machine_code().as_ptr_range();
+    let mut info = InstructionInfoFactory::new();
+    let mut written = 0;
+    for i in listing {
+        let near = i.near_branch_target() as *const u8;
+        let leaves = match i.flow_control() {
+            FlowControl::IndirectCall | FlowControl::IndirectBranch => true,
+            FlowControl::Call => !range.contains(&near),
+            _ => false,
+        };
+        written |= if leaves { CALLED } else { 0 };
+        let used = info.info(i).used_registers().iter();
+        let written_here =
+            used.filter(|u| !matches!(u.access(), OpAccess::Read | OpAccess::CondRead));
+        for register in written_here.map(|u| u.register().full_register()).filter(|r| r.is_gpr64())
+        {
+            written |= 1 << register.number();
+        }
+    }
+    let unsaid = written & CALLED & !code.changes();
+    assert_eq!(unsaid, 0, "{written:b} is changed, {:b} was said", code.changes());
+    assert_eq!(code.changes() & !CALLED, 0);
+}
+
+/// A program that calls nothing leaves the registers alone that it does not name.
+#[test]
+fn registers_that_a_program_does_not_name_stay() {
+    let insns = text::assemble("mov r0, 0\nldxdw r3, [r1+8]\nadd r0, r3\nexit").unwrap();
+    let code = compile(&insns, Cpu::detect()).unwrap();
+    // rax, rdx, and r9 to r11, which are scratch.
+    assert_eq!(code.changes(), 0b1110_0000_0101);
+    let insns = text::assemble("mov r0, 0\ncall 7\nexit").unwrap();
+    assert_eq!(compile(&insns, Cpu::detect()).unwrap().changes(), 0b1111_1100_0111);
 }
 
 #[test]

@@ -81,6 +81,7 @@ pub struct Code {
     functions: Vec<(usize, usize)>,
     vector_saver: Option<usize>,
     inner: Option<(u64, usize)>,
+    changes: u16,
 }
 
 /// What a generator makes of a program.
@@ -95,6 +96,8 @@ struct Generated {
     /// The kind of the main function's frame, not 0, and where its code goes on once that is made:
     /// for tail calls from such a frame.
     inner: Option<(u64, usize)>,
+    /// Registers that it changes and that calls do not keep, by number.
+    changes: u16,
 }
 
 impl Code {
@@ -125,9 +128,9 @@ impl Code {
         cpu: Cpu,
     ) -> Result<Self, CompileError> {
         let flow = Flow::of(insns, env)?;
-        let Generated { exec, offsets, functions, vector_saver, inner } =
+        let Generated { exec, offsets, functions, vector_saver, inner, changes } =
             arch::compile(insns, env, &flow, cpu)?;
-        Ok(Self { registered: None, exec, offsets, functions, vector_saver, inner })
+        Ok(Self { registered: None, exec, offsets, functions, vector_saver, inner, changes })
     }
 
     /// Returns the program as a function of its context.
@@ -146,6 +149,13 @@ impl Code {
     pub fn as_chain(&self) -> Counting<'_> {
         // SAFETY: as in `entry`; the memory lives as long as `self`.
         unsafe { Counting::of_program(self.exec.bytes()) }
+    }
+
+    /// Returns which of the registers that calls do not keep the program may change, as bits: the
+    /// machine's numbers of registers.
+    #[must_use]
+    pub fn changes(&self) -> u16 {
+        self.changes
     }
 
     /// Returns where tail calls enter; only for generated code.

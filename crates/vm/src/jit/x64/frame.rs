@@ -16,6 +16,19 @@ pub(super) const ROUNDS_IN_CHAIN: i32 = -(op::STACK_SIZE + 8);
 /// Machine registers that the C convention wants back as they were, rbp aside.
 pub(super) const PRESERVED: [u8; 5] = [reg::RBX, reg::R12, reg::R13, reg::R14, reg::R15];
 
+/// Those that it does not.
+const CHANGED: [u8; 9] = [
+    reg::RAX,
+    reg::RCX,
+    reg::RDX,
+    reg::RSI,
+    reg::RDI,
+    reg::R8,
+    reg::R9,
+    reg::R10,
+    reg::R11,
+];
+
 /// What the function being generated keeps on the machine stack.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Frame {
@@ -211,6 +224,24 @@ impl Gen<'_> {
             size += 8;
         }
         Frame { framed, size, saved, rounds, tails, ctx }
+    }
+
+    /// Returns the registers that the program may change and that the C convention does not want
+    /// back.
+    pub(super) fn changes(&self) -> u16 {
+        let bits = |registers: &[u8]| registers.iter().fold(0, |sum, r| sum | 1 << r);
+        let mut calls = self.flow.looks(self.insns, 0..self.insns.len());
+        if calls.any(|(at, i)| {
+            i.code == op::CALL && i.src() != op::PSEUDO_CALL && self.is_real_call(at, i)
+        }) {
+            return bits(&CHANGED);
+        }
+        // Those that are scratch within an instruction, and what the program names.
+        let written = (0..self.flow.funcs.len()).fold(0, |sum, n| sum | self.facts.uses(n).written);
+        (0..op::FP)
+            .filter(|r| written & 1 << r != 0)
+            .fold(bits(&[reg::RAX, reg::R9, reg::R10, reg::R11]), |sum, r| sum | 1 << machine(r))
+            & bits(&CHANGED)
     }
 
     pub(super) fn is_real_call(&self, at: usize, i: Insn) -> bool {

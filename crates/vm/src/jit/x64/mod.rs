@@ -108,10 +108,11 @@ pub(super) fn compile(
     g.watched = sites.is_some();
     g.program()?;
     g.vector_saver();
+    let changes = g.changes();
     let Sealed { exec, done } = seal(g.out, sites)?;
     let functions = flow.funcs.iter().map(|f| f.start).zip(done.functions).collect();
     let inner = g.shared.zip(done.inner);
-    Ok(Generated { exec, offsets: done.insns, functions, vector_saver: done.save_vectors, inner })
+    Ok(Generated { exec, offsets: done.insns, functions, vector_saver: done.save_vectors, inner, changes })
 }
 
 /// Tells whether a program has loads that may find nothing.
