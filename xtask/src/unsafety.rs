@@ -88,6 +88,7 @@ const CRATES: &[(&str, Policy)] = &[
             "engine/",
             "frame.rs",
             "hook.rs",
+            "hook_code.rs",
             "hook_list.rs",
             "hook_lists.rs",
             "island.rs",

@@ -7,7 +7,7 @@
 #![allow(clippy::print_stdout, reason = "it is a report")]
 
 use skep_attach::sites::{self, Function};
-use skep_attach::{Engine, Hook, Position, mute};
+use skep_attach::{DirectCall, Engine, Hook, Position, mute};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
@@ -19,6 +19,8 @@ unsafe extern "C" {
     fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
     #[link_name = "skep_overhead_count"]
     fn count(ctx: *mut u64, data: *const ()) -> u64;
+    #[link_name = "skep_overhead_count_directly"]
+    fn count_directly(ctx: *mut u8) -> u64;
 }
 
 std::arch::global_asm!(
@@ -30,8 +32,18 @@ std::arch::global_asm!(
     "xor eax, eax",
     "ret",
     ".size skep_overhead_count, . - skep_overhead_count",
+    ".globl skep_overhead_count_directly",
+    ".hidden skep_overhead_count_directly",
+    ".type skep_overhead_count_directly,@function",
+    "skep_overhead_count_directly:",
+    "inc qword ptr [rip + {count}]",
+    "xor eax, eax",
+    "ret",
+    ".size skep_overhead_count_directly, . - skep_overhead_count_directly",
+    count = sym COUNT,
 );
 
+static ON: AtomicU64 = AtomicU64::new(1);
 static COUNT: AtomicU64 = AtomicU64::new(0);
 const CHAIN: usize = 1000;
 const MANY: usize = 50_000;
@@ -130,16 +142,29 @@ fn main() {
         let plain = (time(target.hot, 300_000, 1), time(target.chain, 300, CHAIN as i64));
         println!("{:<34} {:>9.2} {:>12.2}", format!("none, {site}"), plain.0, plain.1);
         let engine = Engine::get().expect("engine");
-        for (name, positions) in [
+        for ((name, positions), direct) in [
             ("entry", &[Position::Entry][..]),
             ("exit", &[Position::Exit]),
             ("entry + exit", &[Position::Entry, Position::Exit]),
             ("session", &[Position::Session]),
             ("modify return", &[Position::ModifyReturn]),
-        ] {
+        ]
+        .into_iter()
+        .flat_map(|kind| [(kind, false), (kind, true)])
+        {
+            let call = DirectCall {
+                run: count_directly,
+                changes: 0,
+                reads: 0,
+                word: (&raw const ON, 1),
+                thread_word: None,
+            };
             let hook = |p: &Position| {
-                // SAFETY: the function adds to that counter, which is static.
-                unsafe { Hook::new(*p, count, ptr::from_ref(&COUNT).cast()) }.wants_args(6)
+                // SAFETY: the functions add to that counter, which is static.
+                unsafe {
+                    let hook = Hook::new(*p, count, ptr::from_ref(&COUNT).cast()).wants_args(6);
+                    if direct { hook.calls_directly(call) } else { hook }
+                }
             };
             let hooks: Vec<Hook> = positions.iter().map(hook).collect();
             let begin = Instant::now();
@@ -153,7 +178,7 @@ fn main() {
             let detach = begin.elapsed().as_secs_f64() * 1e3;
             println!(
                 "{:<34} {hot:>9.2} {chain:>12.2} {attach:>12.2} {detach:>12.2}   {} functions, {bad} skipped, drained {}",
-                format!("{name}, {site}"),
+                format!("{name}, {site}{}", if direct { ", direct" } else { "" }),
                 targets.len(),
                 gone.drained
             );

@@ -68,6 +68,22 @@ unsafe extern "C" fn nothing(_: *mut u64, _: *const ()) -> u64 {
     0
 }
 
+/// What code that is made for a hook list calls in the place of a hook's code, when two conditions hold.
+#[derive(Clone, Copy, Debug)]
+pub struct DirectCall {
+    /// What is called, with what [`RunFn`] gets as its first argument.
+    pub run: unsafe extern "C" fn(ctx: *mut u8) -> u64,
+    /// Registers that it may change, as bits: the processor's numbers of rcx, rdx, rsi, rdi and r8 to
+    /// r11. Always rax, and never those that calls keep.
+    pub changes: u16,
+    /// Words of the [`Frame`](crate::frame::Frame) that it reads, as bits.
+    pub reads: u64,
+    /// This word has this value, at most 127,
+    pub word: (*const AtomicU64, u8),
+    /// and this one is not 0, and the same as the thread's word at this offset.
+    pub thread_word: Option<(*const AtomicU64, i32)>,
+}
+
 /// One hook: when it runs, what runs, and where it counts.
 ///
 /// Making one is a promise about code and pointers, and none of them can be changed afterwards:
@@ -109,6 +125,7 @@ pub struct Hook {
     pub(crate) without_return: u64,
     /// At most [`MAX_ARGS`].
     pub(crate) wants_args: u8,
+    pub(crate) direct: Option<DirectCall>,
 }
 
 impl Hook {
@@ -126,7 +143,15 @@ impl Hook {
     ///   returned in the function's place.
     #[must_use]
     pub const unsafe fn new(position: Position, run: RunFn, data: *const ()) -> Self {
-        Self { position, run, data, missed: ptr::null(), without_return: 0, wants_args: 0 }
+        Self {
+            position,
+            run,
+            data,
+            missed: ptr::null(),
+            without_return: 0,
+            wants_args: 0,
+            direct: None,
+        }
     }
 
     /// The hook of a function whose calls are sent elsewhere, until they are.
@@ -163,6 +188,17 @@ impl Hook {
     #[must_use]
     pub const fn without_return(self, bits: u64) -> Self {
         Self { without_return: bits, ..self }
+    }
+
+    /// Lets hook lists with code of their own call something in the place of the hook's code.
+    ///
+    /// # Safety
+    /// It does what the hook's code does when the conditions hold, and keeps to what [`RunFn`] asks for,
+    /// but that it never writes to the frame. It reads and changes no more than it says. The words of the
+    /// conditions live as long as [`Hook::new`] says, and each thread has a word at that offset.
+    #[must_use]
+    pub const unsafe fn calls_directly(self, call: DirectCall) -> Self {
+        Self { direct: Some(call), ..self }
     }
 
     /// Says how many argument words the hook reads; there are twelve at most. More than 6 makes the

@@ -12,6 +12,7 @@
 
 use crate::frame::MAX_SESSIONS;
 use crate::hook::{Hook, Position};
+use crate::hook_code::HookCode;
 use std::mem::{offset_of, size_of};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -70,6 +71,8 @@ pub(crate) struct HookList {
     pub(crate) exits: u64,
     /// How many functions have it. Only the engine looks here, under its lock.
     pub(crate) users: u64,
+    /// Where trampolines go on that have it.
+    pub(crate) code: HookCode,
 }
 
 /// One hook on one function as the engine remembers it.
@@ -116,6 +119,10 @@ impl HookList {
             seq: entries.iter().map(|e| e.seq).max().unwrap_or(0),
             exits: count(|p| p == Position::Exit) as u64,
             users: 0,
+            code: match cookies {
+                Cookies::Words(words) => HookCode::new(entries, words),
+                Cookies::Own(_) => HookCode::walks(),
+            },
         };
         // SAFETY: `memory` is 8-aligned and has room for the head and `total` items behind it, all
         // of plain words.
@@ -171,7 +178,10 @@ impl HookList {
     /// it.
     pub(crate) unsafe fn free(list: *mut Self) {
         // SAFETY: the caller owns it.
-        let end = unsafe { (*list).exit_end };
+        let end = unsafe {
+            (*list).code.free();
+            (*list).exit_end
+        };
         let words = (end as usize - list as usize) / 8;
         if cfg!(debug_assertions) {
             // Whoever still walks it runs into an address that is none.

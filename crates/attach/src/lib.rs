@@ -17,8 +17,8 @@
 //! # The rules of the event path
 //!
 //! Everything between a hooked function's first instruction and the hook is written in assembly
-//! (`tramp/x64.s`) or lies in the section `.text.skep_event`: no allocation, no locks, no libc, no
-//! vector registers, `errno` untouched. Hooks promise the same: they preserve every register that
+//! (`tramp/x64.s`), made for the hook list (`hook_code.rs`) or lies in the section
+//! `.text.skep_event`: no allocation, no locks, no libc, no vector registers, `errno` untouched. Hooks promise the same: they preserve every register that
 //! the x86-64 calling convention preserves **and** all vector, mask, x87 and MMX state.
 //!
 //! # What it does to the program
@@ -36,8 +36,9 @@
 //! # What it does not do
 //!
 //! Follow frame pointers through an exit trampoline: a walk along them leaves out one caller.
-//! Unwind tables go through trampolines, but not through islands nor compiled programs, which have
-//! none: a signal handler that interrupts one of these gets a backtrace that ends there.
+//! Unwind tables go through trampolines, but not through islands, the code of hook lists nor compiled
+//! programs, which have none: a signal handler that interrupts one of these gets a backtrace that ends
+//! there.
 //!
 //! Keep all descriptor numbers as they were: a new thread's first event opens a file and closes it
 //! again, and a file that another thread opens meanwhile gets the next number.
@@ -47,7 +48,7 @@
 //! and the change of the code, which is microseconds.
 
 pub use engine::{AroundForks, Attachment, Bypassed, Detached, Engine};
-pub use hook::{Hook, Missed, Position, RunFn};
+pub use hook::{DirectCall, Hook, Missed, Position, RunFn};
 pub use per_thread::area::{Area, WORDS as AREA_WORDS};
 pub use per_thread::by_gs::{reach_words_by_gs, register_thread};
 pub use per_thread::mute::{Muted, mute};
@@ -64,6 +65,7 @@ mod flow;
 mod fork_once;
 pub mod frame;
 mod hook;
+mod hook_code;
 mod hook_list;
 mod hook_lists;
 mod island;

@@ -157,22 +157,27 @@ fn every_register_survives_every_hook() {
     if !std::arch::is_x86_feature_detected!("avx") {
         return skep_testkit::skip("AVX");
     }
+    let all = [Position::Entry, Position::Exit, Position::Session, Position::ModifyReturn];
+    for positions in all.iter().map(std::slice::from_ref).chain([&all[..], &all[..3]]) {
+        let hooks: Vec<Hook> = positions.iter().map(|p| Seen::leaked().hook(*p)).collect();
+        check(&hooks, &format!("{positions:?}"));
+    }
+}
+
+/// Compares the registers of a call with hooks to those of one without.
+pub fn check(hooks: &[Hook], what: &str) {
     let engine = Engine::get().expect("engine");
     let f = own_function(skep_test_target as *const () as usize);
     // Twice: empty x87 registers keep what the last round left in them.
     states();
     let plain = states();
     assert_eq!(plain[0].general[..7], plain[2].general[..7]);
-    let all = [Position::Entry, Position::Exit, Position::Session, Position::ModifyReturn];
-    for positions in all.iter().map(std::slice::from_ref).chain([&all[..]]) {
-        let hooks: Vec<Hook> = positions.iter().map(|p| Seen::leaked().hook(*p)).collect();
-        let done = engine.attach(&[(&f, 1)], &hooks);
-        assert_eq!(done.results, [Ok(())]);
-        compare(&states(), &plain, &format!("{positions:?}"));
-        let _muted = skep_attach::mute();
-        compare(&states(), &plain, &format!("{positions:?}, muted"));
-        drop(_muted);
-        engine.detach(done.id).expect("attached");
-    }
-    compare(&states(), &plain, "detached");
+    let done = engine.attach(&[(&f, 1)], hooks);
+    assert_eq!(done.results, [Ok(())]);
+    compare(&states(), &plain, what);
+    let _muted = skep_attach::mute();
+    compare(&states(), &plain, &format!("{what}, muted"));
+    drop(_muted);
+    engine.detach(done.id).expect("attached");
+    compare(&states(), &plain, &format!("{what}, detached"));
 }

@@ -240,7 +240,8 @@ fn small_stacks_of_coroutines() {
         if position != Position::Entry && position != Position::ModifyReturn {
             assert_eq!((last.word(6), last.word(-4)), (2, 1));
         }
-        if position == Position::Exit {
+        // Code of hook lists is for hooks that read no more than six.
+        if position == Position::Exit && !support::DIRECT {
             assert_eq!(
                 (6..12).map(|n| seen[1].word(n)).collect::<Vec<_>>()[1..2],
                 [8],

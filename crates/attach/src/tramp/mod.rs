@@ -1,20 +1,23 @@
 //! The static trampolines: `x64.s` with the offsets of what it reads.
 //!
-//! Nothing imports this file but for its names ([`entry_points`]); it knows the layout of all that
-//! the assembly touches, and the functions that it calls.
+//! Nothing imports this file but for its names ([`entry_points`]) and sizes ([`layout`]); it knows
+//! the layout of all that the assembly touches, and the functions that it calls.
 
-use crate::frame::{Frame, MAX_SESSIONS};
+use crate::frame::Frame;
+use crate::hook_code::HookCode;
 use crate::hook_list::{HookList, Item, Meta};
 use crate::per_thread::block::Block;
 use crate::per_thread::{enter, runtime_id};
 use crate::side_stack::MAX_TAILS;
 use crate::{sandbox, side_stack};
+use layout::{FRAME, IFRAME, X_IDS, X_SEQ, X_SESSIONS, X_SIZE, X_TAIL, X_WORDS, XFRAME};
 use std::mem::{offset_of, size_of};
 
 pub(crate) mod entry_points;
+pub(crate) mod layout;
 
 const _: () = {
-    assert!(size_of::<HookList>() == 48 && size_of::<Item>() == 64 && size_of::<Meta>() == 64);
+    assert!(size_of::<HookList>() == 96 && size_of::<Item>() == 64 && size_of::<Meta>() == 64);
     assert!(
         offset_of!(Item, run) == 0
             && offset_of!(Meta, list) == 0
@@ -32,31 +35,18 @@ const _: () = {
     assert!(IFRAME.is_multiple_of(16));
 };
 
-/// Bytes of the frame an entry trampoline makes: up to and with `rsp`.
-const FRAME: usize = offset_of!(Frame, rsp) + 8;
-
-/// Bytes of the frame that the trampoline for places inside functions makes: up to the flags, and seven
-/// registers as they were.
-const IFRAME: usize = FRAME + 8 + 56;
-
-/// Bytes of the frame an exit trampoline makes.
-const XFRAME: usize = X_SIZE + size_of::<Frame>();
-
-/// Bytes of our own words in it.
-const X_SIZE: usize = 32 + 16 * MAX_SESSIONS;
-
 std::arch::global_asm!(
     include_str!("x64.s"),
     FRAME = const FRAME,
     IFRAME = const IFRAME,
     XFRAME = const XFRAME,
     X_SIZE = const X_SIZE,
-    X_SEQ = const 0,
-    X_SESSIONS = const 8,
-    X_IDS = const 16,
-    X_WORDS = const 16 + 8 * MAX_SESSIONS,
-    X_TAIL = const 16 + 16 * MAX_SESSIONS,
-    X_TAILS = const 24 + 16 * MAX_SESSIONS,
+    X_SEQ = const X_SEQ,
+    X_SESSIONS = const X_SESSIONS,
+    X_IDS = const X_IDS,
+    X_WORDS = const X_WORDS,
+    X_TAIL = const X_TAIL,
+    X_TAILS = const X_TAIL + 8,
     MAX_TAILS = const MAX_TAILS,
     MD_LIST = const offset_of!(Meta, list),
     MD_IP = const offset_of!(Meta, ip),
@@ -68,6 +58,9 @@ std::arch::global_asm!(
     LIST_EXIT_END = const offset_of!(HookList, exit_end),
     LIST_SEQ = const offset_of!(HookList, seq),
     LIST_EXITS = const offset_of!(HookList, exits),
+    LIST_AT_ENTRY = const offset_of!(HookList, code) + offset_of!(HookCode, at_entry),
+    LIST_AT_CALL = const offset_of!(HookList, code) + offset_of!(HookCode, at_call),
+    LIST_AT_RETURN = const offset_of!(HookList, code) + offset_of!(HookCode, at_return),
     LIST_ITEMS = const size_of::<HookList>(),
     ITEM_RUN = const offset_of!(Item, run),
     ITEM_DATA = const offset_of!(Item, data),

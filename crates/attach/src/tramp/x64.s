@@ -28,7 +28,11 @@
 #   rsp      ->
 #
 # Within the walks: rbx the item, r13 the end of the items, rbp the metadata, r12 the thread's block, r15 the hook list. Whoever changes
-# a frame changes frame.rs and the constants in tramp/mod.rs too.
+# a frame changes frame.rs, hook_code.rs and the constants in tramp/mod.rs too.
+#
+# A trampoline saves rax, rbp and r12, finds block and metadata, marks the thread, and jumps where the hook list says: to its own code
+# (hook_code.rs), or to the walk here. Both find rbp and r12 as above, the other registers as the function's caller left them, and rax
+# free; the code jumps back with all of them as they were.
 
     .section .tbss.skep_attach_block,"awT",@nobits
     .p2align 3
@@ -53,28 +57,60 @@ skep_attach_block:
     mov [rsp+\f+160], r11
     mov [rsp+\f+168], rbx
     .cfi_offset rbx, \f+168-(\cfa)
-    mov [rsp+\f+176], rbp
-    .cfi_offset rbp, \f+176-(\cfa)
     mov [rsp+\f+192], r13
     .cfi_offset r13, \f+192-(\cfa)
     mov [rsp+\f+200], r14
-    .cfi_offset r14, \f+200-(\cfa)
     mov [rsp+\f+208], r15
     .cfi_offset r15, \f+208-(\cfa)
-    lea rcx, [rsp+\cfa-8]
-    mov [rsp+\f+216], rcx
 .endm
 
-.macro SKEP_RESTORE f
+# What the unwinder finds where hooks' own registers hold what they held in the function. r14 does everywhere.
+.macro SKEP_NOT_SAVED
+    .cfi_same_value rbx
+    .cfi_same_value r13
+    .cfi_same_value r15
+.endm
+
+# The same when the function has returned. Hand-written code calls parts of itself that give results in registers which compilers
+# expect to be kept.
+.macro SKEP_SAVE_RETURN f, cfa
+    mov [rsp+\f+152], r10
+    mov [rsp+\f+160], r11
+    mov [rsp+\f+224], rdi
+    mov [rsp+\f+232], rsi
+    mov [rsp+\f+240], rdx
+    mov [rsp+\f+248], rcx
+    mov [rsp+\f+256], r8
+    mov [rsp+\f+264], r9
+    mov [rsp+\f+168], rbx
+    .cfi_offset rbx, \f+168-(\cfa)
+    mov [rsp+\f+192], r13
+    .cfi_offset r13, \f+192-(\cfa)
+    mov [rsp+\f+208], r15
+    .cfi_offset r15, \f+208-(\cfa)
+.endm
+
+# What the rest of a trampoline changes besides what it has saved before a hook list's own code.
+.macro SKEP_RESTORE_FIRST f
+    mov rbp, [rsp+\f+176]
+    mov rax, [rsp+\f+144]
+    mov r12, [rsp+\f+184]
+.endm
+
+.macro SKEP_RESTORE_CALLED f
     mov rdi, [rsp+\f+40]
     mov rsi, [rsp+\f+48]
     mov rdx, [rsp+\f+56]
     mov rcx, [rsp+\f+64]
     mov r8, [rsp+\f+72]
     mov r9, [rsp+\f+80]
-    mov rax, [rsp+\f+144]
     mov r10, [rsp+\f+152]
     mov r11, [rsp+\f+160]
+.endm
+
+.macro SKEP_RESTORE f
+    SKEP_RESTORE_CALLED \f
+    mov rax, [rsp+\f+144]
     mov rbx, [rsp+\f+168]
     mov rbp, [rsp+\f+176]
     mov r12, [rsp+\f+184]
@@ -110,7 +146,7 @@ skep_attach_check_\check:
     jmp skep_attach_after_\check
 .endm
 
-# The first thing: r12 = this thread's block, rax and r12 saved in the Frame to be, \f bytes below rsp, in the red zone. To \new when
+# The first thing: r12 = this thread's block; rax, r12 and rbp saved in the Frame to be, \f bytes below rsp, in the red zone. To \new when
 # there is no block, to \far from where no frame may be made. An address that is not aligned is rotated out of the zone.
 .macro SKEP_ENTER f, check, new, far
     mov [rsp+184-(\f)], r12
@@ -124,6 +160,8 @@ skep_attach_check_\check:
     ror rax, 4
     cmp rax, [r12+{BLOCK_ZONE_LEN}]
     jae \far
+    mov [rsp+176-(\f)], rbp
+    .cfi_offset rbp, 176-(\f)-16
 .endm
 
 # The check of SKEP_ENTER, where the unwinder finds what it finds there.
@@ -145,7 +183,6 @@ skep_attach_check_\check:
     .cfi_offset rbp, \f+176-(\cfa)
     .cfi_offset r12, \f+184-(\cfa)
     .cfi_offset r13, \f+192-(\cfa)
-    .cfi_offset r14, \f+200-(\cfa)
     .cfi_offset r15, \f+208-(\cfa)
 .endm
 
@@ -380,37 +417,51 @@ skep_attach_switch:
     .cfi_def_cfa rsp, 16
     endbr64
 0:  SKEP_ENTER {FRAME}, \name, 11f, 12f
+    .if \site == 0
+    mov rbp, [rsp]
+    mov rbp, [rbp-14]
+    .endif
     sub rsp, {FRAME}
     .cfi_def_cfa_offset {FRAME}+16
-    SKEP_SAVE 0, {FRAME}+16
-    mov rsi, [rsp+{FRAME}]
-    .if \site == 0
-    mov rbp, [rsi-14]
-    .endif
     cmp qword ptr [r12], 0
     jne 8f
-1:  mov [r12], rsp
+    mov [r12], rsp
+1:
     .if \site
     # Open addressing: the key is the return address, an empty item ends the search.
+    mov [rsp+64], rcx
+    mov [rsp+56], rdx
+    mov rbp, [rsp+{FRAME}]
     mov rdx, [rip + skep_attach_table]
     movabs rax, 0x9E3779B97F4A7C15
-    imul rax, rsi
+    imul rax, rbp
     mov rcx, [rdx]
     shr rax, cl
-    mov rdi, [rdx+8]
 2:  mov rcx, rax
     shl rcx, 4
-    mov r8, [rdx+rcx+16]
-    mov rbp, [rdx+rcx+24]
-    cmp r8, rsi
+    cmp [rdx+rcx+16], rbp
     je 3f
     inc rax
-    and rax, rdi
-    test r8, r8
-    jnz 2b
+    and rax, [rdx+8]
+    cmp qword ptr [rdx+rcx+16], 0
+    jne 2b
+    mov rcx, [rsp+64]
+    mov rdx, [rsp+56]
     jmp 6f
-3:
+3:  mov rbp, [rdx+rcx+24]
+    mov rcx, [rsp+64]
+    mov rdx, [rsp+56]
     .endif
+    mov rax, [rbp+{MD_LIST}]
+    jmp qword ptr [rax+{LIST_AT_ENTRY}]
+    .if \site == 0
+    # Where hook lists go that have no code of their own.
+    .globl skep_attach_entry_walk
+    .hidden skep_attach_entry_walk
+skep_attach_entry_walk:
+    SKEP_SAVE 0, {FRAME}+16
+    lea rcx, [rsp+{FRAME}+8]
+    mov [rsp+216], rcx
     mov r15, [rbp+{MD_LIST}]
     SKEP_HEAD 0
     mov qword ptr [rsp], 0
@@ -419,7 +470,7 @@ skep_attach_switch:
 4:  lea rbx, [r15+{LIST_ITEMS}]
     mov r13, [r15+{LIST_ENTRY_END}]
     cmp rbx, r13
-    je 6f
+    je 13f
     .p2align 4
     # A thread may have come here just before the site was changed for a session hook; that hook needs the other frame.
 5:  cmp qword ptr [rbx+{ITEM_SESSION}], 0
@@ -428,18 +479,27 @@ skep_attach_switch:
 10: add rbx, {ITEM_SIZE}
     cmp rbx, r13
     jne 5b
+13: mov qword ptr [r12], 0
+    jmp 9f
+7:  SKEP_STACK_ARGS 0, {FRAME}+16
+    jmp 4b
+    SKEP_NOT_SAVED
+    # Where they go on that have some.
+    .globl skep_attach_entry_end
+    .hidden skep_attach_entry_end
+skep_attach_entry_end:
+    .endif
 6:  mov qword ptr [r12], 0
-9:  SKEP_RESTORE 0
+    SKEP_RESTORE_FIRST 0
     add rsp, {FRAME}
     .cfi_remember_state
     .cfi_def_cfa_offset 16
     ret
     .cfi_restore_state
-7:  SKEP_STACK_ARGS 0, {FRAME}+16
-    jmp 4b
-8:  mov rdi, r12
-    mov rdx, rsi
-    mov rsi, rsp
+8:  SKEP_SAVE 0, {FRAME}+16
+    mov rdi, r12
+    lea rsi, [rsp+{FRAME}]
+    mov rdx, [rsi]
     .if \site
     xor ecx, ecx
     .else
@@ -447,10 +507,15 @@ skep_attach_switch:
     .endif
     call {slow_entry}
     test rax, rax
-    jz 9b
+    jz 9f
     mov r12, rax
-    mov rsi, [rsp+{FRAME}]
+    mov [r12], rsp
+    SKEP_RESTORE_CALLED 0
     jmp 1b
+9:  SKEP_RESTORE 0
+    add rsp, {FRAME}
+    .cfi_def_cfa_offset 16
+    ret
     # A thread without a block gets one and begins anew.
 11: SKEP_REENTER {FRAME}
     SKEP_SAVE_ALL 16
@@ -678,13 +743,29 @@ skep_attach_inside:
     .cfi_def_cfa rsp, 16
     endbr64
 0:  SKEP_ENTER 272, \name, 18f, 19f
+    mov rbp, [rsp]
     sub rsp, {XFRAME}+8*\n
     .cfi_def_cfa_offset {XFRAME}+8*\n+16
-    SKEP_SAVE 8*\n+{X_SIZE}, {XFRAME}+8*\n+16
-    mov rbp, [rsp+8*\n+{XFRAME}]
+    # Whoever searches stacks for calls in progress knows the frame by this word and the metadata: they are there before the hook list
+    # is read.
+    lea rax, [rsp+{XFRAME}+8*\n+8]
+    mov [rsp+8*\n+{X_SIZE}+216], rax
     cmp qword ptr [r12], 0
     jne 20f
-1:  mov [r12], rsp
+    mov [r12], rsp
+1:
+    .if \n <= 8
+    # Tail calls, see below, take the long way.
+    lea rax, [rip + skep_attach_exit_0]
+    cmp [rsp+8*\n+{XFRAME}+8], rax
+    jae 31f
+    mov rax, [rbp+{MD_LIST}]
+    jmp qword ptr [rax+{LIST_AT_CALL}+8*(\n/8)]
+    .globl \name\()_walk
+    .hidden \name\()_walk
+\name\()_walk:
+    .endif
+31: SKEP_SAVE 8*\n+{X_SIZE}, {XFRAME}+8*\n+16
     mov r15, [rbp+{MD_LIST}]
     SKEP_HEAD 8*\n+{X_SIZE}
     mov qword ptr [rsp+8*\n+{X_SESSIONS}], 0
@@ -753,25 +834,23 @@ skep_attach_inside:
     call qword ptr [rsp+8*\n+{X_SIZE}]
     cmp qword ptr [rsp+8*\n+{X_SIZE}+16], 0
     je 17f
-9:  mov [rsp+8*\n+{X_SIZE}+144], rax
-    mov [rsp+8*\n+{X_SIZE}+152], r10
-    mov [rsp+8*\n+{X_SIZE}+160], r11
-    mov [rsp+8*\n+{X_SIZE}+224], rdi
-    mov [rsp+8*\n+{X_SIZE}+232], rsi
-    mov [rsp+8*\n+{X_SIZE}+240], rdx
-    mov [rsp+8*\n+{X_SIZE}+248], rcx
-    mov [rsp+8*\n+{X_SIZE}+256], r8
-    mov [rsp+8*\n+{X_SIZE}+264], r9
-    # Hand-written code calls parts of itself that give results in registers which compilers expect to be kept.
-    mov [rsp+8*\n+{X_SIZE}+168], rbx
+9:  SKEP_NOT_SAVED
+    mov [rsp+8*\n+{X_SIZE}+144], rax
     mov [rsp+8*\n+{X_SIZE}+176], rbp
     mov [rsp+8*\n+{X_SIZE}+184], r12
-    mov [rsp+8*\n+{X_SIZE}+192], r13
-    mov [rsp+8*\n+{X_SIZE}+208], r15
     mov rbp, [rsp+8*\n+{XFRAME}]
     SKEP_GUARD \name\()_return, 28f
-10: mov [r12], rsp
-    mov r15, [rbp+{MD_LIST}]
+    mov [r12], rsp
+    .if \n <= 8
+    mov rax, [rbp+{MD_LIST}]
+    jmp qword ptr [rax+{LIST_AT_RETURN}+8*(\n/8)]
+    .globl \name\()_walk_back
+    .hidden \name\()_walk_back
+\name\()_walk_back:
+    .endif
+    SKEP_SAVE_RETURN 8*\n+{X_SIZE}, {XFRAME}+8*\n+16
+10: mov r15, [rbp+{MD_LIST}]
+    mov rax, [rsp+8*\n+{X_SIZE}+144]
     mov rcx, [rsp+8*\n+{X_SIZE}+32]
     mov qword ptr [rsp+8*\n+{X_SIZE}], 0
     mov qword ptr [rsp+8*\n+{X_SIZE}+8], 1
@@ -814,21 +893,94 @@ skep_attach_inside:
     .cfi_def_cfa_offset 8
     ret
     .cfi_restore_state
+    SKEP_NOT_SAVED
+    .if \n <= 8
+    # Where the code of a hook list goes on: to the body, in this frame,
+    .globl \name\()_call
+    .hidden \name\()_call
+\name\()_call:
+    mov rax, [rbp+{MD_BODY}]
+    mov qword ptr [r12], 0
+    mov [rsp+8*\n+{X_SIZE}], rax
+    .if \n == 8
+    # As above.
+    lea rax, [rsp+8*\n+{XFRAME}+15]
+    and eax, 4095
+    cmp eax, 4095-64
+    ja 39f
+    .set SKEP_I, 0
+    .rept 8
+    mov rax, [rsp+8*\n+{XFRAME}+16+8*SKEP_I]
+    mov [rsp+8*SKEP_I], rax
+    .set SKEP_I, SKEP_I+1
+    .endr
+    .endif
+40: SKEP_RESTORE_FIRST 8*\n+{X_SIZE}
+    call qword ptr [rsp+8*\n+{X_SIZE}]
+    cmp qword ptr [rsp+8*\n+{X_SIZE}+16], 0
+    jne 9b
+    .endif
 17: SKEP_WIPE \n
     add rsp, {XFRAME}+8*\n+8
     .cfi_remember_state
     .cfi_def_cfa_offset 8
     ret
     .cfi_restore_state
+    .if \n <= 8
+    # to the body, without a frame,
+    .globl \name\()_jump
+    .hidden \name\()_jump
+\name\()_jump:
+    mov rax, [rbp+{MD_BODY}]
+    mov qword ptr [r12], 0
+    mov [rsp+8*\n+{XFRAME}], rax
+    SKEP_WIPE \n
+    SKEP_RESTORE_FIRST 8*\n+{X_SIZE}
+    add rsp, {XFRAME}+8*\n+8
+    .cfi_remember_state
+    .cfi_def_cfa_offset 8
+    jmp qword ptr [rsp-8]
+    .cfi_restore_state
+    # to the caller, with rax as the result,
+    .globl \name\()_skip
+    .hidden \name\()_skip
+\name\()_skip:
+    mov [rsp+8*\n+{X_SIZE}+144], rax
+    xor edx, edx
+    # and to the caller after a return.
+    .globl \name\()_end
+    .hidden \name\()_end
+\name\()_end:
+    mov qword ptr [r12], 0
+    SKEP_WIPE \n
+    SKEP_RESTORE_FIRST 8*\n+{X_SIZE}
+    add rsp, {XFRAME}+8*\n+8
+    .cfi_remember_state
+    .cfi_def_cfa_offset 8
+    ret
+    .cfi_restore_state
+    .if \n == 8
+39: SKEP_SAVE 8*\n+{X_SIZE}, {XFRAME}+8*\n+16
+    mov rdi, rsp
+    lea rsi, [rsp+8*\n+{XFRAME}+16]
+    mov ecx, 8
+    call skep_attach_copy
+    SKEP_RESTORE_CALLED 8*\n+{X_SIZE}
+    jmp 40b
+    .endif
+    .endif
     # A call that runs no hooks goes on in the body as if it had not passed here. The word below rsp is in the red zone.
-20: mov rdi, r12
-    mov rsi, rsp
+20: SKEP_SAVE 8*\n+{X_SIZE}, {XFRAME}+8*\n+16
+    mov rdi, r12
+    lea rsi, [rsp+8*\n+{XFRAME}]
     xor edx, edx
     mov rcx, rbp
     call {slow_entry}
     test rax, rax
     jz 21f
     mov r12, rax
+    mov [r12], rsp
+    SKEP_RESTORE_CALLED 8*\n+{X_SIZE}
     jmp 1b
 21: SKEP_WIPE \n
     mov rax, [rbp+{MD_BODY}]
@@ -868,7 +1020,10 @@ skep_attach_inside:
     cmp rbx, r13
     jne 27b
     jmp 6b
-28: mov rdi, r12
+28: .cfi_remember_state
+    SKEP_NOT_SAVED
+    SKEP_SAVE_RETURN 8*\n+{X_SIZE}, {XFRAME}+8*\n+16
+    mov rdi, r12
     mov rsi, rsp
     mov rdx, rbp
     mov rcx, [rsp+8*\n+{X_SEQ}]
@@ -876,8 +1031,9 @@ skep_attach_inside:
     test rax, rax
     jz 14b
     mov r12, rax
-    mov rax, [rsp+8*\n+{X_SIZE}+144]
+    mov [r12], rsp
     jmp 10b
+    .cfi_restore_state
     # A session hook at return: only if its entry ran in this very call.
 30: mov rcx, [rsp+8*\n+{X_SESSIONS}]
     bt rcx, rax
@@ -1012,7 +1168,8 @@ skep_attach_inside:
     ret
     SKEP_CHECK_ENTER 272, \name
     SKEP_SAVED 8*\n+{X_SIZE}, {XFRAME}+8*\n+16
-    SKEP_CHECK \name\()_return, cx
+    SKEP_NOT_SAVED
+    SKEP_CHECK \name\()_return, ax
     .cfi_endproc
     .size \name, . - \name
 .endm

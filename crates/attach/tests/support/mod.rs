@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "every test file uses a part")]
 
 use skep_attach::sites::{self, Function, Module};
-use skep_attach::{Hook, Missed, Position, RunFn};
+use skep_attach::{DirectCall, Hook, Missed, Position, RunFn};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -156,11 +156,108 @@ impl Seen {
     }
 
     pub fn hook(&'static self, position: Position) -> Hook {
-        self.hook_of(position, record).wants_args(12)
+        let hook = self.hook_of(position, record);
+        if DIRECT {
+            self.called_directly(hook.wants_args(6), recorders, ALL_CHANGE)
+        } else {
+            hook.wants_args(12)
+        }
+    }
+
+    /// Lets the code of hook lists call a function that knows its data. Where tests attach for as long as
+    /// they run, there may be none left, and the hook is as it was; the tests of that code alone have some
+    /// for themselves.
+    fn called_directly(
+        &'static self,
+        hook: Hook,
+        first: unsafe extern "C" fn(*mut u8) -> u64,
+        changes: u16,
+    ) -> Hook {
+        static ON: AtomicU64 = AtomicU64::new(7);
+        // SAFETY: words that are only used so.
+        let [used, data @ ..] = unsafe { &FUNCTION_DATA };
+        static OWN: AtomicU64 = AtomicU64::new(0);
+        let n = if OWN_FUNCTIONS {
+            FUNCTIONS - 1 - OWN.fetch_add(1, Ordering::Relaxed) as usize
+        } else {
+            used.fetch_add(1, Ordering::Relaxed) as usize
+        };
+        if !OWN_FUNCTIONS && n >= FUNCTIONS - RESERVED {
+            return hook;
+        }
+        data[n].store(ptr::from_ref(self) as u64, Ordering::Relaxed);
+        let run = (first as *const ()).wrapping_byte_add(n * 16);
+        // SAFETY: the functions are 16 bytes apart, do what the hook's code does, read nothing of the frame
+        // that counts but these words, and change no other registers.
+        unsafe {
+            let run = std::mem::transmute::<*const (), unsafe extern "C" fn(*mut u8) -> u64>(run);
+            let word: (*const AtomicU64, u8) = (&raw const ON, 7);
+            hook.calls_directly(DirectCall { run, changes, reads: READ, word, thread_word: None })
+        }
     }
 }
 
+/// Whether hook lists get code of their own where they can: in the tests of that.
+pub const DIRECT: bool =
+    matches!(module_path!().as_bytes(), [b'h', b'o', b'o', b'k', b'_', b'c', b'o', b'd', b'e', ..]);
+/// What stands below the arguments, these and the result, and the stack pointer.
+const READ: u64 = ((1 << 18) - 1) | 1 << 27;
+/// rcx rdx rsi rdi r8 r9 r10 r11
+const ALL_CHANGE: u16 = 0b1111_1100_0110;
+const RSI_CHANGES: u16 = 1 << 6;
+const FUNCTIONS: usize = 1024;
+const RESERVED: usize = 128;
+/// This is the part of those tests.
+const OWN_FUNCTIONS: bool = matches!(module_path!().as_bytes(), b"hook_code::support");
+
 std::arch::global_asm!(
+    // Several test files may be in one program, and this with each of them.
+    ".ifndef skep_test_data",
+    ".pushsection .bss.skep_test_data, \"aw\", @nobits",
+    ".weak skep_test_data",
+    ".hidden skep_test_data",
+    ".p2align 3",
+    "skep_test_data: .zero 8*(1+{FUNCTIONS})",
+    ".popsection",
+    ".p2align 4",
+    ".weak skep_test_recorders",
+    ".hidden skep_test_recorders",
+    "skep_test_recorders:",
+    ".set skep_test_i, 1",
+    ".rept {FUNCTIONS}",
+    ".p2align 4",
+    "mov rsi, [rip + skep_test_data + 8*skep_test_i]",
+    "jmp skep_test_record",
+    ".set skep_test_i, skep_test_i+1",
+    ".endr",
+    ".p2align 4",
+    ".weak skep_test_counters",
+    ".hidden skep_test_counters",
+    "skep_test_counters:",
+    ".set skep_test_i, 1",
+    ".rept {FUNCTIONS}",
+    ".p2align 4",
+    "mov rsi, [rip + skep_test_data + 8*skep_test_i]",
+    "lock inc qword ptr [rsi]",
+    "xor eax, eax",
+    "ret",
+    ".set skep_test_i, skep_test_i+1",
+    ".endr",
+    ".endif",
+    FUNCTIONS = const FUNCTIONS,
+);
+
+unsafe extern "C" {
+    #[link_name = "skep_test_data"]
+    static FUNCTION_DATA: [AtomicU64; 1 + FUNCTIONS];
+    #[link_name = "skep_test_recorders"]
+    fn recorders(ctx: *mut u8) -> u64;
+    #[link_name = "skep_test_counters"]
+    fn counters(ctx: *mut u8) -> u64;
+}
+
+std::arch::global_asm!(
+    ".ifndef skep_test_record",
     // Copies the frame and counts; uses no vector register whatever the build.
     ".weak skep_test_record",
     ".hidden skep_test_record",
@@ -192,6 +289,7 @@ std::arch::global_asm!(
     "xor eax, eax",
     "ret",
     ".size skep_test_count, . - skep_test_count",
+    ".endif",
 );
 
 unsafe extern "C" {
@@ -205,5 +303,6 @@ unsafe extern "C" {
 pub fn counter(position: Position) -> (Hook, &'static Seen) {
     let seen = Seen::leaked();
     let run: RunFn = count;
-    (seen.hook_of(position, run).wants_args(6), seen)
+    let hook = seen.hook_of(position, run).wants_args(6);
+    (if DIRECT { seen.called_directly(hook, counters, RSI_CHANGES) } else { hook }, seen)
 }
