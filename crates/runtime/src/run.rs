@@ -3,10 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use skep_attach::frame::Frame;
+use skep_attach::DirectCall;
+use skep_attach::frame::{CTX, Frame};
 use skep_isa::ctx::{pt_regs, tracing as frame};
+use skep_isa::helper::by_id;
+use skep_isa::{ArgType, HelperId, op};
 use skep_maps::{Map, slots};
-use skep_vm::{Code, CompileError};
+use skep_vm::{Code, CompileError, HelperCall};
 
 use skep_store::link::{control, types::Layout};
 use skep_store::prog::{OtherMap, Program, ProgramFile};
@@ -22,6 +25,8 @@ use crate::vectors::keep_vectors;
 pub(crate) struct Compiled {
     code: Code,
     wants_args: u8,
+    /// Words of the frame that it reads, as bits, where that is known.
+    reads: Option<u64>,
     /// Whoever takes elements out of its maps waits for its runs.
     waited_for: bool,
     /// The code has the addresses of these in it.
@@ -48,6 +53,7 @@ impl Compiled {
         Ok(Self {
             code,
             wants_args,
+            reads: reads(program),
             waited_for: maps.iter().any(|map| map.is_waited_for()),
             _calls: calls,
             _maps: maps,
@@ -59,6 +65,28 @@ impl Compiled {
     pub(crate) fn program(&self) -> &Program {
         self.file.program()
     }
+}
+
+/// Finds the words of the frame that a tracing program reads, as bits; `None`: any.
+fn reads(program: &Program) -> Option<u64> {
+    let word = |offset: i32| offset.wrapping_add(CTX as i32).cast_unsigned() / 8;
+    let args = program.ctx_read().div_ceil(8).min(frame::MAX_ARGS as u32 + 1);
+    let mut out = ((1 << args) - 1) << word(0);
+    for call in program.insns().iter().filter(|i| i.code == op::CALL && i.src() != op::PSEUDO_CALL)
+    {
+        let id = call.imm as HelperId;
+        match helpers::implementation(program.prog_type(), id)?.how {
+            HelperCall::LoadCtx(offset) => out |= 1_u64.checked_shl(word(offset))?,
+            HelperCall::TailCall => return None,
+            _ if by_id(id)?.args.iter().any(takes_ctx) => return None,
+            _ => {}
+        }
+    }
+    Some(out)
+}
+
+fn takes_ctx(argument: &ArgType) -> bool {
+    matches!(argument, ArgType::Ctx | ArgType::CtxOrNull | ArgType::CtxOrSocket)
 }
 
 /// A program of a link, ready to run in this process.
@@ -142,6 +170,21 @@ impl Running {
     /// Returns how many argument words the program reads at most.
     pub(crate) fn wants_args(&self) -> u8 {
         self.compiled.wants_args
+    }
+
+    /// Describes what code may call instead of [`tracing`] or [`modify_return`].
+    pub(crate) fn direct(&self) -> Option<DirectCall> {
+        if self.waited_for {
+            return None;
+        }
+        let (word, offset) = slots::owner_words()?;
+        Some(DirectCall {
+            run: self.entry,
+            changes: self.compiled.code.changes(),
+            reads: self.compiled.reads?,
+            word: (self.state, control::ON as u8),
+            thread_word: Some((word, offset)),
+        })
     }
 
     /// Lets another event try what [`detach`](Self::detach) could not do now.
@@ -353,7 +396,7 @@ unsafe fn show(ctx: *mut u64, data: *const (), otherwise: u64) -> u64 {
             base.add(i).write_volatile(from.add(i).read_volatile());
             i += 1;
         }
-        let args = base.byte_add(skep_attach::frame::CTX);
+        let args = base.byte_add(CTX);
         // What `bpf_get_func_ret` reads, also of functions that are said to return nothing.
         args.add(this.nr_args as usize).write_volatile(if regs.is_some() { f.rax } else { 0 });
         let mut i = 0;

@@ -147,6 +147,11 @@ pub(crate) fn is_stranger() -> bool {
     }
 }
 
+/// Returns the word that [`generation`] reads; `None` before [`prepare`].
+pub(crate) fn generation_word() -> Option<&'static AtomicU64> {
+    page(0)
+}
+
 /// Returns a word of the page that a fork empties.
 #[inline(always)]
 fn page(word: usize) -> Option<&'static AtomicU64> {

@@ -30,6 +30,6 @@ mod wait;
 
 pub use crate::shm::MAX_SLOTS;
 pub use cpus::possible_cpus;
-pub use run::{Enter, close, current, enter, exit, is_entered, pid_tgid, tls_offset};
+pub use run::{Enter, close, current, enter, exit, is_entered, owner_words, pid_tgid, tls_offset};
 pub(crate) use table::MAX_PERCPU_VALUE;
 pub use table::{FILE_NAME, HeldTables, SlotTable};

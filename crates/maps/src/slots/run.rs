@@ -2,7 +2,9 @@
 
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicPtr, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
+};
 
 use super::claim::Claim;
 use super::state::{BEGIN_RUN, END_RUN};
@@ -73,6 +75,13 @@ impl SlotTable {
 pub fn tls_offset() -> i32 {
     // Initial-exec offsets lie within the static TLS block, far below 2 GiB.
     tls::offset(Word::Slot) as i32
+}
+
+/// Returns what [`is_entered`] compares: a word that is not 0, and the offset of the thread's word, which
+/// has the same value where the thread owns a slot. The word lives for ever. `None`: nobody owns any.
+#[must_use]
+pub fn owner_words() -> Option<(&'static AtomicU64, i32)> {
+    Some((tls::generation_word()?, tls::offset(Word::SlotGeneration) as i32))
 }
 
 /// Returns the running thread's slot number. It means something only between [`enter`] and

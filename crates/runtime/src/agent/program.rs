@@ -126,7 +126,13 @@ impl ActiveProgram {
             // SAFETY: these take a `Running`, which lives until the hook is drained (`ActiveLink`);
             // its program was verified for this context at this position (`load`).
             let hook = unsafe { Hook::new(position, run, Arc::as_ptr(running).cast()) };
-            return counted(hook, running, entry_only).wants_args(wants);
+            let hook = counted(hook, running, entry_only).wants_args(wants);
+            return match running.direct().filter(|_| self.spec.context == Context::Tracing) {
+                // SAFETY: what `run::tracing` and `run::modify_return` call when the link is on and the
+                // thread has a slot; `running` lives as long as the hook.
+                Some(call) => unsafe { hook.calls_directly(call) },
+                None => hook,
+            };
         };
         let shown = self
             .shown
