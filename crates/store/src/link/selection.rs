@@ -106,6 +106,8 @@ fn first<'p, 'n>(
     if let Some((at, _)) = patterns.clone().find(|(_, p)| plain(p)) {
         return Some(at);
     }
+    // Without a pattern there is nothing to demangle a million names for.
+    patterns.clone().next()?;
     let Cow::Owned(name) = skep_proc::demangle::demangle(name) else { return None };
     // `ns::f` means `ns::f(int)` as well.
     let bare = name.split('(').next().unwrap_or(&name);
