@@ -32,6 +32,9 @@
 /* How often this thread was preempted; a system call. Not a function of the kernel. */
 extern __u64 skep_get_preemptions(void) __ksym __weak;
 
+/* Takes the program out of the function that it runs on. Not a function of the kernel. */
+extern int skep_detach_func(void *ctx) __ksym __weak;
+
 #define BUCKETS 40
 
 struct stat {
@@ -46,7 +49,7 @@ struct stat {
 	__u64 entered; /* calls that were to be timed: all but the untimed ones */
 	__u32 seed; /* of the random number generator; 0: not yet */
 	__u16 mask; /* in a sampled block up to so many calls go by before the next is timed: 2^n - 1 */
-	__u16 always; /* all calls are timed for good: it recurses, and nobody could tell which untimed call is outermost */
+	__u16 always; /* all calls are timed for good: it recurses, and nobody could tell which untimed call is outermost; or DROP */
 	__u64 timed; /* timed calls that returned */
 	__u64 outermost; /* those of them that were outermost */
 
@@ -99,6 +102,9 @@ struct {
 	__type(key, __u32);
 	__type(value, struct settings);
 } settings SEC(".maps");
+
+/* In `always`, written by the reader: the function is to be let go (`--budget`). */
+#define DROP 0x100
 
 /* Timed calls in a block in which all are timed, and in a sampled one. */
 #define REVIEW 512
@@ -497,8 +503,13 @@ static __attribute__((noinline)) int timed(__u64 *ctx, struct thread *t, struct 
 	__u64 sp = skep_get_func_sp(ctx), above, call, outer;
 	struct frame *f;
 
-	if (!t || !s || cookie & ENTRY_ONLY)
+	if (!t || !s)
 		return 1;
+	if (cookie & ENTRY_ONLY) {
+		if (s->always & DROP)
+			skep_detach_func(ctx);
+		return 1;
+	}
 	s->entered++;
 	above = caller_of(t, sp);
 	if (above >= LAST) {
@@ -560,6 +571,8 @@ static __attribute__((noinline)) int returned(__u64 *ctx, struct thread *t)
 	}
 	if (!s->always)
 		learn(s, f->start, now, took, self);
+	else if (s->always & DROP)
+		skep_detach_func(ctx);
 	return 0;
 }
 

@@ -169,6 +169,11 @@ pub fn mean(value: &[u8]) -> Option<u64> {
         .find(|mean| *mean > 0)
 }
 
+/// How many calls were timed, in a per-CPU value.
+pub fn timed_calls(value: &[u8]) -> u64 {
+    value.chunks_exact(STAT_SIZE).map(|v| Thread::new(v).timed()).fold(0, u64::saturating_add)
+}
+
 impl Stat {
     /// Adds up a per-CPU value: one `struct stat` after the other. An incomplete one at the end is
     /// left out.

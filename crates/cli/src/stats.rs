@@ -59,7 +59,7 @@ pub fn each(map: &Map, count: u32, mut visit: impl FnMut(u32, &[u8])) -> io::Res
 }
 
 /// Where the file has memory at or after `at`; the end of all numbers when it has none.
-fn next_data(file: &OwnedFd, at: u64) -> io::Result<u64> {
+pub fn next_data(file: &OwnedFd, at: u64) -> io::Result<u64> {
     match rustix::fs::seek(file, SeekFrom::Data(at)) {
         Ok(found) => Ok(found),
         Err(Errno::NXIO) => Ok(u64::MAX),

@@ -31,6 +31,7 @@ Examples:
   skep trace 'app:*' --chrome app.json -- ./app
   skep trace 'libc:malloc' --return 'libc:malloc=NULL' --every 100 -- ./app
   skep trace 'libc:malloc' -p 4711 --for 10s
+  skep trace '*' --budget 5% -- ./app
   skep trace 'app:*' --coverage app.info -- ./app
   skep trace --diff before.json after.json
   skep trace --report      print the report of a trace whose `skep` was killed
@@ -50,6 +51,24 @@ const TIMELINES: [&str; 2] = ["chrome", "perfetto"];
 const COUNTED: [&str; 18] = [
     "orphan", "csv", "caller", "tid", "tgid", "tree", "graph", "flame", "folded", "pprof", "exact",
     "depth", "min", "chrome", "perfetto", "record", "sort", "limit",
+];
+
+/// What calls are counted by path for.
+const PATHS: [&str; 9] =
+    ["caller", "tid", "tgid", "tree", "graph", "flame", "folded", "pprof", "depth"];
+/// What calls are looked at one by one for, or kept for later.
+const ONE_BY_ONE: [&str; 11] = [
+    "orphan",
+    "args",
+    "ret",
+    "deref",
+    "condition",
+    "last",
+    "chrome",
+    "perfetto",
+    "record",
+    "coverage",
+    "diff",
 ];
 
 /// Arguments of `skep trace`.
@@ -74,6 +93,10 @@ pub struct TraceArgs {
     /// call of a function is the last one that takes longer
     #[arg(long, value_name = "FILE", conflicts_with_all = COUNTED)]
     pub coverage: Option<PathBuf>,
+    /// Let functions go whose calls cost more of the time than that, as in 5%: those with the most calls
+    /// first; they are listed, with their share of the time
+    #[arg(long, value_name = "PERCENT", value_parser = percent, conflicts_with_all = ONE_BY_ONE, conflicts_with_all = PATHS)]
+    pub budget: Option<f64>,
     /// Print each call with its arguments, by debug information or `--prototype`
     #[arg(long, conflicts_with_all = TABLES)]
     pub args: bool,
@@ -165,6 +188,15 @@ fn trigger(text: &str) -> Result<Trigger, String> {
     match text.strip_prefix('>') {
         Some(time) => duration(time.trim_start()).map(Trigger::Longer),
         None => Ok(Trigger::Function(text.to_owned())),
+    }
+}
+
+/// Reads a part of the time.
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').ok_or("write it as 5%")?;
+    match number.trim_end().parse() {
+        Ok(percent @ 0.0..=100.0) => Ok(percent / 100.0),
+        _ => Err(format!("`{number}` is no number from 0 to 100")),
     }
 }
 

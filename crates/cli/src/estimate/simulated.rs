@@ -58,6 +58,7 @@ fn helper(helper: u32) -> Option<HelperImpl> {
         id::BPF_GET_CPU_TIME_COUNTER => HelperImpl::plain(counter),
         id::SKEP_GET_FUNC_SP => load(SP as i32 * 8),
         id::SKEP_GET_PREEMPTIONS => HelperImpl::plain(preemptions),
+        id::SKEP_DETACH_FUNC => HelperImpl::plain(number),
         _ => return None,
     })
 }

@@ -2,6 +2,7 @@
 
 use skep::prototypes::Catalog;
 
+use super::budget::Budget;
 use super::faults::Faults;
 use super::report::Ended;
 use super::tracer::{Loading, Outputs, Tracer};
@@ -34,6 +35,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     let pins = orphans::pin(&dir, trace.link(), &objects, &record);
 
     let links: Vec<u32> = faults.iter().map(|f| f.link.id()).chain([trace.link().id()]).collect();
+    let budget = trace.budget(args)?;
     let mut end = 0;
     let visited = visit.make(
         &links,
@@ -48,12 +50,13 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
         },
         printer,
     )?;
+    let let_go = budget.map(Budget::end).unwrap_or_default();
     let state = trace.link().read()?;
     let sites = Sites::new(&state);
     let pids = visit.pids().to_vec();
     let pid = pids.first().copied().filter(|_| pids.len() == 1);
     let wall_ns = visited.wall_ns;
-    let ended = Ended { command: None, pids, status: None, wall_ns, end, pid };
+    let ended = Ended { command: None, pids, status: None, wall_ns, end, pid, let_go };
     trace.print(&state, &sites, ended, args, printer)?;
     faults.iter().try_for_each(|f| f.note(args, printer))?;
     drop(pins);

@@ -2,6 +2,7 @@
 //! one by one.
 
 mod attach;
+mod budget;
 mod calls;
 mod coverage;
 mod csv;
@@ -26,6 +27,7 @@ use crate::orphans::{self, TraceRecord};
 use crate::printer::Printer;
 use crate::sites::{self, Sites};
 use crate::{directory, unmatched};
+use budget::Budget;
 use faults::Faults;
 use objects::Trace;
 use report::{Ended, is_alive};
@@ -75,7 +77,9 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
         faults.iter().for_each(|f| f.link.detach());
         trace.link().detach();
     };
+    let budget = trace.budget(args)?;
     let outcome = launch.run(detach)?;
+    let let_go = budget.map(Budget::end).unwrap_or_default();
     let end = trace.link().counter();
     // Processes that the command started and that still run go on untraced.
     detach();
@@ -95,6 +99,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
             wall_ns: nanos(&outcome),
             end,
             pid: Some(outcome.pid),
+            let_go,
         };
         trace.print(&state, &sites, ended, args, printer)?;
         faults.iter().try_for_each(|f| f.note(args, printer))?;
@@ -127,6 +132,7 @@ fn report_orphan(args: &TraceArgs, id: Option<u32>, printer: Printer) -> Result<
         wall_ns: trace.link.nanos(end.saturating_sub(record.start)),
         end,
         pid,
+        let_go: Vec::new(),
     };
     // The report is a tree if the program counted one.
     trace.sums(&state, &sites, ended)?.print(&args.shown, true, outputs, printer)?;

@@ -155,6 +155,7 @@ fn ended(summary: &Summary) -> Ended<'_> {
         wall_ns: summary.wall_ns,
         end: 0,
         pid: None,
+        let_go: Vec::new(),
     }
 }
 

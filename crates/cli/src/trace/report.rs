@@ -10,6 +10,7 @@ use skep::Dir;
 use skep::link::{LinkState, Missed};
 use skep_proc::demangle::demangle;
 
+use super::budget::{self, LetGo, LetGoJson};
 use super::objects::{Trace, count};
 use super::recording::{Summary, Writer};
 use super::tree::{self, Edges, NodeJson, Tree};
@@ -60,6 +61,9 @@ struct Document<'a> {
     caller_overhead_ns: Option<f64>,
     processes: Json,
     not_traced: Json,
+    /// With `--budget`: functions that were let go before the end.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    let_go: Vec<LetGoJson<'a>>,
 }
 
 /// Where the report and the call paths go.
@@ -89,6 +93,8 @@ pub struct Ended<'a> {
     /// By the clock of the link.
     pub end: u64,
     pub pid: Option<u32>,
+    /// Functions that were let go before that.
+    pub let_go: Vec<LetGo>,
 }
 
 /// What a report is made from.
@@ -231,6 +237,7 @@ impl Sums<'_> {
         report::carry(&mut rows);
         report::sort(&mut rows, args.sort);
         note_losses(printer, missed, lost, tree.is_some());
+        budget::note(&ended.let_go, self.state, printer);
         if let Some(tree) = &tree {
             files.write(&tree.frames(), printer)?;
         }
@@ -277,6 +284,7 @@ impl Sums<'_> {
                 caller_overhead_ns,
                 processes: sites.processes_json(),
                 not_traced: sites.not_traced_json(),
+                let_go: budget::json(&ended.let_go, self.state),
             };
             return printer.json(output, &document);
         }

@@ -7,6 +7,7 @@ use skep::dir::Kind;
 use skep::link::{Link, LinkState};
 use skep::prototypes::Catalog;
 
+use super::budget::Budget;
 use super::calls::{self, Calls};
 use super::coverage::{self, Coverage};
 use super::objects::Trace;
@@ -89,6 +90,14 @@ impl Tracer {
             Self::Sums(trace, ..) => &trace.link,
             Self::Calls(calls) => &calls.link,
             Self::Coverage(coverage) => &coverage.link,
+        }
+    }
+
+    /// Looks after what tracing costs, where that is wanted.
+    pub fn budget(&self, args: &TraceArgs) -> Result<Option<Budget>> {
+        match (self, args.budget) {
+            (Self::Sums(trace, ..), Some(part)) => Budget::start(trace, part).map(Some),
+            _ => Ok(None),
         }
     }
 
