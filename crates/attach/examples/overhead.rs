@@ -3,8 +3,7 @@
 //!
 //! The question: is an entry hook at most 4 ns, entry and exit at most 7, as the prototype
 //! promised? The rival is the plain call in the same run. Needs `cc`; run it with `--release`, best
-//! of five rounds. With the argument `attach` it attaches to all functions once and ends: for
-//! counting instructions (`valgrind --tool=callgrind`).
+//! of five rounds.
 #![allow(clippy::print_stdout, reason = "it is a report")]
 
 use skep_attach::sites::{self, Function};
@@ -116,7 +115,6 @@ fn time(f: Loop, rounds: i64, calls: i64) -> f64 {
 }
 
 fn main() {
-    let attach_only = std::env::args().nth(1).as_deref() == Some("attach");
     println!(
         "{:<34} {:>9} {:>12} {:>12} {:>12}",
         "hook, site", "hot ns", "chain 1000", "attach ms", "detach ms"
@@ -141,15 +139,6 @@ fn main() {
             .filter(|f| f.name() == "t" || f.name()[1..].parse::<u32>().is_ok())
             .map(|f| (f, f.addr()))
             .collect();
-        if attach_only {
-            // SAFETY: as below.
-            let hook = unsafe { Hook::new(Position::Session, count, ptr::from_ref(&COUNT).cast()) };
-            let begin = Instant::now();
-            let done = Engine::get().expect("engine").attach(&targets, &[hook]);
-            let good = done.results.iter().filter(|r| r.is_ok()).count();
-            println!("{good} functions, {:.2} ms", begin.elapsed().as_secs_f64() * 1e3);
-            return;
-        }
         let plain = (time(target.hot, 300_000, 1), time(target.chain, 300, CHAIN as i64));
         println!("{:<34} {:>9.2} {:>12.2}", format!("none, {site}"), plain.0, plain.1);
         let engine = Engine::get().expect("engine");

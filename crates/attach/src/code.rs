@@ -4,12 +4,10 @@
 //! direct branch whose target could be among the first bytes of a function is kept. Indirect jumps
 //! through tables are looked at when a function that has one is about to be changed.
 
-use crate::flow::Flow;
-use crate::instructions::Instructions;
+use crate::flow::{Flow, flow};
 use crate::jump::PATCH;
-use crate::predecode::Predecoded;
 use crate::signals::gone::Looking;
-use iced_x86::{Code as Op, DecoderOptions, Register};
+use iced_x86::{Code as Op, Decoder, DecoderOptions, Instruction, OpKind, Register};
 use skep_proc::maps::{self, Perms, Vma};
 use std::borrow::Cow;
 use std::ops::Range;
@@ -82,6 +80,7 @@ impl Code {
         let (branches, indirect, data) = (Vec::new(), Vec::new(), readable(span));
         let mut out =
             Self { branches, indirect, text: text.to_vec(), data, starts, is_lost: false };
+        let mut i = Instruction::default();
         for range in text {
             // SAFETY: executable ranges of a mapped module, which the caller says it was, are
             // readable; execute-only code does not exist on this system's x86-64, where PROT_EXEC
@@ -92,7 +91,7 @@ impl Code {
             for k in first..=out.starts.len() {
                 let end = out.starts.get(k).copied().unwrap_or(range.end).min(range.end);
                 let own = out.starts.get(k.wrapping_sub(1)).copied().unwrap_or(range.start);
-                out.sweep(code, range.start, at..end, own);
+                out.sweep(code, range.start, at..end, own, &mut i);
                 at = end;
                 if end == range.end || looking.is_lost() {
                     break;
@@ -112,23 +111,29 @@ impl Code {
         self.is_lost
     }
 
-    fn sweep(&mut self, code: &[u8], base: u64, part: Range<u64>, own: u64) {
+    fn sweep(&mut self, code: &[u8], base: u64, part: Range<u64>, own: u64, i: &mut Instruction) {
         let Some(slice) = code.get((part.start - base) as usize..(part.end - base) as usize) else {
             return;
         };
-        for i in Instructions::new(slice, part.start, DecoderOptions::NO_INVALID_CHECK, |_| false) {
-            match (i.flow, i.target) {
-                (Flow::IndirectBranch, _) if !i.is_ip_relative => self.indirect.push(i.ip),
-                (Flow::Next | Flow::Return | Flow::IndirectBranch | Flow::IndirectCall, _) => {}
-                (flow, Some(target)) => {
+        let mut decoder = Decoder::with_ip(64, slice, part.start, DecoderOptions::NO_INVALID_CHECK);
+        while decoder.can_decode() {
+            decoder.decode_out(i);
+            match flow(i) {
+                Flow::Next | Flow::Return => {}
+                Flow::IndirectBranch if !i.is_ip_rel_memory_operand() => self.indirect.push(i.ip()),
+                Flow::IndirectBranch | Flow::IndirectCall => {}
+                flow => {
+                    if !matches!(i.op0_kind(), OpKind::NearBranch64) {
+                        continue;
+                    }
+                    let target = i.near_branch_target();
                     let near = target.wrapping_sub(own) < ENTRY_BYTES;
                     let inside = part.contains(&target) && !near;
                     let call = flow == Flow::Call && self.is_start(target);
                     if !(inside || call) {
-                        self.branches.push((target, i.ip));
+                        self.branches.push((target, i.ip()));
                     }
                 }
-                (_, None) => {}
             }
         }
     }
@@ -195,21 +200,16 @@ impl Code {
         if !self.has_indirect_jump(function) {
             return None;
         }
-        // Loads of addresses, and the jumps themselves.
-        let looks = |i: &Predecoded| i.is_ip_relative || i.flow == Flow::IndirectBranch;
-        let options = DecoderOptions::NO_INVALID_CHECK;
-        let mut all = Instructions::new(code, function.start, options, looks);
-        while let Some(seen) = all.next() {
-            if !seen.in_full {
-                continue;
-            }
-            let i = all.decoded();
+        let mut decoder =
+            Decoder::with_ip(64, code, function.start, DecoderOptions::NO_INVALID_CHECK);
+        while decoder.can_decode() {
+            let i = decoder.decode();
             let hit = if i.code() == Op::Lea_r64_m && i.is_ip_rel_memory_operand() {
                 entries(i.ip_rel_memory_address(), &self.data, 4)
                     .map(|e| i.ip_rel_memory_address().wrapping_add(e as i32 as u64))
                     .take_while(|t| function.contains(t))
                     .any(|t| range.contains(&t))
-            } else if seen.flow == Flow::IndirectBranch
+            } else if flow(&i) == Flow::IndirectBranch
                 && i.memory_base() == Register::None
                 && i.memory_index() != Register::None
             {
@@ -220,7 +220,7 @@ impl Code {
                 false
             };
             if hit {
-                return Some(seen.ip);
+                return Some(i.ip());
             }
         }
         None

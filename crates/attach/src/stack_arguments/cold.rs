@@ -2,10 +2,8 @@
 
 use super::track::{At, UNKNOWN, Use, memory, same, step};
 use crate::addresses::AddressMap;
-use crate::flow::Flow;
-use crate::instructions::Instructions;
-use crate::predecode::Predecoded;
-use iced_x86::{DecoderOptions, Instruction};
+use crate::flow::{Flow, flow};
+use iced_x86::{Decoder, DecoderOptions, OpKind};
 use std::ops::Range;
 
 /// A part that is only jumped to. Other places in it that the hot part jumps to are looked at with
@@ -16,11 +14,10 @@ pub(super) fn cold_part(range: &Range<u64>, bytes: &[u8], at: At, budget: &mut u
     let mut out = Use::default();
     let mut ahead: AddressMap<At> = AddressMap::default();
     let (mut now, mut guessed) = (at, false);
-    let stack = |i: &Predecoded| i.uses_stack;
-    let mut all = Instructions::new(bytes, range.start, DecoderOptions::NONE, stack);
-    while let Some(i) = all.next() {
-        let close = i.in_full.then(|| all.decoded());
-        if close.is_some_and(Instruction::is_invalid) {
+    let mut decoder = Decoder::with_ip(64, bytes, range.start, DecoderOptions::NONE);
+    while decoder.can_decode() {
+        let i = decoder.decode();
+        if i.is_invalid() {
             break;
         }
         let Some(rest) = budget.checked_sub(1) else {
@@ -28,7 +25,7 @@ pub(super) fn cold_part(range: &Range<u64>, bytes: &[u8], at: At, budget: &mut u
             break;
         };
         *budget = rest;
-        if let Some(other) = ahead.remove(&i.ip) {
+        if let Some(other) = ahead.remove(&i.ip()) {
             now = if guessed {
                 other
             } else {
@@ -38,24 +35,24 @@ pub(super) fn cold_part(range: &Range<u64>, bytes: &[u8], at: At, budget: &mut u
         }
         let mut one = Use::default();
         let guess = guessed;
-        if let Some(close) = close {
-            memory(close, now, &mut one);
+        memory(&i, now, &mut one);
+        let flow = flow(&i);
+        let branches = matches!(flow, Flow::UnconditionalBranch | Flow::ConditionalBranch);
+        if branches && !guessed && matches!(i.op0_kind(), OpKind::NearBranch64) {
+            let target = i.near_branch_target();
+            if range.contains(&target) && target > i.ip() {
+                let merged = ahead.get(&target).map_or(now, |old| At {
+                    rsp: same(old.rsp, now.rsp),
+                    rbp: same(old.rbp, now.rbp),
+                });
+                ahead.insert(target, merged);
+            }
         }
-        let branches = matches!(i.flow, Flow::UnconditionalBranch | Flow::ConditionalBranch);
-        if let Some(target) = i.target.filter(|_| branches && !guessed)
-            && range.contains(&target)
-            && target > i.ip
-        {
-            let merged = ahead
-                .get(&target)
-                .map_or(now, |old| At { rsp: same(old.rsp, now.rsp), rbp: same(old.rbp, now.rbp) });
-            ahead.insert(target, merged);
-        }
-        (now, guessed) = match i.flow {
+        (now, guessed) = match flow {
             Flow::Return | Flow::UnconditionalBranch | Flow::IndirectBranch | Flow::Exception => {
                 (at, true)
             }
-            _ => (close.map_or(now, |close| step(close, now, &mut one)), guessed),
+            _ => (step(&i, now, &mut one), guessed),
         };
         out.words = out.words.max(one.words);
         out.return_address |= one.return_address && !guess;

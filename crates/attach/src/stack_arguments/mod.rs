@@ -8,11 +8,9 @@
 
 use crate::addresses::{AddressMap, AddressSet};
 use crate::code::{Code, Originals, original_bytes};
-use crate::flow::Flow;
-use crate::instructions::{Instructions, Seen};
-use crate::predecode::Predecoded;
+use crate::flow::{Flow, flow};
 use cold::cold_part;
-use iced_x86::{Code as Op, Decoder, DecoderOptions, Instruction, Register};
+use iced_x86::{Code as Op, Decoder, DecoderOptions, Instruction, OpKind, Register};
 use std::borrow::Cow;
 use std::ops::Range;
 use stores::Stores;
@@ -84,14 +82,13 @@ impl<'a> Follower<'a> {
         let mut guessed = false;
         let mut stores = Stores::default();
         let mut now = Some(At { rsp: Some(0), rbp: None });
-        let stack = |i: &Predecoded| i.uses_stack;
-        let mut all = Instructions::new(bytes, range.start, DecoderOptions::NONE, stack);
-        while let Some(i) = all.next() {
-            // What leaves the stack alone is not decoded further.
-            let close = i.in_full.then(|| all.decoded());
+        let mut decoder = Decoder::with_ip(64, bytes, range.start, DecoderOptions::NONE);
+        let mut i = Instruction::default();
+        while decoder.can_decode() {
+            decoder.decode_out(&mut i);
             let mut landed = false;
             if !ahead.is_empty()
-                && let Some(at) = ahead.remove(&i.ip)
+                && let Some(at) = ahead.remove(&i.ip())
             {
                 landed = true;
                 // What was guessed of the padding before it says nothing.
@@ -109,25 +106,26 @@ impl<'a> Follower<'a> {
                 // A landing pad, usually. What it seems to do to the return address is more likely
                 // a wrong guess.
                 let mut there = Use::default();
-                self.guess(&i, close, at, range, &mut there);
+                self.guess(&i, at, range, &mut there);
                 out.words = out.words.max(there.words);
             }
-            if close.is_some_and(Instruction::is_invalid) {
+            if i.is_invalid() {
                 out.words = out.words.max(UNKNOWN);
                 now = None;
                 continue;
             }
-            if let Some(close) = close.filter(|_| !guessed) {
-                memory(close, at, &mut out);
-                stores.look(close, at);
+            if !guessed {
+                memory(&i, at, &mut out);
+                stores.look(&i, at);
             }
-            match i.flow {
+            match flow(&i) {
                 Flow::UnconditionalBranch | Flow::ConditionalBranch => {
-                    if let Some(target) = i.target.filter(|_| !guessed) {
-                        self.branch(i.ip, target, at, range, &mut ahead, &mut out);
-                        stores.tail |= at.rsp == Some(0) && !range.contains(&target);
+                    if !guessed && matches!(i.op0_kind(), OpKind::NearBranch64) {
+                        self.branch(&i, at, range, &mut ahead, &mut out);
+                        stores.tail |=
+                            at.rsp == Some(0) && !range.contains(&i.near_branch_target());
                     }
-                    if i.flow == Flow::UnconditionalBranch {
+                    if flow(&i) == Flow::UnconditionalBranch {
                         now = None;
                         continue;
                     }
@@ -157,7 +155,7 @@ impl<'a> Follower<'a> {
                 _ => {}
             }
             let mut moved = Use::default();
-            now = Some(close.map_or(at, |close| step(close, at, &mut moved)));
+            now = Some(step(&i, at, &mut moved));
             out.words = out.words.max(moved.words);
             out.return_address |= moved.return_address && !guessed;
         }
@@ -168,40 +166,30 @@ impl<'a> Follower<'a> {
     }
 
     /// Looks at one instruction whose state is a guess.
-    fn guess(
-        &mut self,
-        i: &Seen,
-        close: Option<&Instruction>,
-        at: At,
-        range: &Range<u64>,
-        out: &mut Use,
-    ) {
-        if let Some(close) = close {
-            memory(close, at, out);
-            if matches!(close.memory_base(), Register::RSP | Register::RBP) {
-                out.words = out.words.max(UNKNOWN);
-            }
+    fn guess(&mut self, i: &Instruction, at: At, range: &Range<u64>, out: &mut Use) {
+        memory(i, at, out);
+        if matches!(i.memory_base(), Register::RSP | Register::RBP) {
+            out.words = out.words.max(UNKNOWN);
         }
-        if matches!(i.flow, Flow::UnconditionalBranch | Flow::ConditionalBranch)
-            && let Some(target) = i.target
+        if matches!(flow(i), Flow::UnconditionalBranch | Flow::ConditionalBranch)
+            && matches!(i.op0_kind(), OpKind::NearBranch64)
         {
             // Its target is looked at when a branch that is no guess leads there.
-            self.branch(i.ip, target, at, range, &mut AddressMap::default(), out);
+            self.branch(i, at, range, &mut AddressMap::default(), out);
         }
     }
 
-    /// Follows a branch at `ip`.
     fn branch(
         &mut self,
-        ip: u64,
-        target: u64,
+        i: &Instruction,
         at: At,
         range: &Range<u64>,
         ahead: &mut AddressMap<At>,
         out: &mut Use,
     ) {
+        let target = i.near_branch_target();
         if range.contains(&target) {
-            if target > ip {
+            if target > i.ip() {
                 let merged = ahead.get(&target).map_or(at, |old| At {
                     rsp: same(old.rsp, at.rsp),
                     rbp: same(old.rbp, at.rbp),
@@ -267,19 +255,5 @@ fn variadic(start: u64, bytes: &[u8]) -> bool {
         i.code() == Op::Test_rm8_r8
             && i.op0_register() == Register::AL
             && i.op1_register() == Register::AL
-    })
-}
-
-/// Tells whether nothing here would change if an instruction was not looked at.
-#[cfg(test)]
-pub(crate) fn leaves_stack_alone(i: &Instruction) -> bool {
-    let depths = [None, Some(-8), Some(0), Some(8), Some(64)];
-    depths.iter().flat_map(|rsp| depths.map(|rbp| At { rsp: *rsp, rbp })).all(|at| {
-        let (mut used, mut stores) = (Use::default(), Stores::default());
-        memory(i, at, &mut used);
-        stores.look(i, at);
-        let base = matches!(i.memory_base(), Register::RSP | Register::RBP);
-        let same = step(i, at, &mut used) == at && used == Use::default();
-        same && !base && !stores.first && stores.read.is_empty() && stores.indexed.is_none()
     })
 }
