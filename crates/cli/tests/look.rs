@@ -199,6 +199,7 @@ fn help_names_no_command_that_does_nothing() {
         names,
         [
             "trace",
+            "report",
             "run",
             "prog",
             "map",
