@@ -17,8 +17,8 @@ static STATE: AtomicPtr<Mutex<State>> = AtomicPtr::new(ptr::null_mut());
 #[derive(Debug)]
 pub(super) struct Locked {
     pub(super) state: MutexGuard<'static, State>,
-    /// Whatever is done with the state looks at code.
-    _looking: Looking,
+    /// What is done with the state looks at code.
+    _looking: Option<Looking>,
     // Dropped last.
     _signals: signals::Blocked,
 }
@@ -49,7 +49,12 @@ pub(super) fn prepare() -> &'static Mutex<State> {
 pub(super) fn lock() -> Locked {
     let signals = signals::Blocked::new();
     let state = prepare().lock().unwrap_or_else(PoisonError::into_inner);
-    Locked { state, _looking: Looking::begin(), _signals: signals }
+    Locked { state, _looking: None, _signals: signals }
+}
+
+/// Locks the state for what looks at code.
+pub(super) fn lock_to_look() -> Locked {
+    Locked { _looking: Some(Looking::begin()), ..lock() }
 }
 
 unsafe extern "C" {

@@ -8,7 +8,7 @@ use crate::sites::{Function, Module};
 use crate::skip::{AttachError, Skip};
 pub use detached::Detached;
 pub use lock::AroundForks;
-use lock::lock;
+use lock::{lock, lock_to_look};
 pub use repatch::Bypassed;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -63,7 +63,7 @@ impl Engine {
         if !process::is_own() {
             return Attachment { id: 0, results: vec![Err(Skip::SharedMemory); targets.len()] };
         }
-        let mut locked = lock();
+        let mut locked = lock_to_look();
         let state = &mut *locked.state;
         let (id, results) = state.attach(targets, hooks);
         state.collect_limbo();
@@ -86,7 +86,7 @@ impl Engine {
         if !process::is_own() {
             return Err(AttachError::SharedMemory);
         }
-        let mut locked = lock();
+        let mut locked = lock_to_look();
         let removed = locked.state.detach(id)?;
         let drained = locked.state.collect();
         Ok(Detached::new(removed, drained))
@@ -121,7 +121,7 @@ impl Engine {
         if !process::is_own() {
             return Err(Skip::SharedMemory);
         }
-        let mut locked = lock();
+        let mut locked = lock_to_look();
         // SAFETY: the caller's promise.
         unsafe { locked.state.divert(function, to as u64, itself) }
     }
@@ -160,7 +160,7 @@ impl Engine {
     pub fn notice_restored(&self) {
         let _muted = mute();
         if process::is_own() {
-            lock().state.notice_restored();
+            lock_to_look().state.notice_restored();
         }
     }
 
@@ -181,7 +181,7 @@ impl Engine {
         if !process::is_own() {
             return;
         }
-        let mut locked = lock();
+        let mut locked = lock_to_look();
         locked.state.forget_closed(modules);
     }
 }

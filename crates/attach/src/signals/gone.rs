@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::action::{SEGV, SIGSEGV};
 use super::fault;
-use crate::{patch, sys};
+use crate::{patch, sandbox, sys};
 
 const PAGE: u64 = 4096;
 /// Where no code is: a load through a null pointer is a fault of ours.
@@ -63,6 +63,9 @@ impl Looking {
     /// Begins. In a process with one thread there is nobody who could take code away.
     pub(crate) fn begin() -> Self {
         let none = Self { thread: None, within: false };
+        if !sandbox::may_call_system() {
+            return none;
+        }
         let tid = sys::gettid();
         let at = |tid| THREADS.iter().position(|t| t.tid.load(Ordering::Relaxed) == tid);
         if let Some(at) = at(tid) {
@@ -107,7 +110,7 @@ impl Drop for Looking {
         }
         thread.tid.store(0, Ordering::SeqCst);
         let is_last = || THREADS.iter().all(|t| t.tid.load(Ordering::SeqCst) == 0);
-        if is_last() && !fault::is_wanted() {
+        if is_last() && !fault::is_wanted() && sandbox::may_call_system() {
             SEGV.give_back();
             if !is_last() {
                 is_ready();
