@@ -69,7 +69,7 @@ fn usage() -> String {
         text.push_str(&format!("      {:<10} {}\n", bench.name, bench.what));
     }
     text.push_str("  clean-room [--keep] [--limit MINUTES] [SUITE...] [-- COMMAND...]\n                          the README's commands on a Debian with nothing on it (debootstrap)\n");
-    text.push_str("  world [--runs N] [--json] [NAME...]\n                          real programs, alone and under `skep trace '*'`: docs/works-with.md\n");
+    text.push_str("  world [--runs N] [--live] [--json] [NAME...]\n                          real programs, alone and under `skep trace '*'`, or while it attaches\n                          and leaves: docs/works-with.md, docs/works-with-live.md\n");
     text.push_str("  picture                 draw the README's terminal (docs/terminal.svg)\n");
     text.push_str("  man [DIR]               write the manual's pages (target/man)\n");
     text.push_str("  dist [--twice] [DIR]    a tarball and a Debian package (target/dist); --twice compares two builds\n");

@@ -1,11 +1,14 @@
-//! `cargo xtask world [--runs N] [--json] [NAME...]`: real programs, alone and under `skep trace
-//! '*'`.
+//! `cargo xtask world [--runs N] [--live] [--json] [NAME...]`: real programs, alone and under `skep
+//! trace '*'`, or, with `--live`, while it attaches to them and leaves again.
 //!
 //! Each program of the [table](programs::PROGRAMS) that is installed does some work of ours
 //! (`xtask/world/`) N times alone and N times traced; output, errors and exit status have to be the
-//! same. The whole table becomes `docs/works-with.md`; with names only those rows are run, and
-//! printed. What differed first is kept below `target/world/`, for a person to read.
+//! same. The whole table becomes `docs/works-with.md` or `docs/works-with-live.md`; with names only
+//! those rows are run, and printed. What differed first is kept below `target/world/`, for a person
+//! to read.
 
+mod live;
+mod longer;
 mod page;
 mod programs;
 mod run;
@@ -18,7 +21,7 @@ use programs::PROGRAMS;
 
 /// Runs the table, or the rows with these names.
 pub fn run(args: &[&str]) -> Result<()> {
-    let (mut runs, mut json, mut names) = (20, false, Vec::new());
+    let (mut runs, mut json, mut live, mut names) = (20, false, false, Vec::new());
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         match *arg {
@@ -30,8 +33,9 @@ pub fn run(args: &[&str]) -> Result<()> {
                     .context("`--runs` takes a number")?
             }
             "--json" => json = true,
+            "--live" => live = true,
             option if option.starts_with('-') => {
-                bail!("unknown option `{option}`; there are --runs N and --json")
+                bail!("unknown option `{option}`; there are --runs N, --live and --json")
             }
             name => names.push(name),
         }
@@ -47,7 +51,8 @@ pub fn run(args: &[&str]) -> Result<()> {
     }
     let mut rows = Vec::new();
     for program in PROGRAMS.iter().filter(|p| names.is_empty() || names.contains(&p.name)) {
-        let row = run::row(program, runs)?;
+        let program = if live { longer::longer_work(program) } else { *program };
+        let row = run::row(&program, runs, live)?;
         eprintln!("{}", page::line(&row));
         rows.push(row);
     }
@@ -55,8 +60,9 @@ pub fn run(args: &[&str]) -> Result<()> {
         println!("{}", page::json(&rows));
     }
     if names.is_empty() {
-        let path = root().join("docs/works-with.md");
-        std::fs::write(&path, page::page(&rows, runs))
+        let name = if live { "docs/works-with-live.md" } else { "docs/works-with.md" };
+        let path = root().join(name);
+        std::fs::write(&path, page::page(&rows, runs, live))
             .with_context(|| format!("cannot write `{}`", path.display()))?;
         eprintln!("wrote {}", crate::relative(&path));
     }

@@ -8,6 +8,7 @@
 use super::server::Client;
 
 /// One program and its work.
+#[derive(Clone, Copy)]
 pub struct Program {
     /// What it is called in the table and on the command line.
     pub name: &'static str,

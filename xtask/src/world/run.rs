@@ -11,6 +11,7 @@ use serde_json::Value;
 use skep_testkit::TempDir;
 use skep_testkit::run::run_limited;
 
+use super::live::{self, Visitor, Visits};
 use super::programs::Program;
 use super::server;
 use crate::root;
@@ -48,6 +49,8 @@ pub struct Ran {
     pub attached: u64,
     /// Calls counted in a run.
     pub calls: u64,
+    /// How often skep attached while it ran.
+    pub visits: usize,
     /// Seconds of all runs, alone and traced.
     pub seconds: [f64; 2],
     /// What skep said of itself, and what a reader should know.
@@ -99,8 +102,8 @@ fn work() -> PathBuf {
     root().join("xtask/world")
 }
 
-/// Runs one row of the table.
-pub fn row(program: &'static Program, runs: usize) -> Result<Row> {
+/// Runs one row of the table; `live`: skep attaches while the program runs.
+pub fn row(program: &Program, runs: usize, live: bool) -> Result<Row> {
     let row = |outcome| Ok(Row { name: program.name, what: program.what, outcome });
     let mut found = Vec::new();
     for need in program.needs {
@@ -147,14 +150,15 @@ pub fn row(program: &'static Program, runs: usize) -> Result<Row> {
         different: BTreeMap::new(),
         attached: 0,
         calls: 0,
+        visits: 0,
         seconds: [0.0; 2],
         notes: Vec::new(),
-        again: again(program, &words),
+        again: again(program, &words, live),
     };
     let mut alone: Vec<Seen> = Vec::new();
     for _ in 0..runs {
         let start = Instant::now();
-        let seen = once(program, &words, None)?.seen;
+        let seen = once(program, &words, &Tracing::None)?.seen;
         ran.seconds[0] += start.elapsed().as_secs_f64();
         if seen.end != told(program.status) {
             let last = seen.err.lines().last().map_or(String::new(), |line| format!(": {line}"));
@@ -174,10 +178,19 @@ pub fn row(program: &'static Program, runs: usize) -> Result<Row> {
     for n in 0..runs {
         let reports = TempDir::in_memory();
         let start = Instant::now();
-        let Once { seen, said } = once(program, &words, Some(&reports))?;
+        let tracing = if live {
+            // At another point of the work each time.
+            let alone = ran.seconds[0] / runs as f64;
+            Tracing::Live(&reports, Duration::from_secs_f64(alone * n as f64 / runs as f64))
+        } else {
+            Tracing::Started(&reports)
+        };
+        let Once { seen, said, visits } = once(program, &words, &tracing)?;
         ran.seconds[1] += start.elapsed().as_secs_f64();
         take_report(&mut ran, &reports.join("report.json"));
-        for line in said {
+        visits.reports.iter().for_each(|report| take_report(&mut ran, report));
+        ran.visits += visits.made;
+        for line in said.into_iter().chain(visits.said) {
             if !ran.notes.contains(&line) {
                 ran.notes.push(line);
             }
@@ -201,13 +214,22 @@ pub fn row(program: &'static Program, runs: usize) -> Result<Row> {
 struct Once {
     seen: Seen,
     /// What skep itself said, after the program's own words.
-    said: std::vec::IntoIter<String>,
+    said: Vec<String>,
+    visits: Visits,
 }
 
 /// How a run that had to be ended is told.
 const NEVER: &str = "did not end";
 
-fn once(program: &Program, words: &Words, reports: Option<&TempDir>) -> Result<Once> {
+/// What skep does in a run. Its report goes into the folder.
+enum Tracing<'a> {
+    None,
+    Started(&'a TempDir),
+    /// It attaches so long after the start.
+    Live(&'a TempDir, Duration),
+}
+
+fn once(program: &Program, words: &Words, tracing: &Tracing<'_>) -> Result<Once> {
     let here = TempDir::new();
     let port =
         if program.client.is_some() || program.config.is_some() { server::free_port()? } else { 0 };
@@ -219,9 +241,14 @@ fn once(program: &Program, words: &Words, reports: Option<&TempDir>) -> Result<O
     }
     let line: Vec<String> =
         program.command.iter().map(|word| words.fill(word, here.path(), port)).collect();
-    let line = match reports {
-        None => line,
-        Some(reports) => {
+    let visitor = match tracing {
+        Tracing::Live(reports, after) => Some(Visitor::new(reports, *after, LIMIT)),
+        _ => None,
+    };
+    let line = match tracing {
+        Tracing::None => line,
+        Tracing::Live(reports, _) => Visitor::told_of(&line, reports),
+        Tracing::Started(reports) => {
             let out = reports.join("report.json").display().to_string();
             let skep = skep_testkit::trace::skep_bin().display().to_string();
             [
@@ -240,20 +267,25 @@ fn once(program: &Program, words: &Words, reports: Option<&TempDir>) -> Result<O
         }
     };
     let mut command = command(&line, here.path());
-    if let Some(reports) = reports {
+    let started = matches!(tracing, Tracing::Started(_));
+    if let Tracing::Started(reports) = tracing {
         command.env("SKEP_DIR", reports.join("skep"));
     }
     let (out, err, end) = match program.client {
-        Some(client) => server::run(&mut command, client, port, reports.is_some())?,
+        Some(client) => {
+            let rounds = if visitor.is_some() { live::ROUNDS } else { server::ROUNDS };
+            server::run(&mut command, client, port, rounds, started)?
+        }
         None => {
             let (ended, late) = run_limited(&mut command, b"", LIMIT)
                 .with_context(|| format!("cannot run `{}`", line.join(" ")))?;
             (ended.stdout, ended.stderr, if late { NEVER.to_owned() } else { how(ended.status) })
         }
     };
+    let visits = visitor.map(Visitor::end).unwrap_or_default();
     let plain = |bytes: Vec<u8>| normal(&String::from_utf8_lossy(&bytes), here.path(), port);
-    let (err, said) = split_own(&plain(err), reports.is_some());
-    Ok(Once { seen: Seen { out: plain(out), err, end }, said: said.into_iter() })
+    let (err, said) = split_own(&plain(err), started);
+    Ok(Once { seen: Seen { out: plain(out), err, end }, said, visits })
 }
 
 /// A command in a folder and an environment that are the same for both runs.
@@ -433,7 +465,7 @@ fn shortened(text: &str) -> String {
 }
 
 /// The command for a person.
-fn again(program: &Program, words: &Words) -> String {
+fn again(program: &Program, words: &Words, live: bool) -> String {
     let line: Vec<String> =
         program.command.iter().map(|word| words.fill(word, Path::new("."), 0)).collect();
     let shown = line.iter().map(|word| {
@@ -444,6 +476,9 @@ fn again(program: &Program, words: &Words) -> String {
         .join(" ")
         .replace(&*root().to_string_lossy(), ".")
         .replace(&*words.build.to_string_lossy(), "BUILD");
+    if live {
+        return format!("WORK=xtask/world {line} & skep trace '*' --for 50ms -p $!");
+    }
     format!("WORK=xtask/world skep trace '*' -o /dev/null -- {line}")
 }
 

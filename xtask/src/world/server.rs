@@ -24,7 +24,7 @@ pub enum Client {
 /// Clients at a time.
 const CLIENTS: usize = 4;
 /// Rounds of requests of each.
-const ROUNDS: usize = 50;
+pub const ROUNDS: usize = 50;
 
 /// A port that was free a moment ago.
 pub fn free_port() -> Result<u16> {
@@ -38,6 +38,7 @@ pub fn run(
     command: &mut Command,
     client: Client,
     port: u16,
+    rounds: usize,
     traced: bool,
 ) -> Result<(Vec<u8>, Vec<u8>, String)> {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
@@ -49,7 +50,7 @@ pub fn run(
         bytes
     });
     let answers = if is_ready(&mut server, port) {
-        ask(client, port)
+        ask(client, port, rounds)
     } else {
         b"it never listened\n".to_vec()
     };
@@ -92,7 +93,7 @@ fn wait(server: &mut Child) -> Option<std::process::ExitStatus> {
 }
 
 /// What all clients were answered, one after the other; an error is an answer, too.
-fn ask(client: Client, port: u16) -> Vec<u8> {
+fn ask(client: Client, port: u16, rounds: usize) -> Vec<u8> {
     let clients = (0..CLIENTS).map(|n| {
         std::thread::spawn(move || {
             let mut answers = format!("client {n}\n").into_bytes();
@@ -100,7 +101,7 @@ fn ask(client: Client, port: u16) -> Vec<u8> {
                 Client::Redis => redis,
                 Client::Http => http,
             };
-            if let Err(error) = talk(n, port, &mut answers) {
+            if let Err(error) = talk(n, port, rounds, &mut answers) {
                 answers.extend(format!("error: {error}\n").bytes());
             }
             answers
@@ -117,9 +118,9 @@ fn connect(port: u16) -> std::io::Result<(TcpStream, BufReader<TcpStream>)> {
     Ok((stream.try_clone()?, BufReader::new(stream)))
 }
 
-fn redis(n: usize, port: u16, answers: &mut Vec<u8>) -> std::io::Result<()> {
+fn redis(n: usize, port: u16, rounds: usize, answers: &mut Vec<u8>) -> std::io::Result<()> {
     let (mut to, mut from) = connect(port)?;
-    for i in 0..ROUNDS {
+    for i in 0..rounds {
         let key = |what: &str| format!("{what}{n}");
         let (text, list, hash, set, number) =
             (key("text"), key("list"), key("hash"), key("set"), key("number"));
@@ -182,9 +183,9 @@ fn redis_answer(from: &mut impl BufRead, answers: &mut Vec<u8>) -> std::io::Resu
     Ok(())
 }
 
-fn http(n: usize, port: u16, answers: &mut Vec<u8>) -> std::io::Result<()> {
+fn http(n: usize, port: u16, rounds: usize, answers: &mut Vec<u8>) -> std::io::Result<()> {
     let (mut to, mut from) = connect(port)?;
-    for i in 0..ROUNDS {
+    for i in 0..rounds {
         for path in [
             format!("/{n}/{i}"),
             "/re/abc?x=1".to_owned(),
