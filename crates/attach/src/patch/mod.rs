@@ -53,8 +53,11 @@ pub(crate) unsafe fn apply(
     }
     let one = threads::Tasks::open().is_ok_and(|t| t.is_one());
     let alone = one && sys::has_memory_alone();
+    // One store, as a function makes that takes itself out of its own code, takes less time than a
+    // look at the mappings.
+    let unwatched = alone || matches!(changes, [one] if one.is_one_store());
     // SAFETY: the caller's promise.
-    let writable = match unsafe { WritableCode::open(changes, alone) } {
+    let writable = match unsafe { WritableCode::open(changes, unwatched) } {
         Ok(w) => w,
         Err(skip) => return vec![Err(skip); changes.len()],
     };

@@ -27,7 +27,7 @@ const ENOMEM: i64 = 12;
 pub(crate) struct WritableCode {
     opened: Vec<Opened>,
     memory: Option<Fd>,
-    alone: bool,
+    unwatched: bool,
 }
 
 /// Pages that were made writable.
@@ -55,13 +55,13 @@ fn code(mappings: &[Vma], range: &Range<u64>) -> Option<[Place; 2]> {
 }
 
 impl WritableCode {
-    /// Opens the pages around all changes, which are sorted by address. `alone`: nobody unmaps them
-    /// meanwhile. What is not there any more is not opened.
+    /// Opens the pages around all changes, which are sorted by address. `unwatched`: nobody unmaps them
+    /// meanwhile, or it takes no time. What is not there any more is not opened.
     ///
     /// # Safety
     /// They lie in code that was found mapped, which is readable and executable, and not writable.
-    pub(crate) unsafe fn open(changes: &[Change], alone: bool) -> Result<Self, Skip> {
-        let mut out = Self { opened: Vec::new(), memory: None, alone };
+    pub(crate) unsafe fn open(changes: &[Change], unwatched: bool) -> Result<Self, Skip> {
+        let mut out = Self { opened: Vec::new(), memory: None, unwatched };
         let mut ranges: Vec<(Range<u64>, Range<u64>)> = Vec::new();
         for c in changes {
             let pages = c.at & !(PAGE - 1)..(c.at + PATCH as u64).next_multiple_of(PAGE);
@@ -72,10 +72,10 @@ impl WritableCode {
                 _ => ranges.push((pages, c.text.clone())),
             }
         }
-        let mappings = if alone { Vec::new() } else { maps::own().unwrap_or_default() };
+        let mappings = if unwatched { Vec::new() } else { maps::own().unwrap_or_default() };
         for (r, _) in ranges {
             let code = code(&mappings, &r);
-            if !alone && code.is_none() {
+            if !unwatched && code.is_none() {
                 continue;
             }
             // SAFETY: the pages gain a right and lose none.
@@ -149,9 +149,9 @@ impl WritableCode {
 
 impl Drop for WritableCode {
     fn drop(&mut self) {
-        let mappings = if self.alone { Vec::new() } else { maps::own().unwrap_or_default() };
+        let mappings = if self.unwatched { Vec::new() } else { maps::own().unwrap_or_default() };
         for Opened { range: r, code: before } in &self.opened {
-            if !self.alone && code(&mappings, r) != *before {
+            if !self.unwatched && code(&mappings, r) != *before {
                 continue;
             }
             // SAFETY: gives the pages the protection that code has.
