@@ -7,6 +7,7 @@
 //! through system calls that one of its threads makes.
 //!
 //! * [`stop`] stops all threads, and lets them go on when its closure ends, also if that panics;
+//!   [`stop_others`] all but one;
 //! * [`Target`] is the stopped process: memory, mappings, descriptors, registers;
 //! * [`Image`] is a shared library that [`Target::load`] puts there without a dynamic linker, and
 //!   [`Target::start_thread`] makes a thread that runs it;
@@ -36,4 +37,4 @@ pub use error::{Error, Refusal, Unfit};
 pub use image::{Image, ImageError};
 pub use load::Loaded;
 pub use registers::{NO_CALL, Registers, Restart};
-pub use target::{Target, stop};
+pub use target::{Target, stop, stop_others};

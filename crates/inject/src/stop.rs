@@ -30,7 +30,7 @@ use crate::task::{self, Status};
 
 /// How long a thread may take to stop. Almost all take microseconds; one that waits for a child of
 /// `vfork` takes as long as the child.
-const PATIENCE: Duration = Duration::from_secs(1);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long threads are being traced before somebody looks whether that waits for one that executes
 /// a program.
@@ -39,9 +39,9 @@ const LOOK: Duration = Duration::from_millis(5);
 /// So often the tracer looks again at once before it sleeps.
 const SPINS: u32 = 50;
 
-/// So often it looks at least, whatever the time, before it gives up: half of [`PATIENCE`] if nothing
-/// else runs.
-const ROUNDS: u32 = 5000;
+/// It looks at least once in so much of the patience, whatever the time, before it gives up: half of
+/// that if nothing else runs.
+const ROUND: Duration = Duration::from_micros(200);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -55,14 +55,18 @@ enum State {
 #[derive(Debug)]
 pub(crate) struct Threads {
     pub(crate) pid: u32,
+    /// Runs on.
+    except: Option<u32>,
+    patience: Duration,
     threads: BTreeMap<u32, State>,
     /// Threads that signals of the whole process are sent to.
     addressed: BTreeSet<u32>,
 }
 
 impl Threads {
-    /// Stops all threads of a process.
-    pub(crate) fn stop(pid: u32) -> Result<Self, Error> {
+    /// Stops all threads of a process but one, if one is given. They all run on when that takes longer
+    /// than `patience`.
+    pub(crate) fn stop(pid: u32, except: Option<u32>, patience: Duration) -> Result<Self, Error> {
         let refused = |reason| Error::Refused { pid, reason };
         if pid == std::process::id() {
             return Err(refused(Refusal::Itself));
@@ -73,8 +77,9 @@ impl Threads {
             Some(of) if of != pid => return Err(refused(Refusal::Thread { of })),
             Some(_) => {}
         }
-        let mut all = Self { pid, threads: BTreeMap::new(), addressed: BTreeSet::from([pid]) };
-        all.gather(Instant::now() + PATIENCE)?;
+        let (threads, addressed) = (BTreeMap::new(), BTreeSet::from([pid]));
+        let mut all = Self { pid, except, patience, threads, addressed };
+        all.gather(Instant::now() + patience)?;
         all.check_memory()?;
         Ok(all)
     }
@@ -87,12 +92,16 @@ impl Threads {
     /// Finds and stops threads until two readings of the list show none that runs.
     fn gather(&mut self, deadline: Instant) -> Result<(), Error> {
         let pid = self.pid;
+        /// On a busy machine one reading may take all the time that there is.
+        const READINGS: u32 = 10;
         let mut calm = 0;
+        let mut readings = 0_u32;
         while calm < 2 {
+            readings += 1;
             let ids = task::threads(pid).ok_or(Error::NoProcess { pid })?;
             calm += 1;
-            let mut new: Vec<u32> =
-                ids.into_iter().filter(|tid| !self.threads.contains_key(tid)).collect();
+            let is_new = |tid: &u32| Some(*tid) != self.except && !self.threads.contains_key(tid);
+            let mut new: Vec<u32> = ids.into_iter().filter(is_new).collect();
             let has_children = |tid: &u32| !task::children(pid, *tid).is_empty();
             self.addressed.extend(new.iter().copied().filter(has_children));
             new.sort_by_cached_key(|tid| u64::from(self.addressed.contains(tid)));
@@ -109,7 +118,7 @@ impl Threads {
                     None => Error::NoProcess { pid },
                 });
             }
-            if calm == 0 && Instant::now() > deadline {
+            if calm == 0 && readings > READINGS && Instant::now() > deadline {
                 return Err(Error::Restless { pid });
             }
         }
@@ -149,6 +158,7 @@ impl Threads {
 
     /// Waits until every thread that is traced stands.
     fn settle(&mut self, deadline: Instant) -> Result<(), Error> {
+        let rounds = self.patience.div_duration_f64(ROUND) as u32;
         let mut idle = 0_u32;
         loop {
             let is_coming = |state: State| state != State::Stopped;
@@ -177,7 +187,7 @@ impl Threads {
                 continue;
             };
             // A tracer that did not run itself has not waited.
-            if idle > ROUNDS && Instant::now() > deadline {
+            if idle > rounds && Instant::now() > deadline {
                 let state = task::stat(self.pid, first).map_or('?', |stat| stat.state);
                 return Err(Error::Unstoppable { pid: self.pid, tid: first, state });
             }
@@ -242,7 +252,7 @@ impl Threads {
         self.threads.insert(tid, State::Coming);
         std::thread::sleep(Duration::from_micros(100));
         sys::interrupt(tid).ok();
-        self.settle(Instant::now() + PATIENCE)
+        self.settle(Instant::now() + self.patience)
     }
 
     /// Notes the thread that one of ours has just made. The kernel traces it, too, and stops it
@@ -258,12 +268,12 @@ impl Threads {
         if self.threads.values().all(|state| *state == State::Stopped) {
             return Ok(());
         }
-        self.settle(Instant::now() + PATIENCE)
+        self.settle(Instant::now() + self.patience)
     }
 
     /// Waits until a thread that goes on by itself has come to something.
     pub(crate) fn next(&mut self, tid: u32) -> Option<Happened> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + self.patience;
         let mut idle = 0_u32;
         loop {
             if let Some(happened) = sys::wait(tid, tid == self.pid) {

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
+use std::time::Duration;
 
 use skep_proc::maps::Perms;
 
@@ -9,7 +10,7 @@ use crate::call::Caller;
 use crate::error::{Error, Refusal, Unfit};
 use crate::memory::{self, Memory};
 use crate::registers::Registers;
-use crate::stop::{Threads, note_ends, own_thread};
+use crate::stop::{PATIENCE, Threads, note_ends, own_thread};
 use crate::{rseq, stub, sys, task};
 
 /// Stops all threads of a process, calls `f`, and lets them go on as if nothing had happened: with
@@ -39,12 +40,38 @@ use crate::{rseq, stub, sys, task};
 /// # Ok::<(), skep_inject::Error>(())
 /// ```
 pub fn stop<T: Send>(pid: u32, f: impl FnOnce(&mut Target) -> T + Send) -> Result<T, Error> {
+    stop_within(pid, None, PATIENCE, f)
+}
+
+/// As [`stop`], but the thread `except` runs on: a thread of the caller's own in that process. And the
+/// process runs on when a thread does not stop within `patience`.
+///
+/// # Errors
+/// As for [`stop`].
+///
+/// # Panics
+/// As [`stop`].
+pub fn stop_others<T: Send>(
+    pid: u32,
+    except: u32,
+    patience: Duration,
+    f: impl FnOnce(&mut Target) -> T + Send,
+) -> Result<T, Error> {
+    stop_within(pid, Some(except), patience, f)
+}
+
+fn stop_within<T: Send>(
+    pid: u32,
+    except: Option<u32>,
+    patience: Duration,
+    f: impl FnOnce(&mut Target) -> T + Send,
+) -> Result<T, Error> {
     let (tracing, until) = mpsc::channel();
     let id = AtomicU32::new(0);
     let done = std::thread::scope(|scope| {
         let tracer = scope.spawn(|| {
             id.store(own_thread(), Ordering::Relaxed);
-            let target = Target::new(pid);
+            let target = Threads::stop(pid, except, patience).and_then(Target::new);
             drop(tracing);
             target.map(|mut target| f(&mut target))
         });
@@ -66,8 +93,8 @@ pub struct Target {
 }
 
 impl Target {
-    fn new(pid: u32) -> Result<Self, Error> {
-        let threads = Threads::stop(pid)?;
+    fn new(threads: Threads) -> Result<Self, Error> {
+        let pid = threads.pid;
         let first = threads.ids().next().ok_or(Error::NoProcess { pid })?;
         let target = Self { pid, caller: None, memory: Memory::open(pid, first)?, threads };
         for tid in target.threads() {

@@ -6,8 +6,9 @@
 //! the process was opened by that thread, which closes it again, at whatever time `skep` is killed.
 //!
 //! The agent reads an [`Order`] at a time from that socket, of whole messages; each is answered by
-//! one [`Answer`]. The first answer comes without an order, when the agent is ready. When the
-//! socket ends, the agent takes all links off and ends its thread by itself.
+//! one [`Answer`]. The first answer comes without an order, when the agent is ready. Before it answers
+//! an order it may make a [`Request`] again and again: only `skep` can stop threads that block all
+//! signals. When the socket ends, the agent takes all links off and ends its thread by itself.
 
 use std::ffi::CStr;
 
@@ -72,7 +73,7 @@ pub const IMPORT: &str = "skep_alone_libc_";
 /// told that there is nobody. The others have the place of `abort`.
 pub const RAISE: &str = "_Unwind_RaiseException";
 /// Of all this.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// What the agent's thread needs to begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,6 +149,94 @@ impl Order {
     }
 }
 
+/// What the agent asks of `skep` while it carries out an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Stop all threads but the agent's: answered by [`Stopped`].
+    Stop(Places),
+    /// Let them go on. There is no answer.
+    GoOn,
+}
+
+/// Lists in the agent's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// Address of pairs of addresses, sorted: a thread that would go on at the first of one goes on at
+    /// the second.
+    pub moves: u64,
+    /// How many pairs.
+    pub move_count: u32,
+    /// Address of words for the threads' stack pointers.
+    pub stacks: u64,
+    /// How many words.
+    pub stack_count: u32,
+}
+
+impl Request {
+    /// Bytes of a request.
+    pub const LEN: usize = 25;
+
+    /// As it is sent: the first byte is that of no answer.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; Self::LEN] {
+        let mut out = [0; Self::LEN];
+        match self {
+            Self::Stop(Places { moves, move_count, stacks, stack_count }) => {
+                out[0] = 2;
+                out[1..9].copy_from_slice(&moves.to_le_bytes());
+                out[9..17].copy_from_slice(&stacks.to_le_bytes());
+                out[17..21].copy_from_slice(&move_count.to_le_bytes());
+                out[21..].copy_from_slice(&stack_count.to_le_bytes());
+            }
+            Self::GoOn => out[0] = 3,
+        }
+        out
+    }
+
+    /// The other way; `None` for what is no request.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; Self::LEN] = bytes.try_into().ok()?;
+        let long = |from: usize| u64::from_le_bytes(std::array::from_fn(|n| bytes[from + n]));
+        let short = |from: usize| u32::from_le_bytes(std::array::from_fn(|n| bytes[from + n]));
+        match bytes[0] {
+            2 => Some(Self::Stop(Places {
+                moves: long(1),
+                move_count: short(17),
+                stacks: long(9),
+                stack_count: short(21),
+            })),
+            3 => Some(Self::GoOn),
+            _ => None,
+        }
+    }
+}
+
+/// How many threads were stopped; `None`: they all run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stopped(pub Option<u32>);
+
+impl Stopped {
+    /// Bytes of it.
+    pub const LEN: usize = 5;
+
+    /// As it is sent.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; Self::LEN] {
+        let [a, b, c, d] = self.0.unwrap_or(0).to_le_bytes();
+        [u8::from(self.0.is_some()), a, b, c, d]
+    }
+
+    /// The other way. What nobody understands has stopped nothing.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        match *bytes {
+            [1, a, b, c, d] => Self(Some(u32::from_le_bytes([a, b, c, d]))),
+            _ => Self(None),
+        }
+    }
+}
+
 /// What came of an order: a number, or why it could not be done.
 pub type Answer = Result<u32, String>;
 
@@ -190,8 +279,23 @@ mod tests {
         for bytes in [&[][..], &[1; 7], &[9, 0, 0, 0, 1, 0, 0, 0]] {
             assert_eq!(Order::from_bytes(bytes), None);
         }
+        let places = Places {
+            moves: 1 << 40 | 3,
+            move_count: 5,
+            stacks: u64::MAX - 7,
+            stack_count: u32::MAX,
+        };
+        for request in [Request::Stop(places), Request::GoOn] {
+            assert_eq!(Request::from_bytes(&request.to_bytes()), Some(request));
+            assert_eq!(Request::from_bytes(&request.to_bytes()[1..]), None);
+        }
+        for stopped in [Stopped(None), Stopped(Some(0)), Stopped(Some(70_000))] {
+            assert_eq!(Stopped::from_bytes(&stopped.to_bytes()), stopped);
+        }
+        assert_eq!(Stopped::from_bytes(&[]), Stopped(None));
         let long = "ä".repeat(ANSWER);
         for answer in [Ok(0), Ok(50_000), Err("no memory".to_owned())] {
+            assert_eq!(Request::from_bytes(&answer_to_bytes(&answer)), None);
             assert_eq!(answer_from_bytes(&answer_to_bytes(&answer)), Some(answer));
         }
         let bytes = answer_to_bytes(&Err(long));

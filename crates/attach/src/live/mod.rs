@@ -1,6 +1,8 @@
 //! Changing code that other threads may be running.
 //!
-//! The order of things, each for all patch sites at once:
+//! Where somebody outside can stop all threads, they are stopped by that ([`tracer`]) in the first
+//! step, and those in the middle of a patch site are moved; what follows is the same, and has nobody
+//! to look out for unless the tracer is killed. Otherwise the process has to do it by itself. The order of things, each for all patch sites at once:
 //!
 //! 1. Running threads are stopped by a signal. Threads asleep in system calls stay there.
 //!    Nothing may be allocated from here on, nor may any lock be taken: a stopped thread may hold
@@ -30,18 +32,22 @@ use crate::sys::{self, Barrier};
 use crate::threads;
 use breakpoints::{BREAKPOINT, Traps, activate, announce};
 use limbo::Limbo;
-use saved_contexts::Copy;
-use stop_the_world::{Sleepers, Stop, with_world_stopped};
+use stop_the_world::{Stop, World};
+pub use tracer::Tracer;
 
 mod breakpoints;
 mod handlers;
 mod limbo;
 mod saved_contexts;
 mod stop_the_world;
+mod tracer;
 pub(crate) mod vacancy;
 
 /// Most patch sites that have breakpoints at the same time.
 pub(crate) const AT_ONCE: usize = 256;
+
+/// The same while a tracer has stopped all threads, who wait for that: less than a millisecond.
+const AT_ONCE_TRACED: usize = 2048;
 
 /// Limbo lists that are kept from one change to the next.
 #[derive(Debug, Default)]
@@ -73,23 +79,17 @@ pub(crate) unsafe fn apply(
         Err(skip) => return fail(skip),
     };
     let Ok(tasks) = threads::Tasks::open() else { return fail(Skip::Protected { errno: 2 }) };
-    let mut copy = Copy::new();
-    // More than there are: some come while this goes on.
-    let mut sleepers = Sleepers::new(tasks.count() + 1024);
+    let mut world = World::new(&tasks, signal, &mut limbo.stops);
     announce(changes, &mut limbo.traps);
     let mut results: Vec<Result<(), Skip>> = Vec::with_capacity(changes.len());
-    for some in changes.chunks(AT_ONCE) {
+    let at_once = if world.is_traced() { AT_ONCE_TRACED } else { AT_ONCE };
+    for some in changes.chunks(at_once) {
         activate(some, true);
         let done = results.len();
         // SAFETY: the caller's promise; the other threads are stopped.
-        with_world_stopped(
-            &tasks,
-            signal,
-            &mut copy,
-            &mut sleepers,
-            &mut limbo.stops,
-            |stop_all| unsafe { change(writable, some, stop_all, &mut results) },
-        );
+        world.while_stopped(some, |stop_all| unsafe {
+            change(writable, some, stop_all, &mut results);
+        });
         // Nothing was done when some thread could not be stopped.
         for _ in results.len()..done + some.len() {
             results.push(Err(Skip::Busy { tid: 0 }));

@@ -8,6 +8,7 @@
 
 mod files;
 mod libc;
+mod tracer;
 
 use std::arch::asm;
 use std::ffi::{CStr, OsStr};
@@ -124,7 +125,7 @@ fn serve(directory: i32) {
     let mut left = Vec::new();
     while let Some(order) = next(agent.news(), || agent.look()) {
         let done = match order {
-            Order::Attach(id) => agent.attach(id),
+            Order::Attach(id) => tracer::SKEP.during(|| agent.attach(id)),
             Order::Detach(id) => Ok(agent.detach(id).into()),
             Order::Unhook => {
                 left.clear();
@@ -176,9 +177,14 @@ const INTERRUPTED: i64 = 4;
 fn answer(socket: i32, answer: &Answer) {
     let bytes = live::answer_to_bytes(answer);
     debug_assert!(bytes.len() <= ANSWER);
+    send(socket, &bytes);
+}
+
+/// Sends a message. Who does not listen any more has ended, which is seen next.
+fn send(socket: i32, bytes: &[u8]) {
     let (socket, at) = (socket as u64, bytes.as_ptr() as u64);
     const SENDTO: u64 = 44;
     const NOSIGNAL: u64 = 0x4000;
-    // SAFETY: sends the bytes. Who does not listen any more has ended, which is seen next.
+    // SAFETY: sends the bytes.
     unsafe { syscall::call4(SENDTO, socket, at, bytes.len() as u64, NOSIGNAL) };
 }

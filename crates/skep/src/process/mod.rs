@@ -15,10 +15,11 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use skep_inject::{Image, Loaded, Target};
 use skep_store::Dir;
-use skep_store::live::{self, Answer, Config, Left, Order};
+use skep_store::live::{self, Answer, Config, Left, Order, Request};
 
 mod attached;
 mod error;
+mod hold;
 mod mark;
 mod pair;
 
@@ -28,7 +29,7 @@ pub use attached::Attached;
 pub use error::ProcessError;
 pub use skep_inject::Error as StopError;
 
-type Result<T = ()> = std::result::Result<T, ProcessError>;
+type Result<T = (), E = ProcessError> = std::result::Result<T, E>;
 type Injected<T> = std::result::Result<T, skep_inject::Error>;
 
 /// How long the agent may take for an order. Compiling and hooking a million functions takes
@@ -286,6 +287,23 @@ impl Live {
     }
 
     fn answer(&self) -> Answer {
+        let mut bytes = [0; live::ANSWER];
+        loop {
+            let message = self.receive(&mut bytes)?;
+            match Request::from_bytes(message) {
+                Some(Request::Stop(places)) => self.hold(places)?,
+                // For a stop that came to nothing.
+                Some(Request::GoOn) => {}
+                None => {
+                    return live::answer_from_bytes(message)
+                        .unwrap_or_else(|| Err("its agent says what nobody understands".into()));
+                }
+            }
+        }
+    }
+
+    /// Waits for a message of the agent.
+    fn receive<'a>(&self, bytes: &'a mut [u8; live::ANSWER]) -> Result<&'a [u8], String> {
         let end = Instant::now() + PATIENCE;
         while !is_readable(&self.socket, LOOK)? {
             if is_stopped(self.pid) {
@@ -295,10 +313,8 @@ impl Live {
                 return Err("its agent does not answer".into());
             }
         }
-        let mut bytes = [0; live::ANSWER];
         match rustix::net::recv(&self.socket, &mut bytes[..], RecvFlags::empty()) {
-            Ok((len @ 1.., _)) => live::answer_from_bytes(&bytes[..len])
-                .unwrap_or_else(|| Err("its agent says what nobody understands".into())),
+            Ok((len @ 1.., _)) => Ok(&bytes[..len]),
             _ => Err(self.gone()),
         }
     }
