@@ -155,10 +155,11 @@ pub fn row(program: &Program, runs: usize, live: bool) -> Result<Row> {
         notes: Vec::new(),
         again: again(program, &words, live),
     };
+    let rounds = if live { live::ROUNDS } else { server::ROUNDS };
     let mut alone: Vec<Seen> = Vec::new();
     for _ in 0..runs {
         let start = Instant::now();
-        let seen = once(program, &words, &Tracing::None)?.seen;
+        let seen = once(program, rounds, &words, &Tracing::None)?.seen;
         ran.seconds[0] += start.elapsed().as_secs_f64();
         if seen.end != told(program.status) {
             let last = seen.err.lines().last().map_or(String::new(), |line| format!(": {line}"));
@@ -185,7 +186,7 @@ pub fn row(program: &Program, runs: usize, live: bool) -> Result<Row> {
         } else {
             Tracing::Started(&reports)
         };
-        let Once { seen, said, visits } = once(program, &words, &tracing)?;
+        let Once { seen, said, visits } = once(program, rounds, &words, &tracing)?;
         ran.seconds[1] += start.elapsed().as_secs_f64();
         take_report(&mut ran, &reports.join("report.json"));
         visits.reports.iter().for_each(|report| take_report(&mut ran, report));
@@ -229,7 +230,8 @@ enum Tracing<'a> {
     Live(&'a TempDir, Duration),
 }
 
-fn once(program: &Program, words: &Words, tracing: &Tracing<'_>) -> Result<Once> {
+/// A server is asked so many rounds of requests.
+fn once(program: &Program, rounds: usize, words: &Words, tracing: &Tracing<'_>) -> Result<Once> {
     let here = TempDir::new();
     let port =
         if program.client.is_some() || program.config.is_some() { server::free_port()? } else { 0 };
@@ -272,10 +274,7 @@ fn once(program: &Program, words: &Words, tracing: &Tracing<'_>) -> Result<Once>
         command.env("SKEP_DIR", reports.join("skep"));
     }
     let (out, err, end) = match program.client {
-        Some(client) => {
-            let rounds = if visitor.is_some() { live::ROUNDS } else { server::ROUNDS };
-            server::run(&mut command, client, port, rounds, started)?
-        }
+        Some(client) => server::run(&mut command, client, port, rounds, started)?,
         None => {
             let (ended, late) = run_limited(&mut command, b"", LIMIT)
                 .with_context(|| format!("cannot run `{}`", line.join(" ")))?;
