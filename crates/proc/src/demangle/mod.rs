@@ -75,10 +75,20 @@ fn plain(name: &str, short: bool) -> Option<String> {
 /// C++ names that have nothing unusual, in a tenth of the time.
 #[cfg(feature = "users")]
 fn usual(name: &str) -> Option<String> {
-    // Names of Rust end with a hash of 17 letters, but for what compilers add.
-    let end = name.find('.').unwrap_or(name.len());
-    let rust = end.checked_sub(20).is_some_and(|at| name.get(at..at + 3) == Some("17h"));
-    common::demangle(name.strip_prefix("_Z").filter(|_| name.len() <= 4096 && !rust)?)
+    if name.len() > 4096 || is_rust(name) {
+        return None;
+    }
+    common::demangle(name.strip_prefix("_Z")?)
+}
+
+/// Names of Rust end with a hash of 17 letters, but for what compilers add behind a dot; dots are in
+/// them too.
+#[cfg(feature = "users")]
+fn is_rust(name: &str) -> bool {
+    let ends = name.match_indices('.').map(|(at, _)| at).chain([name.len()]);
+    let hash =
+        |end: usize| name.get(end.checked_sub(20)?..end)?.strip_prefix("17h")?.strip_suffix('E');
+    ends.filter_map(hash).any(|hash| hash.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
 /// A string that refuses to grow beyond the bound.
@@ -104,6 +114,11 @@ mod tests {
             ("_RNvCs1234_7mycrate3foo", "mycrate::foo", "mycrate::foo"),
             ("_ZN7mycrate3foo17h05af221e174051e9E.llvm.123", "mycrate::foo", "mycrate::foo"),
             (
+                "_ZN70_$LT$alloc..vec..Vec$LT$T$C$A$GT$$u20$as$u20$core..ops..drop..Drop$GT$4drop17hfe26f79f344485feE",
+                "<alloc::vec::Vec<T,A> as core::ops::drop::Drop>::drop",
+                "",
+            ),
+            (
                 "_ZNSt6vectorIiSaIiEE9push_backERKi",
                 "std::vector<int, std::allocator<int> >::push_back(int const&)",
                 "",
@@ -122,6 +137,31 @@ mod tests {
                 assert_eq!(short(mangled), brief);
             }
         }
+    }
+
+    /// All names of Rust in this program. What the compiler adds to copies is left out by binutils.
+    #[cfg(feature = "users")]
+    #[test]
+    fn names_of_rust_are_those_of_binutils() {
+        let nm = |flag: &str| {
+            let program = std::env::current_exe().ok()?;
+            let output = std::process::Command::new("nm").args(["-p", flag]).arg(program).output();
+            let text = String::from_utf8(output.ok()?.stdout).ok()?;
+            Some(text.lines().filter_map(|line| line.get(19..)).map(str::to_owned).collect())
+        };
+        let (names, plain): (Vec<String>, Vec<String>) = match (nm("--no-demangle"), nm("-C")) {
+            (Some(names), Some(plain)) => (names, plain),
+            _ => return skep_testkit::skip::skip("needs binutils"),
+        };
+        let mut with_dots = 0;
+        for (name, theirs) in names.iter().zip(&plain).filter(|(name, _)| is_rust(name)) {
+            with_dots += usize::from(name.contains(".."));
+            let ours = demangle(name);
+            let digits = |c: char| c.is_ascii_digit();
+            let copy = ours.trim_end_matches(digits).strip_suffix('.');
+            assert!(ours == *theirs || copy == Some(theirs), "{name}: {ours}, not {theirs}");
+        }
+        assert!(with_dots > 100, "{with_dots}");
     }
 
     #[test]

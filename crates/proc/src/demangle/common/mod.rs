@@ -3,9 +3,7 @@
 //! The text of each component is a piece of the output, so a substitution copies bytes, and nothing
 //! is allocated but the output and the list of pieces. Whatever is rare (expressions, `decltype`,
 //! conversion operators that are templates) is left to `cpp_demangle`, which takes ten times as long.
-//! What is answered here is byte for byte what it answers, but for its mistakes (it loses parameters
-//! of constructors that are templates, references of packs, and puts commas beside empty packs), and
-//! but for thunks, tables and literal operators, which are spelled as binutils spells them.
+//! What is answered here is byte for byte what `nm -C` and `addr2line -C` of binutils print.
 //!
 //! The names are those of the Itanium C++ ABI (`<nested-name>` and so on).
 
@@ -577,12 +575,21 @@ impl<'a> Reader<'a> {
     /// `<substitution>`, but `St`.
     fn substitution(&mut self) -> Option<Piece> {
         self.skip(1);
-        let full = match self.peek() {
-            b'a' => "std::allocator",
-            b'b' => "std::basic_string",
-            b's' => "std::string",
-            b'i' => "std::basic_istream<char, std::char_traits<char> >",
-            b'o' => "std::ostream",
+        // Constructors have the class's own name, and not the one that the library gives it.
+        let own = matches!(self.second(), b'C' | b'D');
+        let (name, arguments) = match (self.peek(), own) {
+            (b'a', _) => ("allocator", ""),
+            (b'b', _) => ("basic_string", ""),
+            (b's', false) => ("string", ""),
+            (b's', true) => {
+                ("basic_string", "<char, std::char_traits<char>, std::allocator<char> >")
+            }
+            (b'i', false) => ("istream", ""),
+            (b'i', true) => ("basic_istream", "<char, std::char_traits<char> >"),
+            (b'o', false) => ("ostream", ""),
+            (b'o', true) => ("basic_ostream", "<char, std::char_traits<char> >"),
+            (b'd', false) => ("iostream", ""),
+            (b'd', true) => ("basic_iostream", "<char, std::char_traits<char> >"),
             _ => {
                 let index = self.index(36)?;
                 let piece = *self.pieces.get(index)?;
@@ -594,14 +601,13 @@ impl<'a> Reader<'a> {
                 return self.again(piece);
             }
         };
-        if !matches!(self.peek(), b'a' | b'b' | b's' | b'o') {
-            return None;
-        }
         self.skip(1);
         let start = self.here();
-        self.write(full);
-        let end = self.here();
-        Some(Piece { name: (start + 5, end), ..self.plain(start) })
+        self.write("std::");
+        self.write(name);
+        let name = (start + 5, self.here());
+        self.write(arguments);
+        Some(Piece { name, ..self.plain(start) })
     }
 
     /// Writes a piece once more.

@@ -29,8 +29,9 @@ impl Reader<'_> {
         if outer {
             self.arguments.clear();
         }
-        let mut first = true;
+        let (mut first, mut ends_with_nothing) = (true, false);
         while !self.take(b'E') {
+            let before = self.here();
             let argument = if self.peek() == b'J' {
                 self.skip(1);
                 let mut elements = Vec::new();
@@ -48,8 +49,10 @@ impl Reader<'_> {
             if outer {
                 self.arguments.push(argument);
             }
+            ends_with_nothing = self.here() == before;
         }
-        if self.out.last() == Some(&b'>') {
+        // binutils takes the comma before an empty pack back, and forgets what stood before that.
+        if self.out.last() == Some(&b'>') && !ends_with_nothing {
             self.write(" ");
         }
         self.write(">");
@@ -76,8 +79,16 @@ impl Reader<'_> {
         self.skip(1);
         let start = self.here();
         let kind = self.peek();
+        let suffix = match kind {
+            b'j' => "u",
+            b'l' => "l",
+            b'm' => "ul",
+            b'x' => "ll",
+            b'y' => "ull",
+            _ => "",
+        };
         match kind {
-            b'b' | b'i' => self.skip(1),
+            b'b' | b'i' | b'j' | b'l' | b'm' | b'x' | b'y' => self.skip(1),
             b'_' | b'D' | b'f' | b'd' | b'e' | b'g' | b'A' | b'P' | b'R' => return None,
             _ => {
                 self.write("(");
@@ -101,6 +112,7 @@ impl Reader<'_> {
                     self.write("-");
                 }
                 self.out.extend_from_slice(digits);
+                self.write(suffix);
             }
         }
         Some(self.plain(start))
@@ -235,7 +247,7 @@ impl Reader<'_> {
     fn with_d(&mut self) -> Option<Piece> {
         let start = self.here();
         let text = match self.second() {
-            b'n' => "std::nullptr_t",
+            b'n' => "decltype(nullptr)",
             b'i' => "char32_t",
             b's' => "char16_t",
             b'p' => return self.expansion(),
