@@ -73,6 +73,20 @@ fn addr2line_prints_what_binutils_prints() {
         let file = program(&dir, flags);
         same_as_binutils(&skep, &file, &addresses(&file, 1), &["-f", "-fi", "-fiap", "-is", "-pa"]);
     }
+    // Two names of one function, both in the debug information that the assembler makes.
+    let dir = TempDir::new();
+    let source = dir.join("aliases.s");
+    let twice = |a: &str, b: &str| {
+        let (head, end) = (
+            |n| format!(".globl {n}\n.type {n},@function\n{n}:\n"),
+            |n| format!(".size {n},.-{n}\n"),
+        );
+        format!("{}{}nop\nnop\nret\n{}{}", head(a), head(b), end(a), end(b))
+    };
+    std::fs::write(&source, format!(".text\n{}{}", twice("a", "b"), twice("z", "c"))).unwrap();
+    let file = dir.join("aliases.so");
+    Cc::c().args(&["-gdwarf-5", "-shared", "-nostdlib"]).compile(&[&source], &file);
+    same_as_binutils(&skep, &file, &addresses(&file, 1), &["-f", "-fi", "-fap"]);
     // Rust, of many units: the program of this test. Its functions have no linkage names, and what
     // binutils calls them depends on what it was asked before.
     let own = std::env::current_exe().expect("a test has a program");

@@ -159,9 +159,9 @@ impl<'s> Chains<'s> {
             at += 1;
             let node = u32::try_from(self.nodes.len()).unwrap_or(NONE);
             match outer {
-                // Of two functions at one address, such as those that a linker found to be the
-                // same, the smaller and then the first counts.
-                None if end - start < innermost.1 => {
+                // Of two functions at one address, such as aliases in assembler or those that a linker
+                // found to be the same, the smaller and then the last counts, as in binutils.
+                None if end - start <= innermost.1 => {
                     *innermost = (node, end - start);
                     self.nodes.push(Node { function, outer: NONE });
                 }
