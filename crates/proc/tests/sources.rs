@@ -148,12 +148,20 @@ fn perf_data_says_what_perf_says() {
     }
     let dir = TempDir::new();
     let file = dir.join("perf.data");
-    for (flags, data) in [(&["-d"][..], true), (&[], false), (&["--buildid-mmap"], false)] {
+    let mut all_flags = vec![(&["-d"][..], true), (&[], false), (&["--buildid-mmap"], false)];
+    if cfg!(feature = "symbolize") {
+        all_flags.extend([(&["-z"][..], false), (&["-z", "-o", "-"], false)]);
+    }
+    all_flags.push((&["-o", "-"], false));
+    for (flags, data) in all_flags {
         let mut record = Command::new("perf");
-        record.args(["record", "-q", "-e", "cpu-clock"]).args(flags).arg("-o").arg(&file);
+        record.args(["record", "-q", "-e", "cpu-clock", "-o"]).arg(&file).args(flags);
         let ended = run(record.args(["--", "sh", "-c", "ls / >&2; true"]), b"", LIMIT);
         if !ended.status.success() {
             return skip("the right to use perf_event_open, and a perf that knows its flags");
+        }
+        if flags.contains(&"-") {
+            fs::write(&file, &ended.stdout).unwrap();
         }
         let mut script = Command::new("perf");
         script.args(["script", "--show-mmap-events", "-i"]).arg(&file);
@@ -317,6 +325,8 @@ fn damaged_files_of_every_kind() {
     samples.push(("snapshot", taken.to_bytes()));
     samples.push(("core", small_core()));
     samples.push(("perf", small_perf_data()));
+    #[cfg(feature = "symbolize")]
+    samples.push(("perf", compressed(&small_perf_data(), 81, 100, 2)));
     for (name, sample) in &samples {
         assert!(read_as(name, sample.clone(), true), "{name}");
     }
@@ -507,6 +517,70 @@ fn small_perf_data() -> Vec<u8> {
     file.extend(words(&[at, id.len() as u64]));
     file.extend(id);
     file
+}
+
+/// The same file with its records in a stream of zstd, as `perf record -z` writes it: in pieces that
+/// end where a block does, not where a record does, and without an end of the stream.
+#[cfg(feature = "symbolize")]
+fn compressed(file: &[u8], kind: u32, block: usize, frames: usize) -> Vec<u8> {
+    let u64_at = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().unwrap()) as usize;
+    let (start, size) = (u64_at(40), u64_at(48));
+    let mut records = Vec::new();
+    let plain = &file[start..start + size];
+    let per_frame = plain.len().div_ceil(frames).next_multiple_of(8);
+    for (number, part) in plain.chunks(per_frame).enumerate() {
+        let blocks = part.chunks(block);
+        let count = blocks.len();
+        for (at, bytes) in blocks.enumerate() {
+            let mut piece = Vec::new();
+            if at == 0 {
+                // A window of 512 KiB, as of perf's first level.
+                piece.extend(0xfd2f_b528u32.to_le_bytes());
+                piece.extend([0, 9 << 3]);
+            }
+            let last = at + 1 == count && number + 1 < frames;
+            piece.extend(&((bytes.len() as u32) << 3 | u32::from(last)).to_le_bytes()[..3]);
+            piece.extend(bytes);
+            let mut body = Vec::new();
+            if kind == 83 {
+                body.extend((piece.len() as u64).to_le_bytes());
+                piece.resize(piece.len().next_multiple_of(8), 0x55);
+            }
+            body.extend(piece);
+            records.extend(kind.to_le_bytes());
+            records.extend(0u16.to_le_bytes());
+            records.extend((body.len() as u16 + 8).to_le_bytes());
+            records.extend(body);
+        }
+    }
+    let mut out = file[..start].to_vec();
+    out[48..56].copy_from_slice(&(records.len() as u64).to_le_bytes());
+    let end = start + records.len();
+    out.extend(records);
+    let mut features = file[start + size..].to_vec();
+    features[..8].copy_from_slice(&(end as u64 + 16).to_le_bytes());
+    out.extend(features);
+    out
+}
+
+#[cfg(feature = "symbolize")]
+#[test]
+fn compressed_records_are_those_that_were_compressed() {
+    let plain = small_perf_data();
+    let read = |bytes: Vec<u8>| {
+        let recording = PerfData::from_bytes(bytes).unwrap();
+        recording.processes().map(Result::unwrap).collect::<Vec<_>>()
+    };
+    let want = read(plain.clone());
+    assert_eq!(want.len(), 4);
+    for kind in [81, 83] {
+        for block in [3, 16, 100, 5000] {
+            for frames in [1, 2, 3] {
+                let file = compressed(&plain, kind, block, frames);
+                assert_eq!(read(file), want, "{kind} {block} {frames}");
+            }
+        }
+    }
 }
 
 #[test]

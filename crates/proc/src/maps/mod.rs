@@ -16,6 +16,8 @@ mod live;
 mod mappings;
 #[cfg(feature = "users")]
 mod normalize;
+#[cfg(all(feature = "users", feature = "symbolize"))]
+mod perf_compressed;
 #[cfg(feature = "users")]
 mod perf_data;
 #[cfg(feature = "users")]

@@ -3,7 +3,7 @@
 //!
 //! The formats are those of `tools/perf/Documentation/perf.data-file-format.txt` and of
 //! `include/uapi/linux/perf_event.h`, little-endian, with a header or as a stream (`perf record -o
-//! -`). Compressed files (`-z`) are refused. Records are applied in order of their times, if they have
+//! -`), compressed (`-z`, with the feature `symbolize`) or not. Records are applied in order of their times, if they have
 //! any; perf writes those of different processors one after another.
 
 use std::collections::{BTreeMap, HashMap};
@@ -45,6 +45,8 @@ const SAMPLE_STREAM_ID: u64 = 1 << 9;
 const SAMPLE_IDENTIFIER: u64 = 1 << 16;
 /// The bit of `sample_id_all` in the flags of `struct perf_event_attr`.
 const SAMPLE_ID_ALL: u64 = 1 << 18;
+/// The most that is kept of compressed records.
+const MAX_COMPRESSED: usize = 1 << 30;
 /// How much of the file is read at once.
 const CHUNK: u64 = 1 << 20;
 
@@ -151,6 +153,7 @@ impl PerfData {
         let bad = |offset| MapsError::BadFile { what: "record", offset };
         let end = if end > input.len() { return Err(bad(end)) } else { end };
         let (mut at, mut chunk, mut from) = (start, Vec::new(), start);
+        let mut compressed: Vec<u8> = Vec::new();
         while at < end {
             let mut rest = chunk.get((at - from) as usize..).unwrap_or_default();
             let mut size = usize::from(u16_at(rest, 6));
@@ -163,13 +166,38 @@ impl PerfData {
             let kind = u32_at(record, 0);
             let more = self.record(kind, record).ok_or(bad(at))?;
             if matches!(kind, COMPRESSED | COMPRESSED2) {
-                return Err(MapsError::Unsupported {
-                    what: "a compressed perf.data (`perf inject -i FILE -o OTHER` unpacks it)",
-                });
+                let piece = match kind {
+                    COMPRESSED => record.get(8..),
+                    // With its size, as records of this kind are padded.
+                    _ => usize::try_from(u64_at(record, 8))
+                        .ok()
+                        .and_then(|n| record.get(16..)?.get(..n)),
+                };
+                compressed.extend_from_slice(piece.ok_or(bad(at))?);
+                if compressed.len() > MAX_COMPRESSED {
+                    return Err(MapsError::Unsupported {
+                        what: "more than 1 GiB of compressed records",
+                    });
+                }
             }
             at = at.checked_add(size as u64 + more).ok_or(bad(at))?;
         }
-        Ok(())
+        if compressed.is_empty() { Ok(()) } else { self.compressed(&compressed, start) }
+    }
+
+    /// Takes records that were compressed.
+    #[cfg(feature = "symbolize")]
+    fn compressed(&mut self, pieces: &[u8], start: u64) -> Result<(), MapsError> {
+        super::perf_compressed::unpack(pieces, |record| {
+            let kind = u32_at(record, 0);
+            self.record(kind, record).filter(|more| *more == 0).map(|_| ())
+        })
+        .ok_or(MapsError::BadFile { what: "compressed records", offset: start })
+    }
+
+    #[cfg(not(feature = "symbolize"))]
+    fn compressed(&mut self, _: &[u8], _: u64) -> Result<(), MapsError> {
+        Err(MapsError::Unsupported { what: "a compressed perf.data" })
     }
 
     /// Takes a record; returns how many bytes follow that are not counted in its size.
