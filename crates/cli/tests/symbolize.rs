@@ -111,6 +111,64 @@ fn sections_and_bad_addresses_are_read_as_binutils_reads_them() {
     fails(&skep, &["addr2line", "-e", "/etc/passwd", "0"], 2, "not an ELF file");
 }
 
+/// Nobody has linked them: what the debug information refers to is in relocations only.
+#[test]
+fn relocatable_files_are_read_as_binutils_reads_them() {
+    if !has_command("addr2line") {
+        return skip("addr2line");
+    }
+    let skep = Skep::new();
+    let source = data("inlined.c");
+    for flags in [
+        &["-O2", "-g"][..],
+        &["-O0", "-g", "-gdwarf-4"],
+        &["-O2", "-g", "-gz=zlib"],
+        &["-O2", "-g", "-ffunction-sections"],
+        &["-O2"],
+    ] {
+        let dir = TempDir::new();
+        let file = dir.join("inlined.o");
+        let mut cc = Command::new("cc");
+        let compiled = cc.args(flags).arg("-c").arg(&source).arg("-o").arg(&file).status();
+        assert!(compiled.expect("there is a compiler").success());
+        let elf = skep_proc::elf::Elf::open(&file).expect("the compiler made it");
+        let code: Vec<_> =
+            elf.sections().iter().filter(|s| s.flags & 4 != 0 && s.size > 0).collect();
+        assert!(!code.is_empty());
+        for section in code {
+            let list: String = (0..section.size).map(|at| format!("{at:x}\n")).collect();
+            let name = String::from_utf8_lossy(&section.name);
+            for flags in ["-f", "-fi", "-fiap", "-s"] {
+                let file = file.to_str().expect("UTF-8");
+                let args = ["-e", file, "-j", &name, flags];
+                let want = run(Command::new("addr2line").args(args), list.as_bytes(), LIMIT);
+                let got = skep.run_with(["addr2line"].iter().chain(&args), list.as_bytes());
+                assert_eq!(text(&got.stdout), text(&want.stdout), "{args:?}");
+            }
+        }
+        // Without a section it is the first one with code; binutils finds nothing if that is not `.text`.
+        let first = elf.first_code().expect("it has code");
+        if first.name == b".text" {
+            let list: String = (0..first.size).map(|at| format!("{at:x}\n")).collect();
+            same_as_binutils(&skep, &file, &list, &["-f", "-fiap"]);
+        }
+    }
+    let dir = TempDir::new();
+    let file = dir.join("inlined.o");
+    let compiled =
+        Command::new("cc").args(["-O2", "-g", "-c"]).arg(source).arg("-o").arg(&file).status();
+    assert!(compiled.expect("there is a compiler").success());
+    let said = out(&skep, &["symbolize", "--file", file.to_str().expect("UTF-8"), "--json", "4"]);
+    let said: Json = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(said[0]["vaddr"], "0x4");
+    assert_eq!(said[0]["symbol"]["name"], "outer");
+    assert_eq!(said[0]["symbol"]["offset"], 4);
+    assert!(
+        said[0]["symbol"]["file"].as_str().is_some_and(|f| f.ends_with("/inlined.c")),
+        "{said}"
+    );
+}
+
 /// Where the debug information is makes no difference: in the file, in a file of its own, split
 /// off for each unit, packed. What is there instead of the right file is not taken.
 #[test]

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 
 use skep_proc::demangle::demangle;
+use skep_proc::elf::ET_REL;
 use skep_proc::symbolize::{Answer, SymbolFile, Want};
 
 use super::input::Addresses;
@@ -18,6 +19,7 @@ const SHF_ALLOC: u64 = 2;
 pub fn run(args: &Addr2lineArgs, printer: Printer) -> Result<u8> {
     let mut file = open_file(&args.exe, None, true, printer)?;
     let section = match &args.section {
+        None if file.elf().kind() == ET_REL => file.elf().first_code().map(|s| s.range()),
         None => None,
         Some(name) => Some(file.elf().section(name).map(|s| s.range()).ok_or_else(|| {
             let what = format!("`{}` has no section `{name}`", args.exe.display());

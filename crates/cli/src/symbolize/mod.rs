@@ -11,6 +11,7 @@ use std::path::Path;
 
 use serde_json::{Value as Json, json};
 use skep_proc::demangle::demangle;
+use skep_proc::elf::ET_REL;
 use skep_proc::maps::{
     Filter, Live, MapSource, MapsError, Perms, Snapshot, Vma, Want as VmaWant, open_core,
 };
@@ -145,10 +146,14 @@ impl Source {
     fn each(&mut self, addrs: &[u64], want: Want, put: &mut Put<'_>) -> io::Result<()> {
         let (space, maps) = match self {
             Self::File(file) => {
-                let answers = file.find(addrs, want);
-                for (number, addr) in addrs.iter().enumerate() {
+                // Nothing is loaded of a relocatable file: addresses are offsets in its code.
+                let code = Some(file.elf()).filter(|elf| elf.kind() == ET_REL);
+                let base = code.and_then(|elf| elf.first_code()).map_or(0, |s| s.vaddr);
+                let placed: Vec<u64> = addrs.iter().map(|addr| base.wrapping_add(*addr)).collect();
+                let answers = file.find(&placed, want);
+                for (number, (addr, vaddr)) in addrs.iter().zip(placed).enumerate() {
                     let answer = answers.at(number).map(Ok);
-                    let place = Place { path: None, vaddr: *addr, answer, outside: None };
+                    let place = Place { path: None, vaddr, answer, outside: None };
                     put(*addr, &place, None)?;
                 }
                 return Ok(());
@@ -234,11 +239,13 @@ impl<'a> Text<'a> {
     }
 
     fn json(&self) -> Json {
+        // What is asked of a file is a link-time address already.
+        let vaddr = if self.place.path.is_some() { self.place.vaddr } else { self.addr };
         json!({
             "address": format!("{:#x}", self.addr),
             "vma": self.vma.as_ref().map(vma_json),
             "module": self.place.path.map(|p| p.to_string_lossy()),
-            "vaddr": format!("{:#x}", self.place.vaddr),
+            "vaddr": format!("{vaddr:#x}"),
             "symbol": self.symbol_json(),
             "error": self.error(),
         })

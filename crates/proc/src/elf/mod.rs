@@ -24,12 +24,16 @@ pub use functions::{Binding, Function, Functions, Kind, Symbol, SymbolSource, Vi
 pub use notes::{BuildId, Probe, build_id_in_notes};
 pub use tables::Sled;
 
+/// `e_type` of what a linker has not linked yet.
+pub const ET_REL: u16 = 1;
 /// `e_type` of an executable at a fixed address.
 pub const ET_EXEC: u16 = 2;
 /// `e_type` of a shared object or a position-independent executable.
 pub const ET_DYN: u16 = 3;
 /// `e_machine` of x86-64.
 pub const EM_X86_64: u16 = 62;
+/// `e_machine` of 64-bit ARM.
+pub const EM_AARCH64: u16 = 183;
 
 pub(crate) const PT_LOAD: u32 = 1;
 pub(crate) const PT_DYNAMIC: u32 = 2;
@@ -40,6 +44,8 @@ const SHT_SYMTAB: u32 = 2;
 pub(crate) const SHT_NOBITS: u32 = 8;
 const SHT_DYNSYM: u32 = 11;
 const PF_X: u32 = 1;
+const SHF_ALLOC: u64 = 2;
+const SHF_EXECINSTR: u64 = 4;
 
 /// The largest part of a file that is read at once; a lie in a header must not exhaust the memory
 /// of the process.
@@ -127,7 +133,8 @@ pub struct Section {
     pub kind: u32,
     /// `sh_flags`.
     pub flags: u64,
-    /// Link-time address; 0 if not loaded.
+    /// Link-time address; 0 if not loaded. Sections of a relocatable file, which have none yet, are
+    /// given some that are far from one another.
     pub vaddr: u64,
     /// Offset in the file.
     pub offset: u64,
@@ -207,7 +214,25 @@ impl Elf {
         elf.entry = header.entry;
         elf.read_sections(&header)?;
         elf.read_segments(&header)?;
+        if elf.kind == ET_REL {
+            elf.place_sections();
+        }
         Ok(elf)
+    }
+
+    /// Gives the sections of a relocatable file addresses, so that each address is in one of them.
+    fn place_sections(&mut self) {
+        let loaded = self.sections.iter_mut().filter(|s| s.flags & SHF_ALLOC != 0);
+        for (section, number) in loaded.zip(1u64..) {
+            section.vaddr = number << 40;
+        }
+    }
+
+    /// The first section with code, which addresses in a relocatable file are offsets in if nothing
+    /// else is said.
+    pub fn first_code(&self) -> Option<&Section> {
+        let flags = SHF_ALLOC | SHF_EXECINSTR;
+        self.sections.iter().find(|s| s.flags & flags == flags && s.size > 0)
     }
 
     fn read_sections(&mut self, header: &Header) -> Result<(), ElfError> {

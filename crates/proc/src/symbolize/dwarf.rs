@@ -12,7 +12,8 @@ use super::answers::{Answers, FrameRecord};
 use super::functions::{Chains, Names};
 use super::image::Image;
 use super::lines::{Files, Row, rows};
-use crate::elf::ElfError;
+use super::relocated::relocate;
+use crate::elf::{ET_REL, ElfError};
 
 pub(super) type Slice<'a> = gimli::EndianSlice<'a, gimli::LittleEndian>;
 pub(super) type Dwarf<'a> = gimli::Dwarf<Slice<'a>>;
@@ -76,12 +77,18 @@ impl Debug {
         Ok(Some(debug))
     }
 
-    /// Inflates the sections that are compressed.
+    /// Inflates the sections that are compressed, and fills in addresses that no linker has.
     fn read(image: Arc<Image>, split: bool) -> Result<Self, ElfError> {
         let mut inflated = Vec::new();
         for id in SECTIONS {
             let Some(name) = name(id, split) else { continue };
-            if let Some(bytes) = image.inflated(name)? {
+            let mut bytes = image.inflated(name)?;
+            if image.elf.kind() == ET_REL && !split {
+                let of_file = || Some(image.raw(image.elf.section(name)?).to_vec());
+                bytes = bytes.or_else(of_file);
+                bytes.iter_mut().for_each(|bytes| relocate(&image, name, bytes));
+            }
+            if let Some(bytes) = bytes {
                 inflated.push((id, bytes));
             }
         }

@@ -31,6 +31,8 @@ mod outside;
 #[cfg(feature = "symbolize")]
 mod pclntab;
 #[cfg(feature = "symbolize")]
+mod relocated;
+#[cfg(feature = "symbolize")]
 mod space;
 
 #[cfg(feature = "symbolize")]

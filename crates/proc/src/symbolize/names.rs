@@ -11,7 +11,7 @@ use std::hint::black_box;
 use super::answers::{Answers, NearSymbol, SymbolRecord};
 use super::image::{Image, Pieces};
 use super::order;
-use crate::elf::{Section, u16_at, u32_at, u64_at};
+use crate::elf::{ET_REL, Section, u16_at, u32_at, u64_at};
 
 const SHT_SYMTAB: u32 = 2;
 const SHT_DYNSYM: u32 = 11;
@@ -162,6 +162,7 @@ impl<'a> Buckets<'a> {
 /// have places in the string table for names, and a rank: higher is better, 0 is none.
 fn register(image: &Image, table: &Section, answers: &mut Answers) {
     let ends: Vec<u64> = image.elf.sections().iter().map(|s| s.range().end).collect();
+    let is_linked = image.elf.kind() != ET_REL;
     let Answers { addrs, nearest, symbols, .. } = answers;
     let buckets = Buckets::new(addrs);
     let mut files = SourceFiles::default();
@@ -193,11 +194,14 @@ fn register(image: &Image, table: &Section, answers: &mut Answers) {
         let piece = pieces.from(at, ENTRY).as_chunks::<ENTRY>().0;
         at += piece.len() * ENTRY;
         for symbol in piece {
-            let start = u64_at(symbol, 8);
+            let mut start = u64_at(symbol, 8);
             let (info, other) = (symbol[4], symbol[5]);
             let (kind, section) = (info & 15, u16_at(symbol, 6));
             let (local, name) = (info >> 4 == STB_LOCAL, u32_at(symbol, 0));
             files.see(kind, name, section);
+            if !is_linked && let Some(section) = image.elf.sections().get(usize::from(section)) {
+                start = start.wrapping_add(section.vaddr);
+            }
             if !matches!(kind, STT_NOTYPE | STT_FUNC | STT_GNU_IFUNC)
                 || section == 0
                 || ends.get(usize::from(section)).is_none_or(|end| start >= *end)
