@@ -111,6 +111,88 @@ fn sections_and_bad_addresses_are_read_as_binutils_reads_them() {
     fails(&skep, &["addr2line", "-e", "/etc/passwd", "0"], 2, "not an ELF file");
 }
 
+/// Files and lines of all functions that were inlined at an address, the innermost first.
+type Frames = Vec<(String, u64)>;
+
+/// Where binutils loses functions (type units, sections that the linker dropped, ranges of clang),
+/// this is the other reader.
+#[test]
+fn lines_of_cpp_are_those_of_llvm() {
+    let tool = ["llvm-symbolizer", "llvm-symbolizer-19", "llvm-symbolizer-14"];
+    let Some(tool) = tool.into_iter().find(|tool| has_command(tool)) else {
+        return skip("llvm-symbolizer");
+    };
+    let path = |path: &str| {
+        let mut parts: Vec<&str> = Vec::new();
+        for part in path.split('/').filter(|part| !matches!(*part, "" | ".")) {
+            if part != ".." || parts.pop().is_none() {
+                parts.push(part);
+            }
+        }
+        parts.join("/")
+    };
+    let skep = Skep::new();
+    let mut compilers = vec!["c++"];
+    compilers.extend(has_command("clang++-19").then_some("clang++-19"));
+    for compiler in compilers {
+        for flags in [
+            &["-O2", "-g"][..],
+            &["-O2", "-g", "-gdwarf-4", "-fdebug-types-section"],
+            &["-O2", "-g", "-ffunction-sections", "-Wl,--gc-sections"],
+        ] {
+            let dir = TempDir::new();
+            let file = dir.join("templates");
+            Cc::named(compiler).args(flags).compile(&[data("templates.cc").as_ref()], &file);
+            let list = addresses(&file, 3);
+            let name = file.to_str().expect("UTF-8");
+            let mut llvm = Command::new(tool);
+            llvm.args(["-e", name, "--output-style=JSON", "-i"]);
+            let theirs = run(&mut llvm, list.as_bytes(), LIMIT);
+            let theirs = text(&theirs.stdout)
+                .lines()
+                .map(|line| {
+                    let line: Json = serde_json::from_str(line).expect("JSON");
+                    let frames = line["Symbol"].as_array().cloned().unwrap_or_default();
+                    let frame = |f: &Json| {
+                        (
+                            path(f["FileName"].as_str().unwrap_or_default()),
+                            f["Line"].as_u64().unwrap_or(0),
+                        )
+                    };
+                    frames.iter().map(frame).collect()
+                })
+                .collect::<Vec<Frames>>();
+            let ours = skep
+                .run_with(["symbolize", "--file", name, "--inlines", "--json"], list.as_bytes());
+            let ours: Vec<Json> = serde_json::from_slice(&ours.stdout).expect("JSON");
+            assert_eq!(ours.len(), theirs.len());
+            let (mut known, mut inlined) = (0, 0);
+            for (ours, theirs) in ours.iter().zip(&theirs) {
+                // Between functions there is nothing to say.
+                if ours["symbol"].is_null() || theirs.iter().all(|(_, line)| *line == 0) {
+                    continue;
+                }
+                let symbol = &ours["symbol"];
+                let frames = symbol["inlined"].as_array().cloned().unwrap_or_default();
+                let frames: Frames = frames
+                    .iter()
+                    .chain([symbol])
+                    .map(|f| {
+                        (
+                            path(f["file"].as_str().unwrap_or_default()),
+                            f["line"].as_u64().unwrap_or(0),
+                        )
+                    })
+                    .collect();
+                assert_eq!(frames, *theirs, "{compiler} {flags:?} {ours}");
+                known += 1;
+                inlined += usize::from(frames.len() > 1);
+            }
+            assert!(known > 1000 && inlined > 300, "{compiler} {flags:?}: {known} {inlined}");
+        }
+    }
+}
+
 /// Nobody has linked them: what the debug information refers to is in relocations only.
 #[test]
 fn relocatable_files_are_read_as_binutils_reads_them() {

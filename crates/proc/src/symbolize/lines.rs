@@ -21,12 +21,21 @@ const LOOKS: usize = 64;
 /// damaged it ends.
 pub(super) fn rows(unit: &Unit<'_>, addrs: &[u64]) -> Vec<Option<Row>> {
     let mut found = vec![None; addrs.len()];
-    let Some(program) = unit.line_program.clone() else { return found };
-    let mut rows = program.rows();
+    let Some(mut program) = unit.line_program.clone() else { return found };
+    // Not `program.rows()`: it leaves out rows whose address goes back to what linkers put in place of
+    // code that they dropped, and the end of their sequence as well, so that the row before them
+    // seemed to reach into the next sequence. Here they have the address of the row before.
+    let mut instructions = program.header().instructions();
+    let mut row = gimli::LineRow::new(program.header());
     let mut looks = addrs.len().saturating_mul(LOOKS).saturating_add(1 << 20);
     // The row before, its address, and the first address that is not below it.
     let mut last: Option<(Row, u64, usize)> = None;
-    while let Ok(Some((_, row))) = rows.next_row() {
+    while let Ok(Some(instruction)) = instructions.next_instruction(program.header()) {
+        match row.execute(instruction, &mut program) {
+            Ok(true) => {}
+            Ok(false) => continue,
+            Err(_) => break,
+        }
         let address = row.address();
         let mut next = None;
         if let Some((place, start, mut at)) = last.take() {
@@ -51,8 +60,9 @@ pub(super) fn rows(unit: &Unit<'_>, addrs: &[u64]) -> Vec<Option<Row>> {
         }
         if !row.end_sequence() {
             let at = next.unwrap_or_else(|| addrs.partition_point(|a| *a < address));
-            last = Some((place_of(row), address, at));
+            last = Some((place_of(&row), address, at));
         }
+        row.reset(program.header());
     }
     found
 }
