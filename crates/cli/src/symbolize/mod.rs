@@ -103,7 +103,7 @@ fn open(args: &SymbolizeArgs, fetch: Option<Fetch>, printer: Printer) -> Result<
     if let Some(saved) = saved {
         let mut space = AddressSpace::of_modules(module::saved(&saved));
         if let Some(core) = &args.core {
-            stacks::add_vdso(&mut space, core)?;
+            stacks::add_vdso(&mut space, core, printer)?;
         }
         return Ok(Source::Process(Box::new(with_fetch(space)), Box::new(saved)));
     }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::json;
-use skep_proc::maps::{core_vdso, open_core};
+use skep_proc::maps::{core_missing, core_vdso, open_core};
 use skep_proc::module;
 use skep_proc::symbolize::{AddressSpace, Fetch, Want};
 use skep_proc::unwind::CoreStacks;
@@ -16,8 +16,16 @@ use crate::printer::{Output, Printer};
 /// Frames of a thread that are printed.
 const MOST: usize = 1000;
 
-/// Adds the code that the kernel puts into each process, if the core file has it.
-pub fn add_vdso(space: &mut AddressSpace, core: &Path) -> Result {
+/// Adds the code that the kernel puts into each process, if the core file has it; says so if the file
+/// was cut off.
+pub fn add_vdso(space: &mut AddressSpace, core: &Path, printer: Printer) -> Result {
+    let missing = core_missing(core).context(super::cannot_read(core))?;
+    if missing > 0 {
+        let path = core.display();
+        printer.warning(&format!(
+            "`{path}` was cut off, {missing} bytes are missing: names and stacks may be, too"
+        ));
+    }
     let vdso = core_vdso(core).context(super::cannot_read(core))?;
     // One that makes no sense is code without names.
     vdso.map(|(start, bytes)| space.add_image("[vdso]", start, bytes).ok());
@@ -36,7 +44,7 @@ pub fn print(
     let modules = module::saved(&open_core(path).context(cannot())?);
     let mut space =
         fetch.into_iter().fold(AddressSpace::of_modules(modules), AddressSpace::with_fetch);
-    add_vdso(&mut space, path)?;
+    add_vdso(&mut space, path, printer)?;
     let threads = core.threads().to_vec();
     if threads.is_empty() {
         return Err(Failure::failed(format!("`{}` has no registers of threads", path.display())));

@@ -58,6 +58,17 @@ pub fn core_vdso(path: impl AsRef<Path>) -> Result<Option<(u64, Vec<u8>)>, MapsE
     Ok(Core::read(Input::open(path.as_ref())?)?.vdso_image())
 }
 
+/// How many bytes of memory are not in a core file that was cut off, as by a full disk or a limit on its
+/// size: its headers say that they are there.
+///
+/// # Errors
+/// As [`open_core`].
+pub fn core_missing(path: impl AsRef<Path>) -> Result<u64, MapsError> {
+    let core = Core::read(Input::open(path.as_ref())?)?;
+    let end = core.loads.iter().map(|s| s.offset.saturating_add(s.file_size)).max().unwrap_or(0);
+    Ok(end.saturating_sub(core.input.len()))
+}
+
 /// What the file says.
 #[derive(Debug)]
 pub(crate) struct Core {

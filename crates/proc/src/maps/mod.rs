@@ -35,7 +35,7 @@ mod vma;
 #[cfg(feature = "users")]
 pub use build_ids::BuildIds;
 #[cfg(feature = "users")]
-pub use core::{core_from_bytes, core_vdso, open_core};
+pub use core::{core_from_bytes, core_missing, core_vdso, open_core};
 pub use filter::{Filter, Knows, Want};
 pub use identity::Identity;
 pub use live::{Live, own};
