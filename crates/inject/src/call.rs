@@ -43,6 +43,9 @@ pub(crate) struct Caller {
     place: u64,
 }
 
+/// So often a call is begun again that `SIGSTOP` has cut short.
+const STOPS: u32 = 20;
+
 impl Target {
     /// Has the process make a system call: the number, which is not checked, and six arguments. The
     /// call must be one that neither waits nor starts anything (as `fork` does).
@@ -97,10 +100,19 @@ impl Target {
             orig_rax: NO_CALL,
             ..caller.saved
         };
-        let Some(result) = self.run_call(tid, &registers) else {
-            // It was killed, or stays in the call. Then it returns by itself.
-            self.caller = None;
-            return Err(Error::NoCaller { pid, reason: Unfit::Ended });
+        let mut tries = 0;
+        let result = loop {
+            let Some(result) = self.run_call(tid, &registers) else {
+                // It was killed, or stays in the call. Then it returns by itself.
+                self.caller = None;
+                return Err(Error::NoCaller { pid, reason: Unfit::Ended });
+            };
+            // `SIGSTOP` may come at any time, and a call like `clone` does nothing then.
+            tries += 1;
+            let after = Registers { rax: result, orig_rax: number, ..registers };
+            if after.restart() != Restart::Again || tries == STOPS {
+                break result;
+            }
         };
         if result > u64::MAX - MAX_ERRNO {
             let errno = Errno::from_raw_os_error(result.wrapping_neg() as i32);

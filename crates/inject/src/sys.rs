@@ -5,7 +5,7 @@
 //! calls do to the traced thread is not a matter of this process's memory; the kernel refuses them
 //! for threads that the caller does not trace.
 
-use std::ptr;
+use std::{mem, ptr};
 
 use rustix::io::Errno;
 
@@ -255,4 +255,31 @@ pub(crate) fn share_memory(one: u32, other: u32) -> Option<bool> {
         libc::syscall(libc::SYS_kcmp, u64::from(one), u64::from(other), KCMP_VM, 0_u64, 0_u64)
     };
     (r >= 0).then_some(r == 0)
+}
+/// Ctrl-Z and its like do not stop this thread, nor those that it makes, until this is dropped: what it
+/// traces would stand as long.
+#[derive(Debug)]
+pub(crate) struct NoTerminalStops(libc::sigset_t);
+
+impl NoTerminalStops {
+    pub(crate) fn new() -> Self {
+        let mut signals = mem::MaybeUninit::uninit();
+        let mut before = mem::MaybeUninit::uninit();
+        // SAFETY: the sets are written before they are read; the calls fail only for other arguments.
+        unsafe {
+            libc::sigemptyset(signals.as_mut_ptr());
+            for signal in [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU] {
+                libc::sigaddset(signals.as_mut_ptr(), signal);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, signals.as_ptr(), before.as_mut_ptr());
+            Self(before.assume_init())
+        }
+    }
+}
+
+impl Drop for NoTerminalStops {
+    fn drop(&mut self) {
+        // SAFETY: gives the thread its mask back.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, ptr::null_mut()) };
+    }
 }

@@ -23,6 +23,8 @@ use crate::{rseq, stub, sys, task};
 /// If the calling process is killed at any instruction, the kernel lets the threads go, and each of
 /// them goes on rightly. What `f` changed up to then stays.
 ///
+/// Ctrl-Z stops the caller only when the process goes on again, unless the caller has more threads.
+///
 /// `f` runs on a thread of its own, since the kernel lets go of all that a thread traces when the
 /// thread ends.
 ///
@@ -66,6 +68,7 @@ fn stop_within<T: Send>(
     patience: Duration,
     f: impl FnOnce(&mut Target) -> T + Send,
 ) -> Result<T, Error> {
+    let _no_stops = sys::NoTerminalStops::new();
     let (tracing, until) = mpsc::channel();
     let id = AtomicU32::new(0);
     let done = std::thread::scope(|scope| {
