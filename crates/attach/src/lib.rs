@@ -49,7 +49,7 @@
 
 pub use engine::{AroundForks, Attachment, Bypassed, Detached, Engine};
 pub use hook::{DirectCall, Hook, Missed, Position, RunFn};
-pub use live::Tracer;
+pub use live::{Edit, Move, Tracer, Unstopped};
 pub use per_thread::area::{Area, WORDS as AREA_WORDS};
 pub use per_thread::by_gs::{reach_words_by_gs, register_thread};
 pub use per_thread::mute::{Muted, mute};

@@ -9,8 +9,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use common::live::{Target, Tracer};
 use common::{Skep, calls, json, text};
 use serde_json::Value as Json;
+use skep_testkit::TempDir;
 use skep_testkit::run::run;
 use skep_testkit::skip::{has_command, skip};
 
@@ -193,6 +195,90 @@ fn go_with_c() {
             "C functions of the same file have times"
         );
     }
+}
+
+/// Does its work when it is told to, so that all of it can be counted.
+const GO_THAT_WAITS: &str = r#"package main
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+)
+
+var sum [16]int
+
+//go:noinline
+func deep(n int) int {
+	var pad [32]int
+	pad[n%32] = n
+	if n == 0 {
+		return pad[0]
+	}
+	return deep(n-1) + pad[n%32] - n + 1
+}
+
+//go:noinline
+func caught(n int) (r int) {
+	defer func() { r = recover().(int) }()
+	panic(n)
+}
+
+func main() {
+	in := bufio.NewScanner(os.Stdin)
+	fmt.Println("ready")
+	for in.Scan() {
+		var wg sync.WaitGroup
+		for g := range sum {
+			wg.Add(1)
+			go func(g int) {
+				defer wg.Done()
+				for i := 0; i < 100; i++ {
+					sum[g] += caught(i)
+				}
+				sum[g] += deep(500)
+				runtime.GC()
+			}(g)
+		}
+		wg.Wait()
+		fmt.Println("done")
+	}
+	os.Exit(7)
+}
+"#;
+
+/// A static program whose runtime handles all signals: nothing but a tracer can stop its threads.
+#[test]
+fn go_that_runs() {
+    let skep = Skep::new();
+    let dir = TempDir::new();
+    std::fs::write(skep.path("go.mod"), "module program\n\ngo 1.18\n").unwrap();
+    let program = dir.join("program");
+    let command = ["go", "build", "-o", program.to_str().unwrap(), "."];
+    if !build(&skep, ("main.go", GO_THAT_WAITS), &command) {
+        return;
+    }
+    let mut target = Target::start(dir, program.clone(), &Command::new(&program));
+    let code = target.state().code;
+    for _ in 0..5 {
+        target.tell("work");
+        let tracer = Tracer::attach(&skep, &target, &["*"]);
+        target.tell("work");
+        let report = tracer.end();
+        let missed = report["missed"].as_u64().unwrap();
+        for (name, expected) in [("main.deep", 16 * 501), ("main.caught", 1600)] {
+            let counted = calls(&report, name).unwrap_or(0);
+            assert!(
+                counted <= expected && counted + missed >= expected,
+                "{name}: {counted} of {expected}, {missed} missed"
+            );
+            assert_eq!(timed(&report, name), Some(false), "{name}");
+        }
+    }
+    assert!(target.state().code == code, "the code is what it was");
+    target.end();
 }
 
 #[test]

@@ -27,24 +27,22 @@ pub const START: &str = "skep_alone_start";
 pub const AREA: &str = "skep_alone_area";
 /// See [`AREA`].
 pub const AREA_END: u64 = 960;
-/// The address of the first of the places where a jump stays that leads to the function itself, as
-/// [`Order::Unhook`] found them: threads that run cannot have its bytes changed. Whoever stops them
-/// may write the original bytes.
+/// The address of a list of [`Edit`]s: the places where a jump stays that leads to the function itself,
+/// as [`Order::Unhook`] found them, and what was there before.
 pub const LEFT: &str = "skep_alone_left";
 
-/// One of these places, as it lies in memory: its address, the bytes that are there, the original
-/// ones.
+/// Five bytes of code that are written while all threads stand. In memory it is three words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Left {
+pub struct Edit {
     /// Where.
     pub at: u64,
-    /// The jump.
-    pub now: [u8; 5],
-    /// What was there.
-    pub original: [u8; 5],
+    /// What is there, unless somebody else has changed it.
+    pub old: [u8; 5],
+    /// What shall be there.
+    pub new: [u8; 5],
 }
 
-impl Left {
+impl Edit {
     /// Bytes of one.
     pub const LEN: usize = 24;
 
@@ -53,8 +51,8 @@ impl Left {
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let mut out = [0; Self::LEN];
         out[..8].copy_from_slice(&self.at.to_le_bytes());
-        out[8..13].copy_from_slice(&self.now);
-        out[16..21].copy_from_slice(&self.original);
+        out[8..13].copy_from_slice(&self.old);
+        out[16..21].copy_from_slice(&self.new);
         out
     }
 
@@ -63,7 +61,7 @@ impl Left {
     pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
         let [at @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] = *bytes;
         let five = |from: usize| std::array::from_fn(|n| bytes[from + n]);
-        Self { at: u64::from_le_bytes(at), now: five(8), original: five(16) }
+        Self { at: u64::from_le_bytes(at), old: five(8), new: five(16) }
     }
 }
 
@@ -153,23 +151,26 @@ impl Order {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Stop all threads but the agent's: answered by [`Stopped`].
-    Stop(Places),
+    Stop {
+        /// Pairs of addresses, sorted: a thread that would go on at the first of one goes on at the
+        /// second.
+        moves: List,
+        /// Words for the threads' stack pointers.
+        stacks: List,
+    },
+    /// Write these [`Edit`]s while they stand: answered by [`Stopped`].
+    Write(List),
     /// Let them go on. There is no answer.
     GoOn,
 }
 
-/// Lists in the agent's memory.
+/// A list in the agent's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Places {
-    /// Address of pairs of addresses, sorted: a thread that would go on at the first of one goes on at
-    /// the second.
-    pub moves: u64,
-    /// How many pairs.
-    pub move_count: u32,
-    /// Address of words for the threads' stack pointers.
-    pub stacks: u64,
-    /// How many words.
-    pub stack_count: u32,
+pub struct List {
+    /// Address of the first.
+    pub at: u64,
+    /// How many there are, or have room.
+    pub count: u32,
 }
 
 impl Request {
@@ -179,16 +180,17 @@ impl Request {
     /// As it is sent: the first byte is that of no answer.
     #[must_use]
     pub fn to_bytes(self) -> [u8; Self::LEN] {
+        const NONE: List = List { at: 0, count: 0 };
+        let (kind, lists) = match self {
+            Self::Stop { moves, stacks } => (2, [moves, stacks]),
+            Self::Write(edits) => (3, [edits, NONE]),
+            Self::GoOn => (4, [NONE, NONE]),
+        };
         let mut out = [0; Self::LEN];
-        match self {
-            Self::Stop(Places { moves, move_count, stacks, stack_count }) => {
-                out[0] = 2;
-                out[1..9].copy_from_slice(&moves.to_le_bytes());
-                out[9..17].copy_from_slice(&stacks.to_le_bytes());
-                out[17..21].copy_from_slice(&move_count.to_le_bytes());
-                out[21..].copy_from_slice(&stack_count.to_le_bytes());
-            }
-            Self::GoOn => out[0] = 3,
+        out[0] = kind;
+        for (bytes, list) in out[1..].chunks_exact_mut(12).zip(lists) {
+            bytes[..8].copy_from_slice(&list.at.to_le_bytes());
+            bytes[8..].copy_from_slice(&list.count.to_le_bytes());
         }
         out
     }
@@ -197,22 +199,20 @@ impl Request {
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; Self::LEN] = bytes.try_into().ok()?;
-        let long = |from: usize| u64::from_le_bytes(std::array::from_fn(|n| bytes[from + n]));
-        let short = |from: usize| u32::from_le_bytes(std::array::from_fn(|n| bytes[from + n]));
+        let list = |from: usize| List {
+            at: u64::from_le_bytes(std::array::from_fn(|n| bytes[from + n])),
+            count: u32::from_le_bytes(std::array::from_fn(|n| bytes[from + 8 + n])),
+        };
         match bytes[0] {
-            2 => Some(Self::Stop(Places {
-                moves: long(1),
-                move_count: short(17),
-                stacks: long(9),
-                stack_count: short(21),
-            })),
-            3 => Some(Self::GoOn),
+            2 => Some(Self::Stop { moves: list(1), stacks: list(13) }),
+            3 => Some(Self::Write(list(1))),
+            4 => Some(Self::GoOn),
             _ => None,
         }
     }
 }
 
-/// How many threads were stopped; `None`: they all run.
+/// How many threads stand; `None`: they all run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stopped(pub Option<u32>);
 
@@ -279,13 +279,9 @@ mod tests {
         for bytes in [&[][..], &[1; 7], &[9, 0, 0, 0, 1, 0, 0, 0]] {
             assert_eq!(Order::from_bytes(bytes), None);
         }
-        let places = Places {
-            moves: 1 << 40 | 3,
-            move_count: 5,
-            stacks: u64::MAX - 7,
-            stack_count: u32::MAX,
-        };
-        for request in [Request::Stop(places), Request::GoOn] {
+        let (moves, stacks) =
+            (List { at: 1 << 40 | 3, count: 5 }, List { at: u64::MAX - 7, count: u32::MAX });
+        for request in [Request::Stop { moves, stacks }, Request::Write(moves), Request::GoOn] {
             assert_eq!(Request::from_bytes(&request.to_bytes()), Some(request));
             assert_eq!(Request::from_bytes(&request.to_bytes()[1..]), None);
         }
@@ -302,8 +298,8 @@ mod tests {
         assert_eq!(bytes.len(), ANSWER);
         assert!(answer_from_bytes(&bytes).is_some_and(|answer| answer.is_err()));
         assert_eq!(answer_from_bytes(&[1, 2]), None);
-        let left = Left { at: 1 << 40 | 7, now: [1, 2, 3, 4, 5], original: [6, 7, 8, 9, 10] };
-        assert_eq!(Left::from_bytes(&left.to_bytes()), left);
+        let edit = Edit { at: 1 << 40 | 7, old: [1, 2, 3, 4, 5], new: [6, 7, 8, 9, 10] };
+        assert_eq!(Edit::from_bytes(&edit.to_bytes()), edit);
         let config = Config { tid_at: -40 };
         let words: Vec<u32> = config
             .to_bytes()

@@ -1,8 +1,7 @@
 //! Changing code that other threads may be running.
 //!
-//! Where somebody outside can stop all threads, they are stopped by that ([`tracer`]) in the first
-//! step, and those in the middle of a patch site are moved; what follows is the same, and has nobody
-//! to look out for unless the tracer is killed. Otherwise the process has to do it by itself. The order of things, each for all patch sites at once:
+//! Where somebody outside can stop all threads, it does so and writes the code ([`tracer`]). Otherwise
+//! the process has to do it by itself. The order of things, each for all patch sites at once:
 //!
 //! 1. Running threads are stopped by a signal. Threads asleep in system calls stay there.
 //!    Nothing may be allocated from here on, nor may any lock be taken: a stopped thread may hold
@@ -32,8 +31,9 @@ use crate::sys::{self, Barrier};
 use crate::threads;
 use breakpoints::{BREAKPOINT, Traps, activate, announce};
 use limbo::Limbo;
-use stop_the_world::{Stop, World};
-pub use tracer::Tracer;
+use saved_contexts::Copy;
+use stop_the_world::{Sleepers, Stop, with_world_stopped};
+pub use tracer::{Edit, Move, Tracer, Unstopped};
 
 mod breakpoints;
 mod handlers;
@@ -45,9 +45,6 @@ pub(crate) mod vacancy;
 
 /// Most patch sites that have breakpoints at the same time.
 pub(crate) const AT_ONCE: usize = 256;
-
-/// The same while a tracer has stopped all threads, who wait for that: less than a millisecond.
-const AT_ONCE_TRACED: usize = 2048;
 
 /// Limbo lists that are kept from one change to the next.
 #[derive(Debug, Default)]
@@ -63,7 +60,7 @@ impl LimboLists {
     }
 }
 
-/// Makes all changes while other threads run, [`AT_ONCE`] at a time.
+/// Makes all changes while other threads run.
 ///
 /// # Safety
 /// As [`crate::patch::apply`], and the code of these changes is writable.
@@ -72,24 +69,53 @@ pub(crate) unsafe fn apply(
     changes: &[Change],
     limbo: &mut LimboLists,
 ) -> Vec<Result<(), Skip>> {
+    let Ok(tasks) = threads::Tasks::open() else {
+        return vec![Err(Skip::Protected { errno: 2 }); changes.len()];
+    };
+    // SAFETY: the caller's promise.
+    let traced = Tracer::of_this_thread().map(|t| unsafe { t.apply(changes, tasks.count()) });
+    let mut results = traced.unwrap_or_default();
+    let rest = changes.get(results.len()..).unwrap_or_default();
+    if !rest.is_empty() {
+        // SAFETY: the caller's promise.
+        results.extend(unsafe { apply_by_signals(writable, rest, &tasks, limbo) });
+    }
+    results
+}
+
+/// Makes changes while other threads run, [`AT_ONCE`] at a time.
+///
+/// # Safety
+/// As [`apply`].
+unsafe fn apply_by_signals(
+    writable: &WritableCode,
+    changes: &[Change],
+    tasks: &threads::Tasks,
+    limbo: &mut LimboLists,
+) -> Vec<Result<(), Skip>> {
     limbo.collect();
     let fail = |skip: Skip| vec![Err(skip); changes.len()];
     let signal = match handlers::install() {
         Ok(s) => s,
         Err(skip) => return fail(skip),
     };
-    let Ok(tasks) = threads::Tasks::open() else { return fail(Skip::Protected { errno: 2 }) };
-    let mut world = World::new(&tasks, signal, &mut limbo.stops);
+    let mut copy = Copy::new();
+    // More than there are: some come while this goes on.
+    let mut sleepers = Sleepers::new(tasks.count() + 1024);
     announce(changes, &mut limbo.traps);
     let mut results: Vec<Result<(), Skip>> = Vec::with_capacity(changes.len());
-    let at_once = if world.is_traced() { AT_ONCE_TRACED } else { AT_ONCE };
-    for some in changes.chunks(at_once) {
+    for some in changes.chunks(AT_ONCE) {
         activate(some, true);
         let done = results.len();
         // SAFETY: the caller's promise; the other threads are stopped.
-        world.while_stopped(some, |stop_all| unsafe {
-            change(writable, some, stop_all, &mut results);
-        });
+        with_world_stopped(
+            tasks,
+            signal,
+            &mut copy,
+            &mut sleepers,
+            &mut limbo.stops,
+            |stop_all| unsafe { change(writable, some, stop_all, &mut results) },
+        );
         // Nothing was done when some thread could not be stopped.
         for _ in results.len()..done + some.len() {
             results.push(Err(Skip::Busy { tid: 0 }));

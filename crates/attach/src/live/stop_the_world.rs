@@ -4,8 +4,6 @@
 use super::breakpoints::{relocated, relocated_here};
 use super::limbo::{Limbo, Reading};
 use super::saved_contexts::Copy;
-use super::tracer::Traced;
-use crate::patch::change::Change;
 use crate::signals::context::Info;
 use crate::{sys, threads};
 use std::ptr;
@@ -195,93 +193,48 @@ impl StoppedThread {
     }
 }
 
-/// The other threads of the process, and what is needed to stop them again and again.
-#[derive(Debug)]
-pub(crate) struct World<'a> {
-    tasks: &'a threads::Tasks,
+/// Calls `f` while all other threads are stopped or asleep; not at all when one could not be
+/// stopped. `f` gets what stops those that woke up since.
+pub(crate) fn with_world_stopped(
+    tasks: &threads::Tasks,
     signal: i32,
-    copy: Copy,
-    sleepers: Sleepers,
-    limbo: &'a mut Limbo<Stop>,
-    traced: Option<Traced>,
-}
+    copy: &mut Copy,
+    sleepers: &mut Sleepers,
+    limbo: &mut Limbo<Stop>,
+    f: impl FnOnce(&mut dyn FnMut() -> Result<(), u32>),
+) {
+    limbo.collect();
+    let count = tasks.count();
+    let thread = || StoppedThread {
+        tid: AtomicU32::new(0),
+        state: AtomicU32::new(0),
+        stack: AtomicU64::new(0),
+        searched: AtomicU64::new(0),
+    };
+    let threads = std::iter::repeat_with(thread).take(count + 1024).collect();
+    let raw = Box::into_raw(Box::new(Stop {
+        threads,
+        used: AtomicUsize::new(0),
+        go_on: AtomicU32::new(0),
+    }));
+    // SAFETY: the box lives until `collect` finds it unread.
+    let stop = unsafe { &*raw };
+    STOP.store(raw, Ordering::SeqCst);
 
-/// Room for so many threads that come while the world is being stopped.
-const MORE: usize = 1024;
-
-impl<'a> World<'a> {
-    pub(crate) fn new(tasks: &'a threads::Tasks, signal: i32, limbo: &'a mut Limbo<Stop>) -> Self {
-        let count = tasks.count() + MORE;
-        let (copy, sleepers, traced) = (Copy::new(), Sleepers::new(count), Traced::new(count));
-        Self { tasks, signal, copy, sleepers, limbo, traced }
-    }
-
-    /// Tells whether somebody outside stops the threads.
-    pub(crate) fn is_traced(&self) -> bool {
-        self.traced.is_some()
-    }
-
-    /// Calls `f` while all other threads are stopped or asleep; not at all when one could not be
-    /// stopped. `f` gets what stops those that woke up since.
-    pub(crate) fn while_stopped(
-        &mut self,
-        changes: &[Change],
-        f: impl FnOnce(&mut dyn FnMut() -> Result<(), u32>),
-    ) {
-        let Self { tasks, signal, copy, sleepers, limbo, traced } = self;
-        limbo.collect();
-        let thread = || StoppedThread {
-            tid: AtomicU32::new(0),
-            state: AtomicU32::new(0),
-            stack: AtomicU64::new(0),
-            searched: AtomicU64::new(0),
-        };
-        let threads = std::iter::repeat_with(thread).take(tasks.count() + MORE).collect();
-        let raw = Box::into_raw(Box::new(Stop {
-            threads,
-            used: AtomicUsize::new(0),
-            go_on: AtomicU32::new(0),
-        }));
-        // SAFETY: the box lives until `collect` finds it unread.
-        let stop = unsafe { &*raw };
-        STOP.store(raw, Ordering::SeqCst);
-        if let Some(traced) = traced {
-            traced.prepare(changes);
+    // From here to the end of the block: no allocation, no lock, and no handler of the program on
+    // this thread, which might want one. Faults must still find their handlers.
+    {
+        let mask = sys::block_signals();
+        if stop.stop_all(tasks, signal, copy, sleepers).is_ok() {
+            f(&mut || stop.stop_all(tasks, signal, copy, sleepers));
         }
-
-        // From here to the end of the block: no allocation, no lock, and no handler of the program on
-        // this thread, which might want one. Faults must still find their handlers.
-        {
-            let mask = sys::block_signals();
-            let held = traced.as_mut().and_then(|traced| {
-                redirect_all(traced.stop()?, copy);
-                Some(&*traced)
-            });
-            let mut stop_all = || stop.stop_all(tasks, *signal, copy, sleepers);
-            if let Some(held) = held {
-                f(&mut || if held.holds() { Ok(()) } else { stop_all() });
-                held.go_on();
-            } else if stop_all().is_ok() {
-                f(&mut stop_all);
-            }
-            STOP.store(ptr::null_mut(), Ordering::SeqCst);
-            stop.go_on.store(1, Ordering::SeqCst);
-            sys::wake(&stop.go_on);
-            sys::set_signal_mask(mask);
-        }
-        // SAFETY: from the box above, and no handler finds it any more.
-        unsafe { limbo.retire(raw) };
+        STOP.store(ptr::null_mut(), Ordering::SeqCst);
+        stop.go_on.store(1, Ordering::SeqCst);
+        sys::wake(&stop.go_on);
+        sys::set_signal_mask(mask);
     }
-}
-
-/// Redirects the contexts saved on the stacks of threads that stand still.
-fn redirect_all(stacks: &[u64], copy: &mut Copy) {
-    let reading = Reading::begin();
-    for stack in stacks {
-        // SAFETY: as in `StoppedThread::search`.
-        let put = |at, to| unsafe { sys::copy_out(at, &to) };
-        copy.redirect(*stack, |at| relocated(&reading, at), put);
-    }
+    // SAFETY: from the box above, and no handler finds it any more.
+    unsafe { limbo.retire(raw) };
 }
 
 #[cfg(test)]

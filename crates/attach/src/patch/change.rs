@@ -60,6 +60,11 @@ impl Change {
     }
 }
 
+/// Five bytes as the low ones of a word.
+pub(crate) fn word(bytes: [u8; PATCH]) -> u64 {
+    bytes.iter().rev().fold(0, |word, b| word << 8 | u64::from(*b))
+}
+
 /// Tells whether the five bytes at an address lie in one aligned word.
 pub(crate) fn in_one_word(at: u64) -> bool {
     at % 8 + PATCH as u64 <= 8

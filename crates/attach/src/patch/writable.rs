@@ -1,6 +1,6 @@
 //! Write access to code, while it is changed.
 
-use super::change::Change;
+use super::change::{Change, word};
 use crate::jump::PATCH;
 use crate::skip::Skip;
 use crate::sys::{self, Fd};
@@ -133,9 +133,7 @@ impl WritableCode {
             return Err(Skip::Protected { errno: 0 });
         }
         let shift = 8 * (change.at % 8);
-        let five = |bytes: [u8; PATCH]| {
-            bytes.iter().rev().fold(0u64, |word, b| word << 8 | u64::from(*b)) << shift
-        };
+        let five = |bytes| word(bytes) << shift;
         let mask = ((1u64 << (8 * PATCH)) - 1) << shift;
         // SAFETY: an aligned word inside an opened range of mapped code. Readers are the
         // processors' instruction fetches.

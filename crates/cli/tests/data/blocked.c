@@ -1,6 +1,7 @@
 // Threads that sleep, then block all signals and run hundreds of functions, as the C library does while it
 // makes threads and children; and some that make threads and children all the time.
 #define _GNU_SOURCE
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
@@ -48,7 +49,12 @@ static void *make(void *p) {
         pid_t child;
         int status = 1;
         char *args[] = {"true", 0};
-        if (posix_spawnp(&child, "true", 0, 0, args, environ) || waitpid(child, &status, 0) != child || status) exit(3);
+        int error = posix_spawnp(&child, "true", 0, 0, args, environ);
+        if (!error && waitpid(child, &status, 0) != child) error = errno;
+        if (error || status) {
+            fprintf(stderr, "a child: error %d, status 0x%x\n", error, status);
+            exit(3);
+        }
         usleep(2000);
     }
     return p;

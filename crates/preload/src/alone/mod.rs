@@ -16,7 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use skep_attach::{Area, Bypassed};
-use skep_runtime::live::{self, ANSWER, Answer, Config, Left, Order};
+use skep_runtime::live::{self, ANSWER, Answer, Config, Edit, Order};
 use skep_runtime::start;
 use skep_sys::{syscall, thread_words};
 
@@ -131,10 +131,10 @@ fn serve(directory: i32) {
                 left.clear();
                 for place in agent.unhook() {
                     let Bypassed { at, now, original } = place;
-                    left.extend_from_slice(&Left { at, now, original }.to_bytes());
+                    left.extend_from_slice(&Edit { at, old: now, new: original }.to_bytes());
                 }
                 LEFT.store(left.as_ptr() as u64, Relaxed);
-                Ok((left.len() / Left::LEN) as u32)
+                Ok((left.len() / Edit::LEN) as u32)
             }
             Order::Leave => break,
         };

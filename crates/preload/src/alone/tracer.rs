@@ -2,49 +2,46 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use skep_attach::Tracer;
-use skep_runtime::live::{Places, Request, Stopped};
+use skep_attach::{Edit, Move, Tracer, Unstopped};
+use skep_runtime::live::{List, Request, Stopped};
 use skep_sys::syscall;
 
 use super::{INTERRUPTED, SOCKET, send};
 
-pub(super) static SKEP: Tracer = Tracer { stop, holds, go_on };
+pub(super) static SKEP: Tracer = Tracer { stop, write, go_on };
 
 const RECVFROM: u64 = 45;
-/// `MSG_PEEK` and `MSG_DONTWAIT`.
-const LOOK: u64 = 0x42;
 
-fn stop(moves: &[[u64; 2]], stacks: &mut [u64]) -> Option<usize> {
-    let places = Places {
-        moves: moves.as_ptr() as u64,
-        move_count: moves.len() as u32,
-        stacks: stacks.as_mut_ptr() as u64,
-        stack_count: stacks.len() as u32,
-    };
-    send(SOCKET.load(Relaxed), &Request::Stop(places).to_bytes());
-    let mut bytes = [0; Stopped::LEN];
-    let got = receive(&mut bytes, 0);
-    let bytes = bytes.get(..usize::try_from(got).ok()?)?;
-    Stopped::from_bytes(bytes).0.map(|count| count as usize)
+fn list<T>(items: &[T]) -> List {
+    List { at: items.as_ptr() as u64, count: items.len() as u32 }
 }
 
-/// The kernel lets the threads go when `skep` ends, whose end of the socket is closed then.
-fn holds() -> bool {
-    const AGAIN: i64 = 11;
-    receive(&mut [0], LOOK) == -AGAIN
+fn stop(moves: &[Move], stacks: &mut [u64]) -> Result<usize, Unstopped> {
+    let stood = ask(Request::Stop { moves: list(moves), stacks: list(stacks) });
+    let count = stood.ok_or(Unstopped::Gone)?.0.ok_or(Unstopped::Busy)?;
+    Ok(count as usize)
+}
+
+fn write(edits: &[Edit]) {
+    ask(Request::Write(list(edits)));
 }
 
 fn go_on() {
     send(SOCKET.load(Relaxed), &Request::GoOn.to_bytes());
 }
 
-fn receive(bytes: &mut [u8], flags: u64) -> i64 {
-    let (socket, at, len) = (SOCKET.load(Relaxed) as u64, bytes.as_mut_ptr() as u64, bytes.len());
+/// Waits for the answer; `None`: `skep` was killed.
+fn ask(request: Request) -> Option<Stopped> {
+    let socket = SOCKET.load(Relaxed);
+    send(socket, &request.to_bytes());
+    let mut bytes = [0_u8; Stopped::LEN];
+    let (at, len) = (bytes.as_mut_ptr() as u64, bytes.len() as u64);
     loop {
         // SAFETY: receives into the bytes.
-        let got = unsafe { syscall::call6(RECVFROM, socket, at, len as u64, flags, 0, 0) } as i64;
+        let got = unsafe { syscall::call6(RECVFROM, socket as u64, at, len, 0, 0, 0) } as i64;
         if got != -INTERRUPTED {
-            return got;
+            let got = usize::try_from(got).ok().filter(|got| *got > 0)?;
+            return bytes.get(..got).map(Stopped::from_bytes);
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{RecvFlags, SendFlags};
 use skep_inject::Target;
-use skep_store::live::{Places, Request, Stopped};
+use skep_store::live::{Edit, List, Request, Stopped};
 
 use super::{Injected, LOOK, Live, StopError, is_readable};
 
@@ -23,28 +23,26 @@ const ALL: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(1);
 
 impl Live {
-    /// Stops all threads but the agent's until it says that they may go on. Where that is not
-    /// possible the agent is told, and does what it can by itself.
-    pub(super) fn hold(&self, places: Places) -> Result<(), String> {
+    /// Stops all threads but the agent's until it says that they may go on, and writes what it has to
+    /// be written meanwhile. Where they cannot be stopped the agent is told, and does what it can by
+    /// itself.
+    pub(super) fn hold(&self, moves: List, stacks: List) {
         let end = Instant::now() + ALL;
         loop {
             let mut told = false;
             let held = skep_inject::stop_others(self.pid, self.inside.tid, EACH, |target| {
-                let count = move_away(target, places)?;
+                let count = move_away(target, moves, stacks)?;
                 told = true;
                 self.tell(Stopped(Some(count)));
-                self.wait_for_change();
+                self.write_what_it_says(target, count);
                 Injected::Ok(())
             });
             match held.and_then(|done| done) {
-                _ if told => return Ok(()),
+                _ if told => return,
                 Err(error) if may_pass(&error) && Instant::now() < end => {
                     std::thread::sleep(PAUSE);
                 }
-                _ => {
-                    self.tell(Stopped(None));
-                    return Ok(());
-                }
+                _ => return self.tell(Stopped(None)),
             }
         }
     }
@@ -54,39 +52,72 @@ impl Live {
         rustix::net::send(&self.socket, &stopped.to_bytes(), SendFlags::NOSIGNAL).ok();
     }
 
-    /// Waits until the agent has made the change, or is no more.
-    fn wait_for_change(&self) {
+    /// Until the agent has the threads go on, or is no more.
+    fn write_what_it_says(&self, target: &mut Target, count: u32) {
         let mut bytes = [0; Request::LEN];
         while !self.has_ended() {
             match is_readable(&self.socket, LOOK) {
-                Ok(false) => {}
-                Ok(true) => {
-                    rustix::net::recv(&self.socket, &mut bytes[..], RecvFlags::empty()).ok();
-                    return;
-                }
+                Ok(false) => continue,
+                Ok(true) => {}
                 Err(_) => return,
             }
+            let got = rustix::net::recv(&self.socket, &mut bytes[..], RecvFlags::empty());
+            let request = got.ok().and_then(|(len, _)| Request::from_bytes(bytes.get(..len)?));
+            let Some(Request::Write(edits)) = request else { return };
+            // The agent looks what is there then.
+            write(target, edits).ok();
+            self.tell(Stopped(Some(count)));
         }
     }
 }
 
 /// Moves threads out of what is about to change, and says where their stacks are.
-fn move_away(target: &mut Target, places: Places) -> Injected<u32> {
-    let moves = target.read(places.moves, places.move_count as usize * 16)?;
-    let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap_or_default());
-    let moves: HashMap<u64, u64> =
-        moves.chunks_exact(16).map(|pair| (word(&pair[..8]), word(&pair[8..]))).collect();
+fn move_away(target: &mut Target, moves: List, stacks: List) -> Injected<u32> {
+    let moves = target.read(moves.at, moves.count as usize * 16)?;
+    let word = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes);
+    let moves: HashMap<u64, u64> = moves
+        .as_chunks::<8>()
+        .0
+        .chunks_exact(2)
+        .map(|pair| (word(&pair[0]), word(&pair[1])))
+        .collect();
     target.move_threads(|rip| moves.get(&rip).copied())?;
-    let mut stacks = Vec::new();
+    let mut words = Vec::new();
     for tid in target.threads() {
-        stacks.extend(target.registers(tid)?.rsp.to_le_bytes());
+        words.extend(target.registers(tid)?.rsp.to_le_bytes());
     }
-    let count = (stacks.len() / 8) as u32;
-    if count > places.stack_count {
+    let count = (words.len() / 8) as u32;
+    if count > stacks.count {
         return Err(StopError::Restless { pid: target.pid() });
     }
-    target.write(places.stacks, &stacks)?;
+    target.write(stacks.at, &words)?;
     Ok(count)
+}
+
+/// Writes code of a process whose threads stand: five bytes each, where the old ones are found. Those of
+/// a page are written by one call, which is not cut short if we are killed.
+pub(super) fn write(target: &mut Target, edits: List) -> Injected<()> {
+    const PAGE: u64 = 4096;
+    let edits = target.read(edits.at, edits.count as usize * Edit::LEN)?;
+    let mut edits: Vec<Edit> =
+        edits.as_chunks::<{ Edit::LEN }>().0.iter().map(Edit::from_bytes).collect();
+    edits.sort_unstable_by_key(|edit| edit.at);
+    for of_page in edits.chunk_by(|one, next| one.at / PAGE == next.at / PAGE) {
+        let (Some(first), Some(last)) = (of_page.first(), of_page.last()) else { continue };
+        let len = (last.at - first.at) as usize + last.new.len();
+        // A library may be gone since, and something else in its place.
+        let Ok(mut bytes) = target.read(first.at, len) else { continue };
+        for edit in of_page {
+            let from = (edit.at - first.at) as usize;
+            if let Some(now) = bytes.get_mut(from..from + edit.new.len())
+                && *now == edit.old
+            {
+                now.copy_from_slice(&edit.new);
+            }
+        }
+        target.write(first.at, &bytes)?;
+    }
+    Ok(())
 }
 
 /// Tells whether it may be otherwise in a moment.

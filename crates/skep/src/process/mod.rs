@@ -15,7 +15,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use skep_inject::{Image, Loaded, Target};
 use skep_store::Dir;
-use skep_store::live::{self, Answer, Config, Left, Order, Request};
+use skep_store::live::{self, Answer, Config, List, Order, Request};
 
 mod attached;
 mod error;
@@ -291,9 +291,9 @@ impl Live {
         loop {
             let message = self.receive(&mut bytes)?;
             match Request::from_bytes(message) {
-                Some(Request::Stop(places)) => self.hold(places)?,
+                Some(Request::Stop { moves, stacks }) => self.hold(moves, stacks),
                 // For a stop that came to nothing.
-                Some(Request::GoOn) => {}
+                Some(Request::Write(_) | Request::GoOn) => {}
                 None => {
                     return live::answer_from_bytes(message)
                         .unwrap_or_else(|| Err("its agent says what nobody understands".into()));
@@ -357,7 +357,7 @@ impl Live {
     pub fn leave(self, agent: &Agent) -> Option<String> {
         let done = self.order(Order::Unhook).and_then(|count| {
             if count > 0 {
-                self.restore(agent, count as usize)?;
+                self.restore(agent, count)?;
             }
             let left = self.order(Order::Leave)?;
             self.wait_for_end();
@@ -384,20 +384,13 @@ impl Live {
 
     /// Gives places their bytes back that the agent cannot change while threads run: stops them for
     /// that.
-    fn restore(&self, agent: &Agent, count: usize) -> std::result::Result<(), String> {
+    fn restore(&self, agent: &Agent, count: u32) -> std::result::Result<(), String> {
         let start = self.inside.loaded.start;
         let left = agent.image.symbol(live::LEFT).ok_or("the library does not say where")? + start;
         let stopped = skep_inject::stop(self.pid, |target| {
             let list = target.read(left, 8)?;
-            let list = u64::from_le_bytes(list.try_into().unwrap_or_default());
-            let bytes = target.read(list, count * Left::LEN)?;
-            for place in bytes.as_chunks::<{ Left::LEN }>().0.iter().map(Left::from_bytes) {
-                // A library may be gone since, and something else in its place.
-                if target.read(place.at, place.now.len()).is_ok_and(|now| now == place.now) {
-                    target.write(place.at, &place.original)?;
-                }
-            }
-            Ok(())
+            let at = u64::from_le_bytes(list.try_into().unwrap_or_default());
+            hold::write(target, List { at, count })
         });
         stopped.and_then(|done| done).map_err(|e| e.to_string())
     }
