@@ -4,7 +4,6 @@
 //! while it makes a thread or a child: that one may wake up in the middle, and a breakpoint ends the
 //! process then.
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use rustix::net::{RecvFlags, SendFlags};
@@ -74,14 +73,13 @@ impl Live {
 /// Moves threads out of what is about to change, and says where their stacks are.
 fn move_away(target: &mut Target, moves: List, stacks: List) -> Injected<u32> {
     let moves = target.read(moves.at, moves.count as usize * 16)?;
-    let word = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes);
-    let moves: HashMap<u64, u64> = moves
-        .as_chunks::<8>()
-        .0
-        .chunks_exact(2)
-        .map(|pair| (word(&pair[0]), word(&pair[1])))
-        .collect();
-    target.move_threads(|rip| moves.get(&rip).copied())?;
+    let word = |bytes: &[u8]| u64::from_le_bytes(std::array::from_fn(|n| bytes[n]));
+    // They stand and wait: no table is made of what is sorted.
+    let moves = moves.as_chunks::<16>().0;
+    target.move_threads(|rip| {
+        let n = moves.binary_search_by_key(&rip, |pair| word(pair)).ok()?;
+        Some(word(&moves[n][8..]))
+    })?;
     let mut words = Vec::new();
     for tid in target.threads() {
         words.extend(target.registers(tid)?.rsp.to_le_bytes());
