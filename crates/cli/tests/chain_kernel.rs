@@ -67,8 +67,11 @@ impl World {
         mount(&["-t", "bpf", "bpf", "/sys/fs/bpf"]);
         let bpf = PathBuf::from("/sys/fs/bpf");
         must_ip("link add one type veth peer name two");
-        must_ip("link set one up");
-        must_ip("link set two up");
+        for device in ["one", "two"] {
+            // Nothing but the test sends there.
+            must_ip(&format!("link set {device} addrgenmode none"));
+            must_ip(&format!("link set {device} up"));
+        }
         Some(Self { skep, bpf })
     }
 
@@ -309,6 +312,115 @@ fn a_chain_by_its_name_goes_into_the_kernel() {
     assert_eq!(attached("two"), before);
 }
 
+/// Programs on an interface by their nodes' numbers: name, runs.
+fn nodes(world: &World) -> Vec<(u64, String, u64)> {
+    let shown = json(&world.must("chain show two --kernel --json").stdout);
+    let node = |n: &Json| {
+        let number = |key: &str| n[key].as_u64().unwrap();
+        (number("node"), n["program"].as_str().unwrap().to_owned(), number("runs"))
+    };
+    shown["nodes"].as_array().unwrap().iter().map(node).collect()
+}
+
+/// The value of an array of one number, which a chain's program refers to by this name.
+fn counted(map: &str) -> Vec<u64> {
+    let program = skep_kernel::Program::open(attached("two").unwrap() as u32).unwrap();
+    let maps = program.id_and_maps().unwrap().1.into_iter();
+    let maps = maps.map(|id| skep_kernel::Map::open(id).unwrap());
+    let named = maps.filter(|m| m.info().unwrap().name == map);
+    let value = |m: skep_kernel::Map| {
+        u64::from_ne_bytes(m.lookup(&[0; 4]).unwrap()[..8].try_into().unwrap())
+    };
+    named.map(value).collect()
+}
+
+/// Programs are added to a chain that is attached, and taken out of it: what others have counted, and
+/// their maps, stay, though nobody has pinned them.
+#[test]
+fn one_program_of_an_attached_chain_comes_and_goes() {
+    let Some(world) = World::new() else { return };
+    let (status, said) = world.said("chain add two chain.bpf.o:count --kernel");
+    assert_eq!((status, &*said), (1, "error: interface `two` has no chain in the kernel"));
+    world.must("chain attach two fw.toml --kernel");
+    send("one", &[20, 20, 20]);
+    let node = |number: u64| nodes(&world).into_iter().find(|n| n.0 == number);
+    let count = |number| node(number).map(|n| (n.1, n.2));
+    assert_eq!(count(3), Some(("count".to_owned(), 3)));
+
+    // Its map is that of the other program of its file; the first program's counts are its own.
+    let first = attached("two");
+    world.must("chain add two chain.bpf.o:count --first --on drop,pass --kernel");
+    assert_ne!(attached("two"), first);
+    send("one", &[20]);
+    assert_eq!((count(3).unwrap().1, counted("packets")), (4, vec![5]));
+    assert_eq!(count(4).map(|c| c.0), Some("count".to_owned()));
+    // The same program once more, with maps of its own.
+    world.must("chain add two chain.bpf.o:count --after 3 --on * --own-maps --kernel");
+    send("one", &[20]);
+    let mut both = counted("packets");
+    both.sort();
+    assert_eq!((count(5).unwrap().1, both), (1, vec![1, 7]));
+    // Another file, and changes of the edges.
+    world.must("chain add two corpus.bpf.o:sum --after 2 --on pass --kernel");
+    world.must("chain move two 6 --after 5 --on pass --kernel");
+    world.must("chain connect two 6 --on drop --to end:pass --kernel");
+    send("one", &[20]);
+    assert_eq!(node(6), Some((6, "sum".to_owned(), 1)));
+    // Each of three nodes of one program goes on with what it counted itself.
+    world.must("chain del two 4 --kernel");
+    assert_eq!((count(3).unwrap().1, count(4), count(5).unwrap().1), (6, None, 2));
+    world.must("chain del two 3 --bridge drop --kernel");
+    // Nothing leads there any more.
+    assert_eq!((count(3), count(5).unwrap().1), (None, 2));
+    for node in [2, 5, 6] {
+        world.must(&format!("chain del two {node} --kernel"));
+    }
+    assert_eq!(nodes(&world).len(), 1);
+
+    // What cannot be is told, and changes nothing.
+    let last = attached("two");
+    let text = |line: &str| world.said(line);
+    let (status, said) = text("chain del two 1 --kernel");
+    assert!(status == 1 && said.contains("no program"), "{status} {said}");
+    let (status, said) = text("chain del two --kernel");
+    assert!(status == 2 && said.contains("no node"), "{status} {said}");
+    let (status, said) = text("chain del two 9 --kernel");
+    assert_eq!((status, &*said), (1, "error: there is no node 9"));
+    let (status, said) = text("chain connect two 1 --on pass --to 1 --kernel");
+    assert!(status == 1 && said.contains("never end"), "{status} {said}");
+    let (status, said) = text("chain add two chain.bpf.o:nothing --kernel");
+    assert!(status == 1 && said.contains("no program `nothing`"), "{status} {said}");
+    std::fs::copy(world.skep.path("corpus.bpf.o"), world.skep.path("chain.bpf.o")).unwrap();
+    let (status, said) = text("chain add two corpus.bpf.o:sum --kernel");
+    assert!(status == 1 && said.contains("chain.bpf.o` is another file"), "{status} {said}");
+    assert_eq!((attached("two"), world.links()), (last, 1));
+    world.must("chain detach two --kernel");
+}
+
+/// Several commands change the chain of one interface at once, and that of a directory: none of the
+/// changes is lost, and none refused.
+#[test]
+fn changes_at_the_same_time_all_happen() {
+    let Some(world) = World::new() else { return };
+    world.must("chain attach two fw.toml --kernel");
+    world.must("chain create here");
+    for (chain, kernel) in [("two", " --kernel"), ("here", "")] {
+        let add = format!("chain add {chain} chain.bpf.o:mark --first{kernel}");
+        for _ in 0..3 {
+            let mut all: Vec<_> = (0..4)
+                .map(|_| world.command(&add).stderr(Stdio::piped()).spawn().unwrap())
+                .collect();
+            for child in all.drain(..) {
+                let ended = child.wait_with_output().unwrap();
+                assert!(ended.status.success(), "{}", text(&ended.stderr));
+            }
+        }
+    }
+    assert_eq!(nodes(&world).len(), 3 + 12);
+    let here = json(&world.must("chain show here --json").stdout);
+    assert_eq!(here["nodes"].as_array().map(Vec::len), Some(12));
+}
+
 #[test]
 fn what_cannot_be_attached_is_told_and_changes_nothing() {
     let Some(world) = World::new() else { return };
@@ -437,6 +549,18 @@ fn killed_at_any_step_it_leaves_the_old_chain_or_the_new_one() {
         n += step;
     }
     assert!(n > 10 && swapped > 0, "{n} {swapped}");
+    // One program more: the chain without it, or with it.
+    let add = "chain add two chain.bpf.o:mark --kernel";
+    let (mut n, mut with) = (0, nodes(&world).len());
+    let all = with;
+    while killed_at(&mut world.command(add), n) {
+        let now = nodes(&world).len();
+        assert!(now == with || now == with + 1, "killed at {n}: {with}, {now}");
+        with = now;
+        n += 2 * step;
+    }
+    world.must(add);
+    assert!(n > 10 && with > all, "{n} {with}");
     world.must(&attach);
     // Detaching: the chain or nothing.
     let mut n = 0;

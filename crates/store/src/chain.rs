@@ -118,7 +118,9 @@ pub struct ChainSpec {
     pub objects: Vec<SharedObject>,
 }
 
-fn encode_objects(objects: &[SharedObject]) -> Vec<u8> {
+/// Writes the objects of a chain.
+#[must_use]
+pub fn encode_objects(objects: &[SharedObject]) -> Vec<u8> {
     let mut w = Writer::default();
     w.u32(objects.len() as u32);
     for object in objects {
@@ -135,7 +137,11 @@ fn encode_objects(objects: &[SharedObject]) -> Vec<u8> {
     w.finish()
 }
 
-fn decode_objects(bytes: &[u8]) -> Result<Vec<SharedObject>, WireError> {
+/// Reads what [`encode_objects`] wrote.
+///
+/// # Errors
+/// What the bytes should have had, and where.
+pub fn decode_objects(bytes: &[u8]) -> Result<Vec<SharedObject>, WireError> {
     let mut r = Reader::new(bytes);
     let mut objects = Vec::new();
     for _ in 0..r.count(24, "objects")? {

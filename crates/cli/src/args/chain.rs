@@ -41,7 +41,8 @@ pub enum ChainCommand {
     },
     /// Add a program
     Add {
-        /// The chain
+        /// The chain; with --kernel the interface
+        #[arg(value_name = "CHAIN|INTERFACE")]
         chain: String,
         /// The object file and the program in it
         #[arg(value_name = "OBJECT:PROGRAM")]
@@ -52,10 +53,17 @@ pub enum ChainCommand {
         /// Which maps it has
         #[command(flatten)]
         maps: ReuseArgs,
+        /// On an interface
+        #[command(flatten)]
+        on: OnKernelArgs,
+        /// With --kernel: pin maps that are new below this directory of the bpf file system
+        #[arg(long, value_name = "DIRECTORY", requires = "kernel")]
+        pin: Option<PathBuf>,
     },
     /// Take a program out, or remove a whole chain
     Del {
-        /// The chain
+        /// The chain; with --kernel the interface
+        #[arg(value_name = "CHAIN|INTERFACE")]
         chain: String,
         /// The program's node; without, the chain is removed
         node: Option<u32>,
@@ -63,20 +71,28 @@ pub enum ChainCommand {
         /// same verdict led), `wildcard` (where its wildcard led), or a verdict to end with
         #[arg(long, value_name = "HOW", default_value = "same")]
         bridge: String,
+        /// On an interface
+        #[command(flatten)]
+        on: OnKernelArgs,
     },
     /// Put a program elsewhere
     Move {
-        /// The chain
+        /// The chain; with --kernel the interface
+        #[arg(value_name = "CHAIN|INTERFACE")]
         chain: String,
         /// The program's node
         node: u32,
         /// Where it goes
         #[command(flatten)]
         place: PlaceArgs,
+        /// On an interface
+        #[command(flatten)]
+        on: OnKernelArgs,
     },
     /// Make verdicts of a program lead somewhere
     Connect {
-        /// The chain
+        /// The chain; with --kernel the interface
+        #[arg(value_name = "CHAIN|INTERFACE")]
         chain: String,
         /// The program's node
         from: u32,
@@ -89,6 +105,9 @@ pub enum ChainCommand {
         /// How often a packet may go this way: for edges that lead back
         #[arg(long, value_name = "N")]
         times: Option<u32>,
+        /// On an interface
+        #[command(flatten)]
+        kernel: OnKernelArgs,
     },
     /// Show a chain, or with --kernel that of an interface, with what was counted
     #[command(group(ArgGroup::new("picture")))]
@@ -153,6 +172,18 @@ pub enum ChainCommand {
     Bench(BenchArgs),
 }
 
+/// Which chain is meant: one of the skep directory, or that of an interface.
+#[derive(Args, Debug)]
+pub struct OnKernelArgs {
+    /// Change what `attach` put on an interface, in one step: the other programs keep their maps, and
+    /// counts go on (root)
+    #[arg(long)]
+    pub kernel: bool,
+    /// Where the bpf file system is
+    #[arg(long, value_name = "DIRECTORY", default_value = "/sys/fs/bpf", requires = "kernel")]
+    pub bpf_fs: PathBuf,
+}
+
 /// Where a program goes.
 #[derive(Args, Debug)]
 pub struct PlaceArgs {
@@ -175,7 +206,7 @@ pub struct ReuseArgs {
     pub own_maps: bool,
     /// Use a map that is there already, by id, name or pin, in place of one of the object; can be
     /// repeated
-    #[arg(long, value_name = "NAME=MAP")]
+    #[arg(long, value_name = "NAME=MAP", conflicts_with = "kernel")]
     pub map: Vec<String>,
 }
 

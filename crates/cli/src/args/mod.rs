@@ -20,7 +20,8 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
 pub use chain::{
-    AttachArgs, BenchArgs, ChainCommand, ChainRunArgs, ExplainArgs, ModeName, PlaceArgs, ReuseArgs,
+    AttachArgs, BenchArgs, ChainCommand, ChainRunArgs, ExplainArgs, ModeName, OnKernelArgs,
+    PlaceArgs, ReuseArgs,
 };
 pub use completions::Shell;
 pub use export::{ExportArgs, Format as ExportFormat};

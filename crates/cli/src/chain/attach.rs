@@ -118,7 +118,7 @@ pub fn show(
 }
 
 /// Says in words what was refused; status 1 where a program or the interface says no.
-fn failed(error: Error) -> Failure {
+pub fn failed(error: Error) -> Failure {
     let (status, hint) = match error {
         Error::Rejected(rejection) => {
             return rejection::load_failure(LoadError::Rejected(rejection), "OBJECT");
@@ -130,6 +130,13 @@ fn failed(error: Error) -> Failure {
         }
         Error::Busy { ref interface, .. } => {
             (FAILED, Some(format!("`ip link show dev {interface}` shows the program")))
+        }
+        Error::TailCalls => (FAILED, Some("`--pin DIRECTORY` pins the maps".to_owned())),
+        Error::Empty => {
+            (FAILED, Some("`skep chain detach INTERFACE --kernel` takes a chain off".to_owned()))
+        }
+        Error::Description { .. } => {
+            (FAILED, Some("attach the whole chain again: `skep chain attach`".to_owned()))
         }
         Error::NotAttached { .. } | Error::Race { .. } | Error::Graph(_) => (FAILED, None),
         Error::Stack { .. } | Error::Unsupported { .. } | Error::Type { .. } => (FAILED, None),

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use skep::chain::{Bridge, Chain, Edge, Edit, Graph, NodeId, Place, To, verdicts};
+use skep::chain::{
+    Bridge, Chain, ChainError, Edge, Edit, EditError, Graph, NodeId, Place, To, verdicts,
+};
 use skep::dir::Kind;
 use skep::isa::sec;
 use skep::maps::{Access, Map};
@@ -38,7 +40,7 @@ pub fn delete(chain: &str) -> Result<u8> {
 }
 
 /// Finds where the arguments mean: `moved` is a node that is there already.
-fn place(graph: &Graph, args: &PlaceArgs, moved: Option<NodeId>) -> Result<Place> {
+pub fn place(graph: &Graph, args: &PlaceArgs, moved: Option<NodeId>) -> Result<Place> {
     let on = parse_verdicts(&args.on)?;
     if let Some(node) = args.after {
         return Ok(Place::After { node: NodeId(node), on });
@@ -68,29 +70,45 @@ pub fn add(
 ) -> Result<u8> {
     let (session, chain) = open(chain)?;
     let (path, name) = load::split(program)?;
-    let mut revision = 0;
-    let loads = Loads::new(session.dir(), path, &[name], |object, hash| {
-        let (at, mut all) = chain.shared_maps(hash)?;
-        revision = at;
-        if maps.own_maps {
-            all.clear();
-        }
-        for given in &maps.map {
-            let (name, map) = given_map(session.dir(), object, given, printer)?;
-            all.retain(|(known, _)| *known != name);
-            all.push((name, map));
-        }
-        Ok(all)
+    let added = again(|| {
+        let mut revision = 0;
+        let loads = Loads::new(session.dir(), path, &[name], |object, hash| {
+            let (at, mut all) = chain.shared_maps(hash)?;
+            revision = at;
+            if maps.own_maps {
+                all.clear();
+            }
+            for given in &maps.map {
+                let (name, map) = given_map(session.dir(), object, given, printer)?;
+                all.retain(|(known, _)| *known != name);
+                all.push((name, map));
+            }
+            Ok(all)
+        })?;
+        let place = place(&chain.graph()?, place_args, None)?;
+        let edit = Edit::Add { program: loads.program(name)?, place };
+        let noted = [loads.noted(!maps.own_maps)];
+        Ok(chain.transaction_of(revision, &[edit], &noted).map(|(_, added)| added))
     })?;
-    let graph = chain.graph()?;
-    let place = place(&graph, place_args, None)?;
-    let edit = Edit::Add { program: loads.program(name)?, place };
-    let noted = [loads.noted(!maps.own_maps)];
-    let (_, added) = chain.transaction_of(revision, &[edit], &noted).map_err(failed)?;
     for node in added {
         printer.note(&format!("node {node}"));
     }
     Ok(0)
+}
+
+/// How often a change is tried when others change the chain too.
+const TRIES: usize = 100;
+
+/// Does a change that was made for one revision of the chain, and again for the next one when somebody
+/// else changed the chain in between.
+pub fn again<T>(mut change: impl FnMut() -> Result<Result<T, ChainError>>) -> Result<T> {
+    for _ in 1..TRIES {
+        match change()? {
+            Err(ChainError::Edit(EditError::Stale { .. })) => {}
+            done => return done.map_err(failed),
+        }
+    }
+    change()?.map_err(failed)
 }
 
 /// Opens the map of `--map NAME=MAP`, which is one of the directory.
@@ -119,8 +137,8 @@ fn given_map(
     }
 }
 
-/// Takes a program out.
-pub fn remove(chain: &str, node: u32, bridge: &str, printer: Printer) -> Result<u8> {
+/// Says that a program is taken out.
+pub fn removal(node: u32, bridge: &str) -> Result<Edit> {
     let bridge = match bridge {
         "same" => Bridge::SameVerdict,
         "wildcard" => Bridge::Wildcard,
@@ -129,34 +147,26 @@ pub fn remove(chain: &str, node: u32, bridge: &str, printer: Printer) -> Result<
             Failure::environment(text)
         })?),
     };
-    change(chain, &[Edit::Remove { node: NodeId(node), bridge }], printer)
+    Ok(Edit::Remove { node: NodeId(node), bridge })
 }
 
-/// Puts a program elsewhere.
-pub fn move_node(chain: &str, node: u32, args: &PlaceArgs, printer: Printer) -> Result<u8> {
+/// Says that a program is put elsewhere.
+pub fn moved(graph: &Graph, node: u32, args: &PlaceArgs) -> Result<Edit> {
     let node = NodeId(node);
-    let place = place(&open(chain)?.1.graph()?, args, Some(node))?;
-    let bridge = Bridge::SameVerdict;
-    change(chain, &[Edit::Move { node, place, bridge }], printer)
+    let place = place(graph, args, Some(node))?;
+    Ok(Edit::Move { node, place, bridge: Bridge::SameVerdict })
 }
 
-/// Makes verdicts lead somewhere; `to` is the target, and how often.
-pub fn connect(
-    chain: &str,
-    from: u32,
-    on: &str,
-    (to, times): (&str, Option<u32>),
-    printer: Printer,
-) -> Result<u8> {
+/// Says that verdicts lead somewhere; `to` is the target, and how often.
+pub fn connection(from: u32, on: &str, (to, times): (&str, Option<u32>)) -> Result<Edit> {
     let (from, on) = (NodeId(from), parse_verdicts(on)?);
-    let edit = match to {
+    Ok(match to {
         "none" => Edit::Disconnect { from, on },
         to => {
             let edge = Edge { to: target(to)?, bound: times };
             Edit::Connect { from, on, edge, expected: None }
         }
-    };
-    change(chain, &[edit], printer)
+    })
 }
 
 fn target(text: &str) -> Result<To> {
@@ -171,11 +181,4 @@ fn target(text: &str) -> Result<To> {
         Failure::environment(format!("--to: `{text}` is no target"))
             .hint("give a node's number, `end:VERDICT`, `keep` or `none`")
     })
-}
-
-fn change(chain: &str, edits: &[Edit], printer: Printer) -> Result<u8> {
-    let (_, chain) = open(chain)?;
-    let (graph, _) = chain.transaction(0, edits).map_err(failed)?;
-    printer.note(&format!("revision {}", graph.revision()));
-    Ok(0)
 }

@@ -16,10 +16,8 @@ use skep::object::Object;
 use super::described::{Described, End, Order, Program, When};
 use super::failed;
 use super::load::Loads;
-use crate::args::ObjectArgs;
 use crate::directory;
 use crate::failure::{Failure, Result};
-use crate::objects::Objects;
 use crate::printer::Printer;
 
 /// A chain that a file or a directory describes, before its programs are loaded.
@@ -78,8 +76,7 @@ impl Plan {
         self.check_type()?;
         let all = &self.described.programs;
         let paths: Vec<PathBuf> = self.paths().into_iter().cloned().collect();
-        let objects = Objects::read(&paths, &ObjectArgs::default())?;
-        let sources = super::sources::of_files(&paths, objects);
+        let sources = super::sources::of_files(&paths)?;
         let mut programs = Vec::new();
         let mut about = Vec::new();
         for program in all {

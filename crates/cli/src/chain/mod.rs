@@ -6,6 +6,7 @@ pub mod captured;
 mod change;
 mod described;
 mod dump;
+mod edits;
 mod explain;
 mod file;
 mod live;
@@ -29,18 +30,28 @@ pub fn run(command: &ChainCommand, printer: Printer) -> Result<u8> {
             Some(path) => file::create(name, path, printer),
             None => change::create(name, prog_type, printer),
         },
-        ChainCommand::Add { chain, program, place, maps } => {
+        ChainCommand::Add { chain, program, place, maps, on, pin } if on.kernel => {
+            let how = edits::AddInKernel { place, own_maps: maps.own_maps, pin: pin.as_deref() };
+            edits::add(chain, &on.bpf_fs, program, &how, printer)
+        }
+        ChainCommand::Add { chain, program, place, maps, .. } => {
             change::add(chain, program, (place, maps), printer)
         }
+        ChainCommand::Del { node: None, on, .. } if on.kernel => {
+            Err(Failure::environment("no node: which program is to be taken out?")
+                .hint("`skep chain detach INTERFACE --kernel` takes the whole chain off"))
+        }
         ChainCommand::Del { chain, node: None, .. } => change::delete(chain),
-        ChainCommand::Del { chain, node: Some(node), bridge } => {
-            change::remove(chain, *node, bridge, printer)
+        ChainCommand::Del { chain, node: Some(node), bridge, on } => {
+            let edit = change::removal(*node, bridge)?;
+            edits::change(chain, on, printer, |_| Ok(edit.clone()))
         }
-        ChainCommand::Move { chain, node, place } => {
-            change::move_node(chain, *node, place, printer)
+        ChainCommand::Move { chain, node, place, on } => {
+            edits::change(chain, on, printer, |graph| change::moved(graph, *node, place))
         }
-        ChainCommand::Connect { chain, from, on, to, times } => {
-            change::connect(chain, *from, on, (to, *times), printer)
+        ChainCommand::Connect { chain, from, on: verdicts, to, times, kernel } => {
+            let edit = change::connection(*from, verdicts, (to, *times))?;
+            edits::change(chain, kernel, printer, |_| Ok(edit.clone()))
         }
         ChainCommand::Show { chain, kernel: true, bpf_fs, json, dot, svg } => {
             attach::show(chain, bpf_fs, [*json, *dot, *svg], printer)

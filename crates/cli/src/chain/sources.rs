@@ -1,23 +1,36 @@
 //! The object files that chains in the kernel are made of.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use skep::chain::kernel::Sources;
-use skep::chain::{Edit, Graph, ObjectHash};
+use skep::chain::{Edit, Graph, ObjectFile, ObjectHash};
 
 use super::open;
 use crate::args::ObjectArgs;
 use crate::failure::{Failure, Result};
 use crate::objects::Objects;
 
-/// Names objects as their files are called, without what is behind the first dot.
-pub fn of_files(paths: &[PathBuf], objects: Objects) -> Sources {
+/// Names an object as its file is called, without what is behind the first dot.
+fn name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.split('.').next().unwrap_or_default().to_owned()
+}
+
+fn hash(path: &Path) -> Result<ObjectHash> {
+    let bytes = std::fs::read(path)
+        .map_err(|e| Failure::environment(format!("cannot read `{}`: {e}", path.display())))?;
+    Ok(ObjectHash::of(&bytes))
+}
+
+/// Reads object files; programs of one share its maps.
+pub fn of_files(paths: &[PathBuf]) -> Result<Sources> {
+    let objects = Objects::read(paths, &ObjectArgs::default())?;
     let mut sources = Sources::new(objects.target);
     for (path, object) in paths.iter().zip(objects.all) {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        sources.add(name.split('.').next().unwrap_or_default(), object);
+        let number = sources.add(&name(path), object);
+        sources.is_from(number, path, hash(path)?, true);
     }
-    sources
+    Ok(sources)
 }
 
 /// Describes a chain of the skep directory for the kernel, as it is now. Its programs are read again
@@ -28,23 +41,38 @@ pub fn of_chain(name: &str) -> Result<(Sources, Graph)> {
         if is_path { Failure::environment(format!("there is no file `{name}`")) } else { failure }
     })?;
     let (graph, files) = (chain.graph()?, chain.object_files()?);
-    let no = |what: String| Failure::failed(format!("chain `{name}`: {what}"));
+    let what = format!("chain `{name}`");
     for (n, file) in files.iter().enumerate() {
-        let path = file.path.display();
-        let bytes = std::fs::read(&file.path)
-            .map_err(|e| Failure::environment(format!("cannot read `{path}`: {e}")))?;
-        if ObjectHash::of(&bytes) != file.hash {
+        let mut later = files.iter().skip(n + 1).flat_map(|f| &f.maps);
+        if let Some(id) = later.find(|id| file.maps.contains(id)) {
+            return Err(Failure::failed(format!(
+                "{what}: map {id} belongs to programs that were added with `--map`"
+            ))
+            .hint("in the kernel, programs share the maps of their object file only"));
+        }
+    }
+    let (sources, edits) = again(&what, &graph, &files)?;
+    let changed = graph.transaction(0, &edits);
+    let graph = changed.map_err(|e| Failure::failed(format!("{what}: {e}")))?.0;
+    Ok((sources, graph))
+}
+
+/// Reads the files of a chain's programs again, which must be the same. The edits put the programs that
+/// were read in the places of those that the graph has.
+pub fn again(what: &str, graph: &Graph, files: &[ObjectFile]) -> Result<(Sources, Vec<Edit>)> {
+    let no = |why: String| Failure::failed(format!("{what}: {why}"));
+    let paths: Vec<PathBuf> = files.iter().map(|f| f.path.clone()).collect();
+    for file in files {
+        if hash(&file.path)? != file.hash {
+            let path = file.path.display();
             return Err(no(format!("`{path}` is another file than when its programs were added"))
                 .hint("add them again, or describe the chain in a file"));
         }
-        let mut later = files.iter().skip(n + 1).flat_map(|f| &f.maps);
-        if let Some(id) = later.find(|id| file.maps.contains(id)) {
-            return Err(no(format!("map {id} belongs to programs that were added with `--map`"))
-                .hint("in the kernel, programs share the maps of their object file only"));
-        }
     }
-    let paths: Vec<PathBuf> = files.iter().map(|f| f.path.clone()).collect();
-    let sources = of_files(&paths, Objects::read(&paths, &ObjectArgs::default())?);
+    let mut sources = of_files(&paths)?;
+    for (number, file) in files.iter().enumerate() {
+        sources.is_from(number, &file.path, file.hash, file.shares_maps);
+    }
     let replace = graph.nodes().map(|(node, known)| {
         let program = &known.program;
         let from = files.iter().position(|f| f.programs.contains(&program.id));
@@ -55,6 +83,23 @@ pub fn of_chain(name: &str) -> Result<(Sources, Graph)> {
         Ok(Edit::Replace { node, program, expected: None })
     });
     let edits = replace.collect::<Result<Vec<_>>>()?;
-    let graph = graph.transaction(0, &edits).map_err(|e| no(e.to_string()))?.0;
-    Ok((sources, graph))
+    Ok((sources, edits))
+}
+
+/// Finds the object of a file in a chain whose maps a new program is to share, or reads the file.
+/// Returns its number.
+pub fn add(sources: &mut Sources, path: &Path, own_maps: bool) -> Result<usize> {
+    let hash = hash(path)?;
+    match sources.shared(hash).filter(|_| !own_maps) {
+        Some(number) => Ok(number),
+        None => {
+            let read = Objects::read(&[path.to_owned()], &ObjectArgs::default())?;
+            sources.relocate_against(read.target);
+            let object = read.all.into_iter().next();
+            let object = object.ok_or_else(|| Failure::environment("no object"))?;
+            let number = sources.add(&name(path), object);
+            sources.is_from(number, path, hash, !own_maps);
+            Ok(number)
+        }
+    }
 }

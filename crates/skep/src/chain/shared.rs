@@ -14,7 +14,7 @@ use crate::load::Loaded;
 
 /// Tells object files apart by their bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct ObjectHash(u64);
+pub struct ObjectHash(pub(super) u64);
 
 impl ObjectHash {
     /// Hashes an object file (FNV-1a). It need not resist anybody: a map is looked at again before
@@ -47,10 +47,24 @@ pub struct ObjectFile {
     pub path: PathBuf,
     /// Its bytes.
     pub hash: ObjectHash,
+    /// Programs of the file that are added later get the same maps.
+    pub shares_maps: bool,
     /// Ids of the programs.
     pub programs: Vec<u32>,
     /// Ids of the maps.
     pub maps: Vec<u32>,
+}
+
+impl From<SharedObject> for ObjectFile {
+    fn from(object: SharedObject) -> Self {
+        Self {
+            path: object.file,
+            hash: ObjectHash(object.hash),
+            shares_maps: object.shares,
+            programs: object.programs,
+            maps: object.maps.iter().map(|m| m.id).collect(),
+        }
+    }
 }
 
 /// Maps by their names in an object.
@@ -63,13 +77,7 @@ impl Chain {
     /// # Errors
     /// When the chain cannot be read.
     pub fn object_files(&self) -> Result<Vec<ObjectFile>> {
-        let known = |object: SharedObject| ObjectFile {
-            path: object.file,
-            hash: ObjectHash(object.hash),
-            programs: object.programs,
-            maps: object.maps.iter().map(|m| m.id).collect(),
-        };
-        Ok(self.file.read()?.objects.into_iter().map(known).collect())
+        Ok(self.file.read()?.objects.into_iter().map(ObjectFile::from).collect())
     }
 
     /// Opens the maps that programs of an object have in this chain, by their names in it: for

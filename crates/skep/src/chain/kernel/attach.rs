@@ -27,7 +27,7 @@ use super::carried::Told;
 use super::error::KernelChainError as Error;
 use super::holder;
 use super::pins::{LinkPin, MapPins};
-use super::{KernelChain, Result};
+use super::{Current, KernelChain, Result};
 
 /// What attaching did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,17 +65,60 @@ pub fn attach(
     pins: Option<&MapPins>,
 ) -> Result<Attached> {
     let ifindex = index(interface)?;
-    if chain.tail_programs() > 0 && pins.is_none() {
-        return Err(Error::File {
-            what: "the kernel empties arrays of programs that are not pinned; name a directory for the maps"
-                .to_owned(),
-        });
-    }
     let pin = LinkPin::lock(bpf_fs, ifindex)?;
+    put((chain, pins), (interface, ifindex), &pin, Instead::Any(mode))
+}
+
+/// Puts another chain in the place of the one that is attached to an interface: `build` makes it, and
+/// says where its new maps are pinned. No other `skep` comes between; when somebody else changed what
+/// is attached meanwhile, it stays. Counts go on as in [`attach()`].
+///
+/// # Errors
+/// When there is no chain of skep, or it does not say what it is made of; as [`attach()`]. The inner
+/// error is that of `build`.
+pub fn change<E>(
+    interface: &str,
+    bpf_fs: &Path,
+    build: impl FnOnce(&Current) -> Result<(KernelChain, Option<MapPins>), E>,
+) -> Result<Result<Attached, E>> {
+    let ifindex = index(interface)?;
+    let pin = LinkPin::lock(bpf_fs, ifindex)?;
+    let none = || Error::NotAttached { interface: interface.to_owned() };
+    let (_, info) = current(&pin, ifindex)?.ok_or_else(none)?;
+    let program = Program::open(info.program).map_err(kernel("open the chain's program"))?;
+    let none = || Error::Description { interface: interface.to_owned() };
+    let current = Told::by(&program)?.and_then(|told| told.current()).ok_or_else(none)?;
+    let (chain, pins) = match build(&current) {
+        Ok(built) => built,
+        Err(e) => return Ok(Err(e)),
+    };
+    let instead = Instead::Program(info.program);
+    put((&chain, pins.as_ref()), (interface, ifindex), &pin, instead).map(Ok)
+}
+
+/// In whose place a chain comes.
+#[derive(Clone, Copy)]
+enum Instead {
+    /// Any chain's, or nobody's, then in this mode.
+    Any(XdpMode),
+    /// This program's.
+    Program(u32),
+}
+
+/// Puts a chain on an interface, and its maps where they are to be pinned.
+fn put(
+    (chain, pins): (&KernelChain, Option<&MapPins>),
+    interface: (&str, u32),
+    pin: &LinkPin,
+    instead: Instead,
+) -> Result<Attached> {
+    if chain.tail_programs() > 0 && pins.is_none() {
+        return Err(Error::TailCalls);
+    }
     if let Some(pins) = pins {
         pins.prepare(chain.maps())?;
     }
-    let attached = put(chain, interface, ifindex, mode, &pin);
+    let attached = swap(chain, interface, pin, instead);
     match (pins, &attached) {
         (Some(pins), Ok(_)) => pins.finish(chain.maps())?,
         (Some(pins), Err(_)) => pins.abandon(chain.maps()),
@@ -84,17 +127,26 @@ pub fn attach(
     attached
 }
 
-fn put(
+fn swap(
     chain: &KernelChain,
-    interface: &str,
-    ifindex: u32,
-    mode: XdpMode,
+    (interface, ifindex): (&str, u32),
     pin: &LinkPin,
+    instead: Instead,
 ) -> Result<Attached> {
     let new = chain.program();
     let (program, _) = new.id_and_maps().map_err(kernel("look at the chain's program"))?;
+    let mode = match instead {
+        Instead::Any(mode) => mode,
+        Instead::Program(_) => XdpMode::Any,
+    };
     for _ in 0..TRIES {
-        let Some((link, info)) = current(pin, ifindex)? else {
+        let attached = current(pin, ifindex)?;
+        if let Instead::Program(expected) = instead
+            && attached.as_ref().is_none_or(|(_, info)| info.program != expected)
+        {
+            break;
+        }
+        let Some((link, info)) = attached else {
             let link = Link::xdp(new, ifindex, mode).map_err(|e| refused(interface, mode, e))?;
             pin.pin(&link)?;
             return Ok(Attached { program, replaced: None });

@@ -5,7 +5,8 @@
 //! counted, which nobody changes any more. All is there before the swap, so a process that is killed
 //! loses no count, and packets that are still in the old program are counted too.
 //!
-//! A node goes on with the counts of the node of the same program: of two nodes of one program, the
+//! A node goes on with the counts of the node of the same program: that of the same number if there is
+//! one, which it has where a chain was changed by one program; else of two nodes of one program, the
 //! first with those of the first. An edge does when both of its nodes do. The others' counts end.
 
 use std::collections::BTreeMap;
@@ -15,7 +16,7 @@ use skep_kernel::{Map, MapSpec, Program};
 use skep_net::chain::{Graph, NodeId, Stats, To};
 
 use super::error::KernelChainError as Error;
-use super::{BEFORE, COUNTS, DESCRIPTION, Result, described, own_map, stats};
+use super::{BEFORE, COUNTS, Current, DESCRIPTION, ORIGIN, Result, described, own_map, stats};
 
 /// What a chain's program says of itself.
 pub struct Told {
@@ -25,6 +26,8 @@ pub struct Told {
     older: Stats,
     counters: Option<(u32, Map)>,
     description: (u32, Map),
+    /// What it is made of ([`super::origin`]).
+    origin: Vec<u8>,
 }
 
 /// Ids in front of the words of [`BEFORE`].
@@ -37,7 +40,8 @@ fn call<T>(done: Result<T, skep_kernel::Error>) -> Result<T> {
 impl Told {
     /// Reads what a program says; `None` when it is not a chain's.
     pub fn by(program: &Program) -> Result<Option<Self>> {
-        let (mut counters, mut descriptions, mut words) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut counters, mut descriptions) = (Vec::new(), Vec::new());
+        let (mut words, mut origin) = (Vec::new(), Vec::new());
         for id in call(program.id_and_maps())?.1 {
             let Ok(map) = Map::open(id) else { continue };
             match map.info().map(|i| i.name).as_deref() {
@@ -45,6 +49,7 @@ impl Told {
                 Ok(COUNTS) => counters.push((id, map)),
                 // Only the newest counts: one that could not be attached has others before it.
                 Ok(BEFORE) => words = call(map.lookup(&[0; 4]))?,
+                Ok(ORIGIN) => origin = call(map.lookup(&[0; 4]))?,
                 _ => {}
             }
         }
@@ -65,7 +70,12 @@ impl Told {
         {
             older.merge(&carried(&stats(&old, &counters)?, &old, &graph));
         }
-        Ok(Some(Self { graph, older, counters, description }))
+        Ok(Some(Self { graph, older, counters, description, origin }))
+    }
+
+    /// Says what a chain that takes its place can be built on.
+    pub fn current(&self) -> Option<Current> {
+        Current::new(self.graph.clone(), &self.origin)
     }
 
     /// Adds up what it and those before it counted.
@@ -97,8 +107,14 @@ impl Told {
 fn successors(old: &Graph, new: &Graph) -> BTreeMap<NodeId, NodeId> {
     let mut free: Vec<(NodeId, &str)> =
         new.nodes().map(|(id, node)| (id, node.program.name.as_str())).collect();
-    let mut found = BTreeMap::new();
+    let is_same =
+        |(id, name): &(NodeId, &str)| old.node(*id).is_some_and(|node| node.program.name == *name);
+    let same = free.extract_if(.., |new| is_same(new)).map(|(id, _)| (id, id));
+    let mut found: BTreeMap<NodeId, NodeId> = same.collect();
     for (id, node) in old.nodes() {
+        if found.contains_key(&id) {
+            continue;
+        }
         if let Some(at) = free.iter().position(|(_, name)| *name == node.program.name) {
             found.insert(id, free.remove(at).0);
         }
@@ -152,6 +168,18 @@ mod tests {
             (graph, before) = (next, added.first().copied());
         }
         Ok(graph)
+    }
+
+    /// A chain that lost one of two nodes of one program: the other one has its number still.
+    #[test]
+    fn a_node_goes_on_with_its_own_counts_when_another_of_its_program_is_taken_out()
+    -> Result<(), Box<dyn std::error::Error>> {
+        let old = graph(&["a", "a", "b"])?;
+        let bridge = skep_net::chain::Bridge::SameVerdict;
+        let (new, _) = old.transaction(0, &[Edit::Remove { node: NodeId(1), bridge }])?;
+        let same = [2, 3].map(NodeId);
+        assert_eq!(successors(&old, &new), same.into_iter().map(|id| (id, id)).collect());
+        Ok(())
     }
 
     #[test]

@@ -96,6 +96,11 @@ pub enum KernelChainError {
         /// What is wrong.
         what: String,
     },
+    /// The chain has programs that make tail calls, and its maps are not pinned.
+    #[error(
+        "programs of the chain make tail calls, and the kernel empties arrays of programs that are not pinned"
+    )]
+    TailCalls,
     /// The interface has another program.
     #[error("interface `{interface}` is taken: {by}")]
     Busy {
@@ -123,7 +128,7 @@ pub enum KernelChainError {
         interface: String,
     },
     /// What is attached says nothing of a chain.
-    #[error("the chain of `{interface}` has no readable description")]
+    #[error("the chain of `{interface}` does not say what it is made of")]
     Description {
         /// The interface.
         interface: String,

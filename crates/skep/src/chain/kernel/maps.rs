@@ -51,8 +51,8 @@ impl<'a> Maps<'a> {
         let of = self.objects.get(object).copied().ok_or(Error::Parts)?;
         let spec = of.maps.get(index).ok_or(Error::Parts)?;
         let found = match self.existing {
-            Some(existing) if !spec.is_global_data() => existing(object, spec)?,
-            _ => None,
+            Some(existing) => existing(object, spec)?,
+            None => None,
         };
         let existed = found.is_some();
         let map = match found {

@@ -30,11 +30,13 @@ mod counters;
 mod error;
 mod holder;
 mod maps;
+mod origin;
 mod pins;
 mod stack;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::path::{Path, PathBuf};
 
 use skep_isa::{AttachType, Insn, MapFlags, MapType, ProgramType, helper, kfunc, op};
 use skep_kernel::{Btf as KernelBtf, Map, MapSpec, Program, ProgramSpec, with_maps};
@@ -48,11 +50,12 @@ use skep_vm::chain::Count;
 use self::compose::{Composed, Part};
 use self::counters::Pages;
 use self::maps::Maps;
-use super::convert;
+use super::{ObjectHash, convert};
 
-pub use attach::{Attached, OnInterface, attach, detach, list, show};
+pub use attach::{Attached, OnInterface, attach, change, detach, list, show};
 pub use error::KernelChainError;
 pub use maps::{Existing, KernelMap};
+pub use origin::Current;
 pub use pins::{BPF_FS, MapPins};
 pub use skep_kernel::XdpMode;
 
@@ -63,6 +66,7 @@ use KernelChainError as Error;
 const COUNTS: &str = "skep_counts";
 const DESCRIPTION: &str = "skep_chain";
 const BEFORE: &str = "skep_before";
+const ORIGIN: &str = "skep_origin";
 
 /// The types of the running kernel.
 const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
@@ -71,6 +75,8 @@ const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 pub struct Sources {
     target: Option<CoreTarget>,
     objects: Vec<(String, Object)>,
+    /// The files of objects, as far as they were told.
+    files: BTreeMap<usize, SourceFile>,
     /// Object and program behind each number that a graph has.
     programs: std::cell::RefCell<Vec<(usize, usize)>>,
 }
@@ -79,13 +85,33 @@ impl Sources {
     /// Begins without objects; `target` has the types that programs are relocated against (CO-RE).
     #[must_use]
     pub fn new(target: Option<CoreTarget>) -> Self {
-        Self { target, objects: Vec::new(), programs: Vec::new().into() }
+        let (objects, files) = (Vec::new(), BTreeMap::new());
+        Self { target, objects, files, programs: Vec::new().into() }
+    }
+
+    /// Gives the types that programs are relocated against, if none were given yet.
+    pub fn relocate_against(&mut self, target: Option<CoreTarget>) {
+        self.target = self.target.take().or(target);
     }
 
     /// Adds an object under a name, and returns its number. Programs of one number share its maps.
     pub fn add(&mut self, name: &str, object: Object) -> usize {
         self.objects.push((name.to_owned(), object));
         self.objects.len() - 1
+    }
+
+    /// Tells which file an object is from, so that [`change`] can build on a chain that has programs
+    /// of it. `shares_maps`: programs of the file that are added later get the same maps.
+    pub fn is_from(&mut self, object: usize, path: &Path, hash: ObjectHash, shares_maps: bool) {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        self.files.insert(object, SourceFile { path, hash, shares_maps });
+    }
+
+    /// Finds the object of a file whose maps programs share that are added.
+    #[must_use]
+    pub fn shared(&self, hash: ObjectHash) -> Option<usize> {
+        let mut all = self.files.iter();
+        all.find_map(|(n, file)| (file.hash == hash && file.shares_maps).then_some(*n))
     }
 
     /// Returns an object and its name.
@@ -131,6 +157,13 @@ impl Sources {
         let proof = skep_verifier::verify(&linked, &Options::default());
         proof.map_err(|rejection| Error::Rejected(Box::new(rejection)))
     }
+}
+
+/// The file of an object.
+struct SourceFile {
+    path: PathBuf,
+    hash: ObjectHash,
+    shares_maps: bool,
 }
 
 /// A chain's program in the kernel, with its maps. It goes when this is dropped, unless it is
@@ -221,9 +254,12 @@ impl KernelChain {
         })?;
         let used: Vec<&Map> = counters.iter().chain(maps.all.iter().map(|m| &m.map)).collect();
         let program = load(&composed, &used, gpl, frags, &labels)?;
-        let description = description(graph)?;
-        let bound = program.bind_map(&description);
-        bound.map_err(|source| Error::Kernel { what: "describe the chain".to_owned(), source })?;
+        let description = convert::to_spec(graph, ProgramType::Xdp).encode();
+        let origin = origin::encode(sources, graph, &maps.all, count)?;
+        for (name, bytes) in [(DESCRIPTION, description), (ORIGIN, origin)] {
+            let bound = program.bind_map(&constant(name, &bytes)?);
+            bound.map_err(|source| Error::Kernel { what: DESCRIBE.to_owned(), source })?;
+        }
         Ok(Self { program, others, maps: maps.all, counters, graph: graph.clone() })
     }
 
@@ -266,14 +302,14 @@ fn own_map(spec: &MapSpec<'_>) -> Result<Map> {
     Map::create(spec).map_err(|e| Error::Map { map: spec.name.to_owned(), why: why(e) })
 }
 
-/// Makes the map that says what the chain is made of.
-fn description(graph: &Graph) -> Result<Map> {
-    let bytes = convert::to_spec(graph, ProgramType::Xdp).encode();
-    let what = || "describe the chain".to_owned();
+const DESCRIBE: &str = "describe the chain";
+
+/// Makes a map of one value that nobody changes.
+fn constant(name: &str, bytes: &[u8]) -> Result<Map> {
     let spec = MapSpec::new(MapType::Array, 4, bytes.len() as u32, 1);
-    let map = own_map(&MapSpec { name: DESCRIPTION, ..spec }.flags(MapFlags::RDONLY_PROG))?;
-    let done = map.update(&[0; 4], &bytes, 0).and_then(|()| map.freeze());
-    done.map_err(|source| Error::Kernel { what: what(), source })?;
+    let map = own_map(&MapSpec { name, ..spec }.flags(MapFlags::RDONLY_PROG))?;
+    let done = map.update(&[0; 4], bytes, 0).and_then(|()| map.freeze());
+    done.map_err(|source| Error::Kernel { what: DESCRIBE.to_owned(), source })?;
     Ok(map)
 }
 

@@ -148,7 +148,7 @@ impl MapPins {
     /// # Errors
     /// When something else is pinned there, or a map of another kind.
     pub fn existing(&self, object: usize, spec: &MapSpec) -> Result<Option<Map>> {
-        if spec.map_type == MapType::ProgArray {
+        if spec.is_global_data() || spec.map_type == MapType::ProgArray {
             return Ok(None);
         }
         let path = self.path(object, &spec.name, "");
