@@ -62,6 +62,12 @@ pub enum PortError {
         /// The size.
         size: usize,
     },
+    /// A generator is to take frames.
+    #[error("`{name}` makes packets and takes none")]
+    Generator {
+        /// What was written.
+        name: String,
+    },
     /// The queue of an interface is no number.
     #[error("`{name}` names no queue; write `xdp:NAME@QUEUE`, or `xdp:NAME` for queue 0")]
     Queue {

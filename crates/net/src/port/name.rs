@@ -53,10 +53,8 @@ pub fn open_source(name: &str) -> Result<Input, PortError> {
         let back: InterfaceSink = (Box::new(tap.clone()), tap.index());
         return Ok(Input { source: Box::new(tap), back: Some(back) });
     }
-    if let Some(rest) = name.strip_prefix("xdp:") {
-        let (device, queue) = rest.split_once('@').unwrap_or((rest, "0"));
-        let queue = queue.parse().map_err(|_| PortError::Queue { name: name.to_owned() })?;
-        let (source, sink) = xdp::open(device, &XdpOptions { queue, ..XdpOptions::default() })?;
+    if let Some((device, options)) = xdp_queue(name)? {
+        let (source, sink) = xdp::open(device, &options)?;
         let back: InterfaceSink = (Box::new(sink), source.index());
         return Ok(Input { source: Box::new(source), back: Some(back) });
     }
@@ -68,9 +66,18 @@ pub fn open_source(name: &str) -> Result<Input, PortError> {
     Ok(alone(Box::new(Reader::open(Path::new(name))?)))
 }
 
-/// Opens the port that frames go to: a TAP device (`tap:NAME`), an interface by its name, unless
-/// there is a file of that name, or a capture file, pcapng if its name ends so; `-` is standard
-/// output. Returns its number where it is an interface.
+/// Takes `xdp:NAME` or `xdp:NAME@QUEUE` apart; `None` for other names.
+fn xdp_queue(name: &str) -> Result<Option<(&str, XdpOptions)>, PortError> {
+    let Some(rest) = name.strip_prefix("xdp:") else { return Ok(None) };
+    let (device, queue) = rest.split_once('@').unwrap_or((rest, "0"));
+    let queue = queue.parse().map_err(|_| PortError::Queue { name: name.to_owned() })?;
+    Ok(Some((device, XdpOptions { queue, ..XdpOptions::default() })))
+}
+
+/// Opens the port that frames go to: a TAP device (`tap:NAME`), a queue of an interface by `AF_XDP`
+/// (`xdp:NAME`, `xdp:NAME@QUEUE`; [`xdp::open_sink`]), an interface by its name, unless there is a file
+/// of that name, or a capture file, pcapng if its name ends so; `-` is standard output. Returns its
+/// number where it is an interface.
 ///
 /// # Errors
 /// When it cannot be opened.
@@ -80,6 +87,14 @@ pub fn open_sink(name: &Path) -> Result<(Box<dyn Sink>, Option<u32>), PortError>
             let tap = Tap::open(name)?;
             let index = tap.index();
             return Ok((Box::new(tap), Some(index)));
+        }
+        if let Some((device, options)) = xdp_queue(text)? {
+            let sink = xdp::open_sink(device, &options)?;
+            let index = sink.index();
+            return Ok((Box::new(sink), Some(index)));
+        }
+        if text.starts_with("gen:") {
+            return Err(PortError::Generator { name: text.to_owned() });
         }
         if is_interface(text) && !name.exists() {
             let sink = PacketSink::open(text)?;
@@ -117,5 +132,16 @@ mod tests {
         assert!(open_source("gen:64+1514").is_ok());
         let error = open_sink("/nowhere/at/all".as_ref()).map(|_| ()).expect_err("no such folder");
         assert!(error.to_string().starts_with("cannot open `/nowhere/at/all`: No such file"));
+        // Not files of these names.
+        let error = |name: &str| {
+            let opened = open_sink(name.as_ref()).map(|_| ());
+            opened.expect_err("no such port").to_string()
+        };
+        assert_eq!(error("gen:64"), "`gen:64` makes packets and takes none");
+        assert_eq!(error("xdp:nowhere0"), "there is no interface `nowhere0`");
+        assert_eq!(
+            error("xdp:lo@x"),
+            "`xdp:lo@x` names no queue; write `xdp:NAME@QUEUE`, or `xdp:NAME` for queue 0"
+        );
     }
 }

@@ -182,6 +182,20 @@ pub(super) fn kick(fd: BorrowedFd<'_>) -> io::Result<()> {
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Asks a socket for `AF_XDP` to receive, which says nothing of frames: it fails when the interface is
+/// down or gone.
+pub(super) fn poke(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let (fd, flags, none) = (fd.as_raw_fd(), libc::MSG_DONTWAIT, std::ptr::null_mut());
+    // SAFETY: no bytes and no address.
+    let done = unsafe { libc::recvfrom(fd, none, 0, flags, none.cast(), none.cast()) };
+    match check(i32::try_from(done).unwrap_or(0)) {
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::EINTR)) => {
+            Ok(())
+        }
+        done => done.map(drop),
+    }
+}
+
 /// Finds the number of an interface; `None` when there is none of that name.
 #[must_use]
 pub fn index_of(name: &str) -> Option<u32> {

@@ -22,5 +22,5 @@ mod socket;
 mod source;
 
 pub use sink::XdpSink;
-pub use socket::{Copying, XdpOptions, open};
+pub use socket::{Copying, XdpOptions, open, open_sink};
 pub use source::XdpSource;

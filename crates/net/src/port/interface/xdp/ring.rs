@@ -79,6 +79,16 @@ impl Ring {
         self.store(self.at.producer, self.ours);
     }
 
+    /// How far this side has come.
+    pub(super) fn place(&self) -> u32 {
+        self.ours
+    }
+
+    /// Counts the entries from a place of this side on.
+    pub(super) fn since(&self, place: u32) -> u32 {
+        self.ours.wrapping_sub(place)
+    }
+
     /// Counts the entries that the kernel has added.
     pub(super) fn available(&self) -> u32 {
         self.load(self.at.producer).wrapping_sub(self.ours).min(ENTRIES)

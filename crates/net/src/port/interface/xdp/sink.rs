@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::ring::Ring;
 use super::socket::{CHUNK, CHUNKS, Socket};
@@ -13,6 +13,8 @@ use crate::port::sink::{Dropped, Sent, Sink};
 
 /// How long a full ring may take until there is room again.
 const WAIT: Duration = Duration::from_millis(100);
+/// How long to wait before the kernel is asked again to send.
+const PAUSE: Duration = Duration::from_millis(1);
 /// Bytes of an Ethernet header; no frame is shorter.
 const ETH_HLEN: usize = 14;
 
@@ -28,13 +30,16 @@ pub struct XdpSink {
     lengths: Vec<u32>,
     /// Frames that were taken, and then dropped by the device, which nobody was told of yet.
     dropped: Dropped,
+    /// Frames in the ring up to here were given up.
+    given_up: u32,
 }
 
 impl XdpSink {
     pub(super) fn new(socket: Arc<Socket>, completion: Ring, send: Ring) -> Self {
         let free = (CHUNKS..2 * CHUNKS).map(|n| n * CHUNK).collect();
         let lengths = vec![0; CHUNKS as usize];
-        Self { socket, completion, send, free, lengths, dropped: Dropped::default() }
+        let dropped = Dropped::default();
+        Self { socket, completion, send, free, lengths, dropped, given_up: 0 }
     }
 
     /// Returns the number of the interface.
@@ -88,6 +93,15 @@ impl XdpSink {
         self.dropped.bytes += u64::from(len.copied().unwrap_or_default());
     }
 
+    /// Counts the frames that the kernel did not take as dropped, each once.
+    fn give_up(&mut self, pending: u32) {
+        let new = pending.min(self.send.since(self.given_up));
+        let lengths = (1..=new).map(|back| u64::from(self.send.frame(back.wrapping_neg()).1));
+        self.dropped.bytes += lengths.sum::<u64>();
+        self.dropped.packets += u64::from(new);
+        self.given_up = self.send.place();
+    }
+
     /// Finds a chunk for a frame, and waits for one if there is none.
     fn chunk(&mut self, pending: &mut u32) -> Result<Option<u64>, PortError> {
         if self.free.is_empty() || self.send.room() <= *pending {
@@ -134,15 +148,25 @@ impl Sink for XdpSink {
         std::mem::take(&mut self.dropped)
     }
 
-    /// Waits until the kernel has taken all frames.
+    /// Waits until the kernel has taken all frames: it takes none while the socket's buffer is full of
+    /// frames that the other side has not taken. When it goes on with none for 100 ms, the rest counts
+    /// as dropped.
     fn flush(&mut self) -> Result<(), PortError> {
-        for _ in 0..CHUNKS {
+        let (mut left, mut since) = (u32::MAX, Instant::now());
+        loop {
             self.kick()?;
-            if self.send.pending() == 0 {
-                break;
+            let pending = self.send.pending();
+            if pending == 0 {
+                return Ok(());
             }
             sys::take_error(self.socket.fd.as_fd()).map_err(failed(&self.socket.name, "sendto"))?;
+            if pending < left {
+                (left, since) = (pending, Instant::now());
+            } else if since.elapsed() > WAIT {
+                self.give_up(pending);
+                return Ok(());
+            }
+            std::thread::sleep(PAUSE);
         }
-        Ok(())
     }
 }

@@ -46,8 +46,7 @@ pub struct XdpOptions {
 /// What both ends of a socket share. The link goes first: no frame is sent to a socket that closes.
 #[derive(Debug)]
 pub(super) struct Socket {
-    _link: Link,
-    _program: (Program, Map),
+    _program: Option<(Link, Program, Map)>,
     pub(super) fd: OwnedFd,
     pub(super) memory: Mapping,
     pub(super) name: String,
@@ -62,48 +61,90 @@ pub(super) struct Socket {
 /// When there is no such interface or queue, the queue has a socket already, the interface has an
 /// XDP program, or it is not allowed.
 pub fn open(name: &str, options: &XdpOptions) -> Result<(XdpSource, XdpSink), PortError> {
-    let index =
-        sys::index_of(name).ok_or_else(|| PortError::NoInterface { name: name.to_owned() })?;
-    let fd = sys::socket(libc::AF_XDP, libc::SOCK_RAW, 0).map_err(failed(name, "socket"))?;
-    let memory = Mapping::anonymous((2 * CHUNKS * CHUNK) as usize).map_err(failed(name, "mmap"))?;
-    let set = failed(name, "setsockopt");
-    sys::register_umem(fd.as_fd(), &memory, CHUNK as u32).map_err(&set)?;
-    let rings = [
-        libc::XDP_UMEM_FILL_RING,
-        libc::XDP_UMEM_COMPLETION_RING,
-        libc::XDP_RX_RING,
-        libc::XDP_TX_RING,
-    ];
-    for option in rings {
-        sys::set_option(fd.as_fd(), libc::SOL_XDP, option, &(ENTRIES as i32)).map_err(&set)?;
-    }
-    let offsets = sys::ring_offsets(fd.as_fd()).map_err(failed(name, "getsockopt"))?;
-    let map = |at, entry, page: u64| {
-        Ring::map(fd.as_fd(), at, entry, page as i64).map_err(failed(name, "mmap"))
-    };
-    let mut fill = map(offsets.fill, 8, libc::XDP_UMEM_PGOFF_FILL_RING)?;
-    let completion = map(offsets.completion, 8, libc::XDP_UMEM_PGOFF_COMPLETION_RING)?;
-    let receive = map(offsets.receive, 16, libc::XDP_PGOFF_RX_RING as u64)?;
-    let send = map(offsets.send, 16, libc::XDP_PGOFF_TX_RING as u64)?;
+    let (mut opened, rings) = Opened::new(name, true)?;
+    let receive = opened.map(rings.receive, 16, libc::XDP_PGOFF_RX_RING as u64)?;
+    let fill = &mut opened.fill;
     (0..ENTRIES).for_each(|n| fill.put_address(n, u64::from(n) * CHUNK));
     fill.add(ENTRIES);
-
-    bind(&fd, index, options).map_err(failed(name, "bind"))?;
-    let (program, link) = attach(index, options, &fd).map_err(|e| {
+    bind(&opened.fd, opened.index, options).map_err(failed(name, "bind"))?;
+    let program = attach(opened.index, options, &opened.fd).map_err(|e| {
         let errno = io::Error::from_raw_os_error(e.errno());
         failed(name, "bpf")(errno)
     })?;
-    let socket = Arc::new(Socket {
-        _link: link,
-        _program: program,
-        fd,
-        memory,
-        name: name.to_owned(),
-        index,
-        queue: options.queue,
-    });
+    let (socket, fill, completion, send) = opened.socket(options, Some(program));
     let source = XdpSource::new(Arc::clone(&socket), fill, receive);
     Ok((source, XdpSink::new(socket, completion, send)))
+}
+
+/// Opens a queue of an interface of the thread's network namespace for sending only: what comes in
+/// there goes where it went before, and an XDP program that is there stays.
+///
+/// # Errors
+/// When there is no such interface or queue, the queue has a socket already, or it is not allowed.
+pub fn open_sink(name: &str, options: &XdpOptions) -> Result<XdpSink, PortError> {
+    let (opened, _) = Opened::new(name, false)?;
+    bind(&opened.fd, opened.index, options).map_err(failed(name, "bind"))?;
+    let (socket, _, completion, send) = opened.socket(options, None);
+    Ok(XdpSink::new(socket, completion, send))
+}
+
+/// A socket with its memory and the rings that each one has, not bound yet.
+struct Opened {
+    fd: OwnedFd,
+    memory: Mapping,
+    fill: Ring,
+    completion: Ring,
+    send: Ring,
+    name: String,
+    index: u32,
+}
+
+impl Opened {
+    fn new(name: &str, receives: bool) -> Result<(Self, sys::AllRings), PortError> {
+        let index =
+            sys::index_of(name).ok_or_else(|| PortError::NoInterface { name: name.to_owned() })?;
+        let fd = sys::socket(libc::AF_XDP, libc::SOCK_RAW, 0).map_err(failed(name, "socket"))?;
+        let memory = Mapping::anonymous((2 * CHUNKS * CHUNK) as usize);
+        let memory = memory.map_err(failed(name, "mmap"))?;
+        let set = failed(name, "setsockopt");
+        sys::register_umem(fd.as_fd(), &memory, CHUNK as u32).map_err(&set)?;
+        // The kernel binds none without the first two.
+        let rings = [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING, libc::XDP_TX_RING];
+        for option in rings.into_iter().chain(receives.then_some(libc::XDP_RX_RING)) {
+            sys::set_option(fd.as_fd(), libc::SOL_XDP, option, &(ENTRIES as i32)).map_err(&set)?;
+        }
+        let rings = sys::ring_offsets(fd.as_fd()).map_err(failed(name, "getsockopt"))?;
+        let map = |at, entry, page| map(&fd, name, at, entry, page);
+        let fill = map(rings.fill, 8, libc::XDP_UMEM_PGOFF_FILL_RING)?;
+        let completion = map(rings.completion, 8, libc::XDP_UMEM_PGOFF_COMPLETION_RING)?;
+        let send = map(rings.send, 16, libc::XDP_PGOFF_TX_RING as u64)?;
+        Ok((Self { fd, memory, fill, completion, send, name: name.to_owned(), index }, rings))
+    }
+
+    fn map(&self, at: sys::RingOffsets, entry: usize, page: u64) -> Result<Ring, PortError> {
+        map(&self.fd, &self.name, at, entry, page)
+    }
+
+    /// The rings are those for filling, completion and sending.
+    fn socket(
+        self,
+        options: &XdpOptions,
+        program: Option<(Link, Program, Map)>,
+    ) -> (Arc<Socket>, Ring, Ring, Ring) {
+        let Self { fd, memory, fill, completion, send, name, index } = self;
+        let socket = Socket { _program: program, fd, memory, name, index, queue: options.queue };
+        (Arc::new(socket), fill, completion, send)
+    }
+}
+
+fn map(
+    fd: &OwnedFd,
+    name: &str,
+    at: sys::RingOffsets,
+    entry: usize,
+    page: u64,
+) -> Result<Ring, PortError> {
+    Ring::map(fd.as_fd(), at, entry, page as i64).map_err(failed(name, "mmap"))
 }
 
 /// The kernel gives up the queue of a socket that was closed some time after the close.
@@ -139,7 +180,7 @@ fn attach(
     index: u32,
     options: &XdpOptions,
     fd: &OwnedFd,
-) -> skep_kernel::Result<((Program, Map), Link)> {
+) -> skep_kernel::Result<(Link, Program, Map)> {
     let queues = options.queue.saturating_add(1);
     let map = Map::create(&MapSpec::new(MapType::Xskmap, 4, 4, queues))?;
     let [a, b, c, d] = map.fd().to_le_bytes();
@@ -160,5 +201,5 @@ fn attach(
     map.update(&options.queue.to_ne_bytes(), &fd.as_raw_fd().to_ne_bytes(), 0)?;
     let mode = if options.generic { XdpMode::Generic } else { XdpMode::Any };
     let link = Link::xdp(&program, index, mode)?;
-    Ok(((program, map), link))
+    Ok((link, program, map))
 }

@@ -11,8 +11,8 @@ use crate::port::error::PortError;
 use crate::port::interface::{failed, now, sys};
 use crate::port::source::{Lost, Received, Source};
 
-/// How long to wait before the socket is asked whether its interface is still there: waiting does
-/// not end when it goes.
+/// How long to wait before the socket is asked whether its interface is still there, and up: waiting
+/// does not end when it goes.
 const WAIT: Duration = Duration::from_millis(100);
 
 /// Receives the frames of one queue of an interface.
@@ -80,6 +80,8 @@ impl Source for XdpSource {
             if self.take(batch) == 0 {
                 let state = sys::take_error(self.socket.fd.as_fd());
                 state.map_err(failed(&self.socket.name, "poll"))?;
+                let state = sys::poke(self.socket.fd.as_fd());
+                state.map_err(failed(&self.socket.name, "recvfrom"))?;
             }
         } else if self.fill.needs_wakeup() {
             let woken = sys::wait(self.socket.fd.as_fd(), libc::POLLIN, Duration::ZERO);

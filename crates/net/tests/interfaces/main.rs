@@ -1,6 +1,8 @@
 //! Packet sockets and TAP devices in network namespaces of the test's own: what one end sends, the
 //! other receives, byte for byte, and what is missing is counted.
 
+mod full;
+
 use std::ops::ControlFlow;
 use std::process::Command;
 use std::time::Duration;
