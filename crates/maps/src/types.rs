@@ -134,7 +134,7 @@ pub(crate) const TYPES: &[TypeRow] = &[
     ty(MapType::Queue, queue_stack::layout, queue_stack::open),
     ty(MapType::Stack, queue_stack::layout, queue_stack::open),
     ty(MapType::BloomFilter, bloom_filter::layout, bloom_filter::open),
-    ty(MapType::QpTrie, qp_trie::layout, qp_trie::open).since(6),
+    ty(MapType::QpTrie, qp_trie::layout, qp_trie::open).since(7),
     special(MapType::StackTrace, stack_trace::layout, open_stack_trace),
     special(MapType::PerfEventArray, perf_event_array::layout, open_perf_event_array).since(3),
     special(MapType::Ringbuf, ringbuf::layout, open_ringbuf).since(3),

@@ -523,12 +523,12 @@ fn a_key_is_not_missed_while_its_leaf_is_exchanged() {
         let writer = {
             let (state, cached, trie) = (state.clone(), cached.clone(), trie.clone());
             thread::spawn(move || {
-                // open_bucket, uncache_leaf, the change, cache_leaf, close_bucket.
-                state.fetch_add(0x101, AcqRel);
+                // The stores of a change in their order; the pair is locked.
+                state.store(0x101, Release);
                 cached.store(0, Release);
                 trie.store(2, Release);
-                let _ = cached.compare_exchange(0, 2, AcqRel, Relaxed);
-                state.fetch_add(0xff, AcqRel);
+                cached.store(2, Release);
+                state.store(0x200, Release);
             })
         };
         let before = state.load(Acquire);
@@ -556,12 +556,12 @@ fn a_key_that_was_put_beside_is_found() {
             let (state, tag, slot) = (state.clone(), tag.clone(), slot.clone());
             let (trie, done) = (trie.clone(), done.clone());
             thread::spawn(move || {
-                // open_bucket, the change, cache_leaf, close_bucket.
-                state.fetch_add(0x1001, AcqRel);
+                // The stores of a change in their order; the pair is locked.
+                state.store(0x1001, Release);
                 trie.store(1, Release);
-                let _ = slot.compare_exchange(0, 1, AcqRel, Relaxed);
+                slot.store(1, Release);
                 tag.store(7, Release);
-                state.fetch_add(0x1000 + BESIDE - 1, AcqRel);
+                state.store(0x2000 + BESIDE, Release);
                 done.store(1, Release);
             })
         };

@@ -466,3 +466,36 @@ fn the_stress_of_the_series() {
         assert_eq!(errno(map.update(&[0xfd; 200], &[0; 4], ANY)), 28);
     }
 }
+
+/// Writers replace children of one node all the time, which also grows and shrinks across the
+/// size from which on its children have several locks.
+#[test]
+fn writers_of_one_large_node() {
+    const WRITERS: usize = 4;
+    let dir = Dir::new();
+    table(&dir, 256);
+    for def in [strings(8, 8, 520), uncached(strings(8, 40, 520))] {
+        let map = dir.make(&def);
+        // One or two keys below each byte: below some there is a node, too.
+        let keys = |writer: usize| -> Vec<Vec<u8>> {
+            let all = (0..=255u8).flat_map(|b| [vec![b], vec![b, b'x', b]]);
+            all.enumerate().filter(|(i, _)| i * 7 / 3 % WRITERS == writer).map(|(_, k)| k).collect()
+        };
+        std::thread::scope(|s| {
+            for writer in 0..WRITERS {
+                let (map, keys) = (&map, keys(writer));
+                let begun = AtomicU64::new(0);
+                s.spawn(move || {
+                    let over = || begun.fetch_add(1, Relaxed) >= u64::from(rounds(60, 20_000));
+                    churn(map, &keys, 1 + writer as u64, &over);
+                    keys.iter().for_each(|key| {
+                        let there = map.lookup(key).is_ok();
+                        assert_eq!(errno(map.delete(key)), if there { 0 } else { 2 });
+                    });
+                });
+            }
+        });
+        assert_eq!(looked_through(&map), []);
+        fill_to_the_limit(&map, 0);
+    }
+}

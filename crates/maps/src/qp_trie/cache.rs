@@ -2,39 +2,30 @@
 //!
 //! A bucket names up to twelve leaves, by a byte of their keys' hashes. Where it is full, the other
 //! bucket of its pair, in the next cache line, takes leaves of its keys, and where that is full, too,
-//! only the trie has them. The bucket's state counts both kinds, and changes in progress among the
+//! only the trie has them. The bucket's state counts both kinds, and a change in progress among the
 //! second; their largest numbers are for ever. Above, it counts changes. So a key that is in neither
 //! bucket is not in the map, where none is only in the trie and the state stays the same during a
 //! look. The trie is the truth: before a leaf leaves the trie it leaves its bucket, and the bucket is
-//! told after the trie. A writer's death on the way leaves a number too high, which costs time only.
+//! told after the trie. A pair has a lock, and what becomes of it is among the stores of the change
+//! ([`super::heap`]), so it is done when they are, also after a writer's death.
 
-use std::sync::atomic::{
-    AtomicU32, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence,
-};
+use std::sync::atomic::{Ordering::Acquire, Ordering::Relaxed, fence};
 
 use super::QpTrie;
+use super::heap::{Locks, Seat, Store};
 use super::key::Key;
-use crate::shm::qp::{CACHED, LEAF, QpMemory};
+use crate::shm::qp::{CACHED, LEAF, QpMemory, WordAt};
 use crate::shm::tags::{General, Registers};
 
-/// Where the cache has a key of a bucket.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Cached {
-    /// In its own bucket.
-    Here,
-    /// In the other bucket of the pair.
-    Beside,
-    /// Nowhere: only the trie has it.
-    Nowhere,
-    /// The trie does not have it, either.
-    Gone,
-}
-
-/// A bucket that is told that a key comes or goes.
+/// What a change does to the cache: all of it under the lock of the pair, and with the change's other
+/// stores. What is not needed goes where it is of no use.
 #[derive(Clone, Copy)]
-pub(super) struct Bucket {
-    at: *mut u8,
-    tag: u8,
+pub(super) struct Recached {
+    pub(super) opened: Store,
+    pub(super) leaves: Store,
+    pub(super) comes: Store,
+    pub(super) tag: Store,
+    pub(super) closed: Store,
 }
 
 /// Of a bucket's state: keys that are only in the trie, and changes in progress. The largest number
@@ -54,17 +45,6 @@ fn add(state: u32, field: u32, by: i32) -> u32 {
         now => {
             let next = (now >> shift).saturating_add_signed(by).min(field >> shift);
             state & !field | next << shift
-        }
-    }
-}
-
-fn change(state: &AtomicU32, omitted: i32, beside: i32) {
-    let mut now = state.load(Relaxed);
-    loop {
-        let next = add(add(now, OMITTED, omitted), BESIDE, beside).wrapping_add(ONE_CHANGE);
-        match state.compare_exchange_weak(now, next, AcqRel, Relaxed) {
-            Ok(_) => return,
-            Err(other) => now = other,
         }
     }
 }
@@ -171,81 +151,110 @@ impl QpTrie {
         }
     }
 
-    /// Before the trie changes: from here on readers ask it.
+    /// Plans what becomes of the buckets of a hash, whose pair is locked, when the leaf `gone` leaves
+    /// the trie and `comes` gets into it; 0 is none.
     #[inline(always)]
-    pub(super) fn open_bucket(&self, hash: u64) -> Option<Bucket> {
+    pub(super) fn recache(&self, seat: &Seat, hash: u64, gone: u32, comes: u32) -> Recached {
+        let none = (self.memory.no_use_at(seat.heap), 0);
+        let mut plan =
+            Recached { opened: none, leaves: none, comes: none, tag: none, closed: none };
         if !self.has_cache() {
-            return None;
+            return plan;
         }
-        let at = self.memory.bucket(hash);
-        // SAFETY: the map has a cache.
-        change(unsafe { self.memory.bucket_state(at) }, 1, 0);
-        Some(Bucket { at, tag: hash as u8 })
+        let bucket = self.memory.bucket(hash);
+        let state_at = self.memory.bucket_state_at(bucket);
+        let state = self.memory.at32(state_at).load(Relaxed);
+        let opened = add(state, OMITTED, 1).wrapping_add(ONE_CHANGE);
+        plan.opened = (state_at, opened);
+        // Counted when it is done: the change itself is over.
+        let (mut omitted, mut beside) = (-1i32, 0);
+        let mut taken = None;
+        if gone != 0 {
+            match self.slot_of(bucket, hash, gone) {
+                Some((leaf_at, is_beside)) => {
+                    plan.leaves = (leaf_at, 0);
+                    taken = Some(leaf_at);
+                    beside = -i32::from(is_beside && comes == 0);
+                }
+                None => omitted = -2,
+            }
+        }
+        if comes != 0 {
+            if let Some(leaf_at) = taken {
+                // It has the same tag.
+                plan.comes = (leaf_at, comes);
+            } else if let Some((i, at)) = self.free_slot(bucket) {
+                let (leaf_at, tag_at) = self.memory.cached_at(at, i);
+                plan.comes = (leaf_at, comes);
+                let shift = i.wrapping_mul(8) & 31;
+                let tags = self.memory.at32(tag_at).load(Relaxed) & !(0xff << shift);
+                plan.tag = (tag_at, tags | (hash as u32 & 0xff) << shift);
+                beside = i32::from(at != bucket);
+            } else {
+                omitted = omitted.wrapping_add(1);
+            }
+        }
+        let closed = add(add(opened, OMITTED, omitted), BESIDE, beside).wrapping_add(ONE_CHANGE);
+        plan.closed = (state_at, closed);
+        plan
     }
 
-    /// After the trie changed: where the cache had the key before, and has it now.
+    /// Finds where a pair names a leaf, and whether it does so in the other bucket. The pair is
+    /// locked.
     #[inline(always)]
-    pub(super) fn close_bucket(&self, bucket: Option<Bucket>, before: Cached, now: Cached) {
-        if let Some(bucket) = bucket {
-            let number = |place| i32::from(now == place) - i32::from(before == place);
-            // SAFETY: the map has a cache.
-            let state = unsafe { self.memory.bucket_state(bucket.at) };
-            change(state, number(Cached::Nowhere).wrapping_sub(1), number(Cached::Beside));
+    fn slot_of(&self, bucket: *mut u8, hash: u64, leaf: u32) -> Option<(WordAt, bool)> {
+        match self.slot_in(bucket, hash, leaf) {
+            Some(at) => Some((at, false)),
+            None => Some((self.slot_in(self.memory.bucket_beside(bucket), hash, leaf)?, true)),
         }
     }
 
-    /// After the trie has a leaf: names it, if there is room.
     #[inline(always)]
-    pub(super) fn cache_leaf(&self, bucket: Option<Bucket>, leaf: u32) -> Cached {
-        let Some(bucket) = bucket else { return Cached::Nowhere };
-        if self.replace(bucket.at, 0, leaf, bucket.tag) {
-            Cached::Here
-        } else if self.replace(self.memory.bucket_beside(bucket.at), 0, leaf, bucket.tag) {
-            Cached::Beside
-        } else {
-            Cached::Nowhere
+    fn slot_in(&self, bucket: *mut u8, hash: u64, leaf: u32) -> Option<WordAt> {
+        let mut found = self.marks::<General>(bucket, hash);
+        while found != 0 {
+            let (at, _) = self.memory.cached_at(bucket, found.trailing_zeros());
+            if self.memory.at32(at).load(Relaxed) == leaf {
+                return Some(at);
+            }
+            found &= found.wrapping_sub(1);
         }
+        None
     }
 
-    /// Before a leaf leaves the trie: names it no more.
+    /// Finds a place in a pair that is locked, rather in its own bucket.
     #[inline(always)]
-    pub(super) fn uncache_leaf(&self, bucket: Option<Bucket>, leaf: u32) -> Cached {
-        let Some(bucket) = bucket else { return Cached::Nowhere };
-        if self.replace(bucket.at, leaf, 0, bucket.tag) {
-            Cached::Here
-        } else if self.replace(self.memory.bucket_beside(bucket.at), leaf, 0, bucket.tag) {
-            Cached::Beside
-        } else {
-            Cached::Nowhere
+    fn free_slot(&self, bucket: *mut u8) -> Option<(u32, *mut u8)> {
+        let first = self.free_in(bucket);
+        if first != 0 {
+            return Some((first.trailing_zeros(), bucket));
         }
+        let beside = self.memory.bucket_beside(bucket);
+        let second = self.free_in(beside);
+        (second != 0).then(|| (second.trailing_zeros(), beside))
     }
 
-    /// Puts a leaf, or 0, in the place of another in a bucket. A leaf is in at most one place, and who
-    /// puts it in or takes it out has the node above it.
+    /// Marks the places of a bucket that name no leaf.
     #[inline(never)]
-    fn replace(&self, bucket: *mut u8, old: u32, new: u32, tag: u8) -> bool {
-        // All of them: where it is cannot be foreseen, and a wrong guess takes longer.
+    fn free_in(&self, bucket: *mut u8) -> u32 {
+        // All of them: where one is cannot be foreseen, and a wrong guess takes longer.
         let (mut found, mut i) = (0u32, 0u32);
         while i < CACHED {
             // SAFETY: one of the bucket's leaves.
             let leaf = unsafe { self.memory.cached(bucket, i) }.load(Relaxed);
-            found |= u32::from(leaf == old) << i;
+            found |= u32::from(leaf == 0) << i;
             i = i.wrapping_add(1);
         }
-        while found != 0 {
-            let i = found.trailing_zeros();
-            // SAFETY: one of the bucket's leaves.
-            let slot = unsafe { self.memory.cached(bucket, i) };
-            if slot.compare_exchange(old, new, AcqRel, Relaxed).is_ok() {
-                // The tag of a place that is given up is for who takes it next.
-                if new != 0 {
-                    // SAFETY: the tag of that leaf.
-                    unsafe { self.memory.tag(bucket, i) }.store(tag, Release);
-                }
-                return true;
-            }
-            found &= found.wrapping_sub(1);
+        found
+    }
+
+    /// The lock of the buckets of a hash.
+    #[inline(always)]
+    pub(super) fn locks_of_hash(&self, hash: u64) -> Locks {
+        if self.has_cache() {
+            Locks::of_pair(self.memory.pair(self.memory.bucket(hash)))
+        } else {
+            Locks::NONE
         }
-        false
     }
 }

@@ -6,12 +6,11 @@ use std::sync::atomic::{Ordering::Acquire, Ordering::Relaxed, fence};
 use skep_isa::map::update;
 
 use super::QpTrie;
-use super::cache::Cached;
-use super::heap::{NotDone, Seat};
+use super::heap::{Change, Locks, NotDone, Seat, Stores};
 use super::key::Key;
 use super::node::{Node, Symbol, size};
 use crate::error::{EBUSY, EEXIST, EINVAL, ENOENT, ENOMEM, ENOSPC};
-use crate::shm::qp::{LEAF, OBSOLETE, QpMemory};
+use crate::shm::qp::{LEAF, OBSOLETE, QpMemory, WordAt};
 
 /// Tries of a change while others change the same place.
 const TRIES: u32 = 100_000;
@@ -22,8 +21,7 @@ const REMEMBERED: usize = 32;
 /// A word that leads to a block: the root, or a child of a node.
 #[derive(Clone, Copy)]
 struct Link {
-    /// Where it lies in the payload.
-    at: u64,
+    at: WordAt,
     /// The node that it is in; 0 for the root.
     owner: u32,
     /// What it led to.
@@ -58,11 +56,12 @@ fn errno(why: NotDone) -> i64 {
     })
 }
 
-/// The last links of a path. Every access is volatile, else the compiler would use vector registers
-/// for several words at once, which programs in the middle of an event must keep. How long the path
-/// is stands outside: with it, the compiler would make a constant of a new one, and clear it all.
+/// The last links of a path: for each where in its node it lies, and what it led to. Every access is
+/// volatile, else the compiler would use vector registers for several words at once, which programs
+/// in the middle of an event must keep. How long the path is stands outside: with it, the compiler
+/// would make a constant of a new one, and clear it all.
 struct Path {
-    words: MaybeUninit<[u64; 2 * REMEMBERED]>,
+    words: MaybeUninit<[u64; REMEMBERED]>,
 }
 
 impl Path {
@@ -73,46 +72,51 @@ impl Path {
 
     /// Appends a link to a path of a length.
     #[inline(always)]
-    fn push(&mut self, len: &mut usize, link: &Link) {
-        let to = u64::from(link.owner) << 32 | u64::from(link.to);
+    fn push(&mut self, len: &mut usize, byte: u64, to: u32) {
         let at = self.words.as_mut_ptr().cast::<u64>();
-        let i = len.wrapping_mul(2) & (2 * REMEMBERED - 1);
-        // SAFETY: two words, the first of which has an even number.
-        unsafe {
-            at.add(i).write_volatile(link.at);
-            at.add(i.wrapping_add(1)).write_volatile(to);
-        }
+        // SAFETY: one of the words.
+        unsafe { at.add(*len & (REMEMBERED - 1)).write_volatile(byte << 32 | u64::from(to)) };
         *len = len.wrapping_add(1);
     }
 
-    /// Returns the link with a number from the beginning of a path of a length on; `None` when it is
-    /// not remembered.
+    /// Returns the link with a number from the beginning of a path of a length on: where in its node
+    /// it lies, and what it led to. `None` when it is not remembered.
     ///
     /// # Safety
     /// So many links were pushed.
     #[inline(always)]
-    unsafe fn get(&self, len: usize, i: usize) -> Option<Link> {
+    unsafe fn get(&self, len: usize, i: usize) -> Option<(u64, u32)> {
         if i >= len || i.wrapping_add(REMEMBERED) < len {
             return None;
         }
         let at = self.words.as_ptr().cast::<u64>();
-        let i = i.wrapping_mul(2) & (2 * REMEMBERED - 1);
-        // SAFETY: two words that were written, as `i` is below the length, which the caller knows.
-        let (at, to) =
-            unsafe { (at.add(i).read_volatile(), at.add(i.wrapping_add(1)).read_volatile()) };
-        Some(Link { at, owner: (to >> 32) as u32, to: to as u32 })
+        // SAFETY: a word that was written, as `i` is below the length, which the caller knows.
+        let word = unsafe { at.add(i & (REMEMBERED - 1)).read_volatile() };
+        Some((word >> 32, word as u32))
     }
 }
 
 impl QpTrie {
-    fn root_link(&self) -> Link {
-        Link { owner: 0, at: QpMemory::ROOT_AT, to: self.memory.root().load(Acquire) }
+    /// Returns the link that lies in a node at a byte, or is the root where there is no node.
+    #[inline(always)]
+    fn link(&self, owner: u32, byte: u64, to: u32) -> Link {
+        let at = match self.memory.block(owner) {
+            Some(block) => self.memory.place_in(block, byte),
+            None => QpMemory::ROOT_AT,
+        };
+        Link { at, owner, to }
     }
 
-    fn child_link(&self, owner: u32, node: &Node, i: u32) -> Link {
-        let child = node.child(i);
-        let at = self.memory.offset_of(child.as_ptr().cast());
-        Link { owner, at, to: child.load(Acquire) }
+    /// What has to be locked by who stores where a link lies.
+    #[inline(always)]
+    fn locks_of(&self, link: &Link) -> Locks {
+        match self.memory.block(link.owner) {
+            Some(block) => {
+                let byte = self.memory.bytes_behind(block, link.at);
+                Locks::of_child(link.owner, &Node::at(block), byte)
+            }
+            None => Locks::ROOT,
+        }
     }
 
     /// Tells whether a link, whose owner is locked, still leads where it did.
@@ -135,17 +139,17 @@ impl QpTrie {
     #[inline(never)]
     fn place(&self, key: &Key, up_to: &mut usize) -> Option<Place> {
         let known = std::mem::replace(up_to, usize::MAX);
-        let mut link = self.root_link();
-        if link.to == 0 {
-            return Some(Place::Empty(link));
+        let mut to = self.memory.root().load(Acquire);
+        if to == 0 {
+            return Some(Place::Empty(self.link(0, 0, 0)));
         }
         let (mut path, mut len) = (Path::new(), 0usize);
-        path.push(&mut len, &link);
+        path.push(&mut len, 0, to);
         let mut least = 0usize;
         // Follows the key, and where that leads nowhere, the first child.
         let leaf = loop {
-            let at = self.memory.block(link.to)?;
-            if link.to & LEAF != 0 {
+            let at = self.memory.block(to)?;
+            if to & LEAF != 0 {
                 break at;
             }
             let node = Node::at(at);
@@ -154,52 +158,77 @@ impl QpTrie {
                 return None;
             }
             least = offset.wrapping_add(1);
-            link = match node.step(key).map(|i| self.child_link(link.to, &node, i)) {
-                Some(next) if next.to != 0 => next,
-                _ => self.child_link(link.to, &node, node.live_from(0)?.0),
-            };
+            let mut byte = node.way(key);
+            to = if byte != 0 { node.child_at(byte).load(Acquire) } else { 0 };
+            if to == 0 {
+                let (i, first) = node.live_from(0)?;
+                (byte, to) = (node.byte_of_child(i), first);
+            }
             if offset <= known {
-                path.push(&mut len, &link);
+                path.push(&mut len, byte, to);
             }
         };
         let found = self.key_of(leaf);
         let d = key.common(&found);
+        // SAFETY: so many were pushed.
+        let remembered = |i: usize| unsafe { path.get(len, i) };
+        let mut i = len.wrapping_sub(1);
         if d == key.len && d == found.len {
-            return Some(Place::Leaf(link, leaf));
+            // SAFETY: so many were pushed.
+            let link = unsafe { self.remembered_link(&path, len, i) };
+            return link.map(|link| Place::Leaf(link, leaf));
         }
         if known != usize::MAX && d != known {
             return None;
         }
         // The last link that is not below where the key parts.
-        let mut i = len.wrapping_sub(1);
-        loop {
-            // SAFETY: so many were pushed.
-            let Some(link) = (unsafe { path.get(len, i) }) else {
+        while i != 0 {
+            let Some((_, owner)) = remembered(i.wrapping_sub(1)) else {
                 *up_to = d;
                 return None;
             };
-            let node = match self.memory.block(link.owner) {
-                Some(owner) if i != 0 => Node::at(owner),
-                _ => return Some(Place::Above(link, d, found.byte(d))),
-            };
+            let node = Node::at(self.memory.block(owner)?);
             if node.offset() < d {
-                return Some(Place::Above(link, d, found.byte(d)));
+                break;
             }
             i = i.wrapping_sub(1);
             if node.offset() == d {
-                let Some(symbol) = node.step(key) else {
+                let Some(number) = node.step(key) else {
                     // SAFETY: as before.
-                    let above = unsafe { path.get(len, i) };
+                    let above = unsafe { self.remembered_link(&path, len, i) };
                     if above.is_none() {
                         *up_to = d;
                     }
                     return above.map(|above| Place::Within(above, node));
                 };
-                let empty = self.child_link(link.owner, &node, symbol);
+                let empty = self.link(owner, node.byte_of_child(number), 0);
                 // By now somebody else may have put something there.
-                return (empty.to == 0).then_some(Place::Empty(empty));
+                let is_empty = self.memory.at32(empty.at).load(Acquire) == 0;
+                return is_empty.then_some(Place::Empty(empty));
             }
         }
+        // SAFETY: as before.
+        let above = unsafe { self.remembered_link(&path, len, i) };
+        if above.is_none() {
+            *up_to = d;
+        }
+        above.map(|link| Place::Above(link, d, found.byte(d)))
+    }
+
+    /// Returns a link of a path, as [`Path::get`] does.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    unsafe fn remembered_link(&self, path: &Path, len: usize, i: usize) -> Option<Link> {
+        // SAFETY: the caller's duty.
+        let remembered = |i: usize| unsafe { path.get(len, i) };
+        let (byte, to) = remembered(i)?;
+        let owner = match i {
+            0 => 0,
+            _ => remembered(i.wrapping_sub(1))?.1,
+        };
+        Some(self.link(owner, byte, to))
     }
 
     /// Stores a value under a key; 0 or a negative errno.
@@ -245,8 +274,10 @@ impl QpTrie {
         // caller's.
         let leaf = match self.peek(seat, class) {
             Ok(block) => block | LEAF,
-            // SAFETY: the caller's duty.
-            Err(NotDone::NoMemory) => return unsafe { self.overwrite_only(key, value, flags) },
+            Err(NotDone::NoMemory) => {
+                // SAFETY: the caller's duty.
+                return unsafe { self.overwrite_only(seat, key, value, flags) };
+            }
             Err(why) => return errno(why),
         };
         let Some(at) = self.memory.block(leaf) else { return -i64::from(ENOMEM) };
@@ -298,7 +329,7 @@ impl QpTrie {
     /// As [`QpTrie::update`].
     #[cold]
     #[inline(never)]
-    unsafe fn overwrite_only(&self, key: &Key, value: *const u8, flags: u64) -> i64 {
+    unsafe fn overwrite_only(&self, seat: &Seat, key: &Key, value: *const u8, flags: u64) -> i64 {
         let (mut tries, mut up_to) = (0u32, usize::MAX);
         while tries < TRIES {
             let version = self.memory.version().load(Acquire);
@@ -311,7 +342,7 @@ impl QpTrie {
                     return -i64::from(ENOMEM);
                 }
                 // SAFETY: the caller's duty.
-                match unsafe { self.overwrite(version, link, *at, value) } {
+                match unsafe { self.overwrite(seat, version, link, *at, value) } {
                     Ok(done) => return done,
                     Err(NotDone::Again) => {}
                     Err(why) => return errno(why),
@@ -328,19 +359,21 @@ impl QpTrie {
     /// As [`QpTrie::update`].
     unsafe fn overwrite(
         &self,
+        seat: &Seat,
         version: u64,
         link: &Link,
         leaf: *mut u8,
         value: *const u8,
     ) -> Result<i64, NotDone> {
-        let locks = self.lock_nodes(link.owner, link.owner, link.owner)?;
+        let locks = self.locks_of(link);
+        self.lock_stripes(seat, locks)?;
         let good = self.holds(link) && self.is_version(version);
         if good {
             // SAFETY: the leaf cannot leave the trie while the node above it is locked; the rest is
             // the caller's duty.
             unsafe { self.memory.set_value(leaf, value) };
         }
-        self.unlock_nodes(locks);
+        self.unlock_stripes(locks);
         if good { Ok(0) } else { Err(NotDone::Again) }
     }
 
@@ -377,7 +410,7 @@ impl QpTrie {
                 }
                 if self.memory.geometry.value_size <= 8 {
                     // SAFETY: the caller's duty.
-                    return unsafe { self.overwrite(version, link, *at, value) };
+                    return unsafe { self.overwrite(seat, version, link, *at, value) };
                 }
                 self.exchange(seat, version, link, hash, leaf)
             }
@@ -407,21 +440,22 @@ impl QpTrie {
         hash: u64,
         (leaf, class): (u32, u32),
     ) -> Result<i64, NotDone> {
-        let locks = self.lock_nodes(link.owner, link.owner, link.owner)?;
+        let locks = self.locks_of(link).and(self.locks_of_hash(hash));
+        self.lock_stripes(seat, locks)?;
         let good = self.holds(link) && self.is_version(version);
         if good {
-            let bucket = self.open_bucket(hash);
-            let before = self.uncache_leaf(bucket, link.to);
+            let cache = Some(self.recache(seat, hash, link.to, leaf));
             self.epochs.inherit(self.row(leaf), self.row(link.to));
             let mut change = self.change(seat);
-            change.store(link.at, leaf);
-            change.take(self, class);
-            change.retire(self, link.to, Some(class));
-            change.commit(self);
-            let now = self.cache_leaf(bucket, leaf);
-            self.close_bucket(bucket, before, now);
+            change.retire(link.to, Some(class));
+            change.commit(Stores {
+                link: Some((link.at, leaf)),
+                leaf: Some(class),
+                cache,
+                ..Stores::default()
+            });
         }
-        self.unlock_nodes(locks);
+        self.unlock_stripes(locks);
         if good { Ok(0) } else { Err(NotDone::Again) }
     }
 
@@ -440,11 +474,11 @@ impl QpTrie {
             None => None,
             Some(node) => Some(self.node_block(seat, node.size_with(symbol))?),
         };
-        // The copy, too: until the cache knows the leaf, nobody else may change it.
-        let locks = match copy {
-            Some((_, block, _)) => self.lock_nodes(link.owner, link.to, block)?,
-            None => self.lock_nodes(link.owner, link.owner, link.owner)?,
-        };
+        let mut locks = self.locks_of(link).and(self.locks_of_hash(hash));
+        if let Some(node) = &node {
+            locks = locks.and(Locks::of_node(link.to, node));
+        }
+        self.lock_stripes(seat, locks)?;
         let free = match &node {
             Some(node) => Node::at(node.at).head == node.head,
             None => true,
@@ -455,29 +489,29 @@ impl QpTrie {
         } else if !self.reserve_element(seat) {
             Ok(-i64::from(ENOSPC))
         } else {
-            let bucket = self.open_bucket(hash);
             self.epochs.stamp(self.row(leaf));
             let mut change = self.change(seat);
+            let first = Stores {
+                link: Some((link.at, leaf)),
+                leaf: Some(class),
+                more: 1,
+                cache: Some(self.recache(seat, hash, 0, leaf)),
+                ..Stores::default()
+            };
             match (&node, copy) {
                 (Some(node), Some((to, block, node_class))) => {
                     // SAFETY: the block is of the class for the copy, and in no one's hands; the node
                     // is locked and lacks the symbol.
                     unsafe { node.copy_with(to, symbol, leaf) };
-                    change.store(link.at, block);
-                    self.mark_obsolete(&mut change, node);
-                    change.take(self, node_class);
-                    self.retire_node(&mut change, node, link.to);
+                    let obsolete = Some(self.retire_node(&mut change, node, link.to));
+                    let link = Some((link.at, block));
+                    change.commit(Stores { link, obsolete, node: Some(node_class), ..first });
                 }
-                _ => change.store(link.at, leaf),
+                _ => change.commit(first),
             }
-            change.take(self, class);
-            change.count(self, 1);
-            change.commit(self);
-            let now = self.cache_leaf(bucket, leaf);
-            self.close_bucket(bucket, Cached::Gone, now);
             Ok(0)
         };
-        self.unlock_nodes(locks);
+        self.unlock_stripes(locks);
         result
     }
 
@@ -492,29 +526,29 @@ impl QpTrie {
         (leaf, class): (u32, u32),
     ) -> Result<i64, NotDone> {
         let (to, block, node_class) = self.node_block(seat, size(2, false))?;
-        let locks = self.lock_nodes(link.owner, block, block)?;
+        let locks = self.locks_of(link).and(self.locks_of_hash(hash));
+        self.lock_stripes(seat, locks)?;
         let good = self.holds(link) && self.is_version(version);
         let result = match good {
             false => Err(NotDone::Again),
             true if !self.reserve_element(seat) => Ok(-i64::from(ENOSPC)),
             true => {
-                let bucket = self.open_bucket(hash);
                 self.epochs.stamp(self.row(leaf));
                 // SAFETY: the block is of the class for the node, and in no one's hands; the keys
                 // differ at the offset.
                 unsafe { Node::make_fork(to, d, (key.byte(d), leaf), (other, link.to)) };
-                let mut change = self.change(seat);
-                change.store(link.at, block);
-                change.take(self, node_class);
-                change.take(self, class);
-                change.count(self, 1);
-                change.commit(self);
-                let now = self.cache_leaf(bucket, leaf);
-                self.close_bucket(bucket, Cached::Gone, now);
+                self.change(seat).commit(Stores {
+                    link: Some((link.at, block)),
+                    obsolete: None,
+                    node: Some(node_class),
+                    leaf: Some(class),
+                    more: 1,
+                    cache: Some(self.recache(seat, hash, 0, leaf)),
+                });
                 Ok(0)
             }
         };
-        self.unlock_nodes(locks);
+        self.unlock_stripes(locks);
         result
     }
 
@@ -526,17 +560,17 @@ impl QpTrie {
         Ok((at, block, class))
     }
 
-    fn mark_obsolete(&self, change: &mut super::heap::Change<'_>, node: &Node) {
-        change.store(self.memory.offset_of(node.at), node.head | OBSOLETE);
+    /// Puts a node into limbo; returns the store that tells of it.
+    #[inline(always)]
+    fn retire_node(&self, change: &mut Change<'_>, node: &Node, block: u32) -> (WordAt, u32) {
+        change.retire(block, self.memory.geometry.node_class(node.size()));
+        (self.memory.place_in(node.at, 0), node.head | OBSOLETE)
     }
 
-    fn retire_node(&self, change: &mut super::heap::Change<'_>, node: &Node, block: u32) {
-        change.retire(self, block, self.memory.geometry.node_class(node.size()));
-    }
-
-    fn retire_leaf(&self, change: &mut super::heap::Change<'_>, leaf: u32, at: *mut u8) {
+    #[inline(always)]
+    fn retire_leaf(&self, change: &mut Change<'_>, leaf: u32, at: *mut u8) {
         let g = &self.memory.geometry;
-        change.retire(self, leaf, g.class(g.leaf_bytes(self.key_of(at).len as u64)));
+        change.retire(leaf, g.class(g.leaf_bytes(self.key_of(at).len as u64)));
     }
 
     /// Removes a key; 0 or a negative errno.
@@ -606,22 +640,33 @@ impl QpTrie {
     }
 
     /// Finds the links to the leaf of a key, and to the node above it.
+    #[inline(always)]
     fn links_to(&self, key: &Key) -> Option<(Option<Link>, Link, *mut u8)> {
-        let mut link = self.root_link();
-        let mut above = None;
+        // The last two links: the nodes that they are in, and where.
+        let (mut above, mut owner) = ((0u32, 0u64), (0u32, 0u64));
+        let mut to = self.memory.root().load(Acquire);
         let mut least = 0usize;
-        while let Some(at) = self.memory.block(link.to) {
-            if link.to & LEAF != 0 {
-                return self.has_key(at, key).then_some((above, link, at));
+        while let Some(at) = self.memory.block(to) {
+            if to & LEAF != 0 {
+                if !self.has_key(at, key) {
+                    break;
+                }
+                let link = self.link(owner.0, owner.1, to);
+                let above = (owner.0 != 0).then(|| self.link(above.0, above.1, owner.0));
+                return Some((above, link, at));
             }
             let node = Node::at(at);
             if node.offset() < least {
                 break;
             }
             least = node.offset().wrapping_add(1);
-            let i = node.step(key)?;
-            above = Some(link);
-            link = self.child_link(link.to, &node, i);
+            let byte = node.way(key);
+            if byte == 0 {
+                break;
+            }
+            above = owner;
+            owner = (to, byte);
+            to = node.child_at(byte).load(Acquire);
         }
         None
     }
@@ -657,18 +702,18 @@ impl QpTrie {
                 Err(why) => return Err(why),
             },
         };
-        let locks = self.lock_nodes(above.owner, link.owner, link.owner)?;
+        let locks = self.locks_of(&above).and(Locks::of_node(link.owner, &node));
+        let locks = locks.and(self.locks_of_hash(hash));
+        self.lock_stripes(seat, locks)?;
         let number = node.find(symbol).unwrap_or(u32::MAX);
         let there = number != u32::MAX
-            && self.memory.offset_of(node.child(number).as_ptr().cast()) == link.at;
+            && self.memory.place_in(node.at, node.byte_of_child(number)) == link.at;
         let good = self.holds(&above)
             && self.holds(&link)
             && there
             && Node::at(node.at).head == node.head
             && self.is_version(version);
         if good {
-            let bucket = self.open_bucket(hash);
-            let before = self.uncache_leaf(bucket, link.to);
             let mut change = self.change(seat);
             let other = |from| match node.live_from(from) {
                 Some((i, _)) if i == number => node.live_from(i.wrapping_add(1)),
@@ -679,25 +724,29 @@ impl QpTrie {
                 Some((i, child)) if other(i.wrapping_add(1)).is_none() => Some(child),
                 _ => None,
             };
+            let cache = Some(self.recache(seat, hash, link.to, 0));
+            let gone = Stores { more: -1, cache, ..Stores::default() };
+            if how == Removal::Retire {
+                self.retire_leaf(&mut change, link.to, leaf);
+            }
             match (only, copy) {
-                (Some(sibling), _) => change.store(above.at, sibling),
+                (Some(sibling), _) => {
+                    let obsolete = Some(self.retire_node(&mut change, &node, above.to));
+                    let link = Some((above.at, sibling));
+                    change.commit(Stores { link, obsolete, ..gone });
+                }
                 (None, Some((to, block, class))) => {
                     // SAFETY: the block is of the class for the copy, and in no one's hands; the node
                     // is locked and has the symbol.
                     unsafe { node.copy_without(to, symbol) };
-                    change.store(above.at, block);
-                    change.take(self, class);
+                    let obsolete = Some(self.retire_node(&mut change, &node, above.to));
+                    let link = Some((above.at, block));
+                    change.commit(Stores { link, obsolete, node: Some(class), ..gone });
                 }
-                (None, None) => change.store(link.at, 0),
+                (None, None) => change.commit(Stores { link: Some((link.at, 0)), ..gone }),
             }
-            if only.is_some() || copy.is_some() {
-                self.mark_obsolete(&mut change, &node);
-                self.retire_node(&mut change, &node, above.to);
-            }
-            self.finish_removal(&mut change, (link.to, leaf), how);
-            self.close_bucket(bucket, before, Cached::Gone);
         }
-        self.unlock_nodes(locks);
+        self.unlock_stripes(locks);
         if good { Ok(link.to) } else { Err(NotDone::Again) }
     }
 
@@ -711,32 +760,20 @@ impl QpTrie {
         how: Removal,
     ) -> Result<u32, NotDone> {
         let hash = self.key_of(leaf).hash(&self.seeds);
-        let locks = self.lock_nodes(0, 0, 0)?;
+        let locks = self.locks_of(link).and(self.locks_of_hash(hash));
+        self.lock_stripes(seat, locks)?;
         let good = self.holds(link) && self.is_version(version);
         if good {
-            let bucket = self.open_bucket(hash);
-            let before = self.uncache_leaf(bucket, link.to);
             let mut change = self.change(seat);
-            change.store(link.at, 0);
-            self.finish_removal(&mut change, (link.to, leaf), how);
-            self.close_bucket(bucket, before, Cached::Gone);
+            let cache = Some(self.recache(seat, hash, link.to, 0));
+            if how == Removal::Retire {
+                self.retire_leaf(&mut change, link.to, leaf);
+            }
+            let link = Some((link.at, 0));
+            change.commit(Stores { link, more: -1, cache, ..Stores::default() });
         }
-        self.unlock_nodes(locks);
+        self.unlock_stripes(locks);
         if good { Ok(link.to) } else { Err(NotDone::Again) }
-    }
-
-    #[inline(always)]
-    fn finish_removal(
-        &self,
-        change: &mut super::heap::Change<'_>,
-        (leaf, at): (u32, *mut u8),
-        how: Removal,
-    ) {
-        change.count(self, -1);
-        if how == Removal::Retire {
-            self.retire_leaf(change, leaf, at);
-        }
-        change.commit(self);
     }
 
     /// Puts a leaf that was detached into limbo.
@@ -748,7 +785,7 @@ impl QpTrie {
             if let Some(at) = self.memory.block(leaf) {
                 self.retire_leaf(&mut change, leaf, at);
             }
-            change.commit(self);
+            change.commit(Stores::default());
         }
         self.leave(seat);
         done

@@ -16,8 +16,10 @@ use std::sync::atomic::{
 };
 
 use super::QpTrie;
+use super::cache::Recached;
+use super::node::Node;
 use crate::shm::lock::{self, Held, NotHeld};
-use crate::shm::qp::{BLOCK_CLASSES, HEAPS, LEAF, LIMBO, LOG, Log, STRIPES};
+use crate::shm::qp::{BLOCK_CLASSES, HEAPS, LEAF, LIMBO, Log, STRIPES, WordAt};
 use crate::shm::sys;
 
 /// Most blocks that one change puts into limbo.
@@ -38,16 +40,49 @@ pub(super) struct Seat {
     held: Held,
 }
 
-/// The locks of up to three nodes: their stripes in ascending order, [`NO_STRIPE`] where there are
-/// fewer.
+/// Locks of nodes, of children and of buckets: a bit for each stripe.
 #[derive(Clone, Copy)]
-pub(super) struct NodeLocks {
-    first: u64,
-    second: u64,
-    third: u64,
+pub(super) struct Locks(u64);
+
+impl Locks {
+    pub(super) const NONE: Self = Self(0);
+    /// That of the root.
+    pub(super) const ROOT: Self = Self(1);
+
+    #[inline(always)]
+    fn first_of(reference: u32) -> u32 {
+        // References of neighbors differ by the size of nodes.
+        ((u64::from(reference).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) & (STRIPES - 1)) as u32
+    }
+
+    /// All that a node has: who holds them may replace it.
+    #[inline(always)]
+    pub(super) fn of_node(reference: u32, node: &Node) -> Self {
+        let all = if node.is_large() { (1u64 << GROUPS).wrapping_sub(1) } else { 1 };
+        Self(all.rotate_left(Self::first_of(reference)))
+    }
+
+    /// That of a child of a node: it is the node's, but a large node has several.
+    #[inline(always)]
+    pub(super) fn of_child(reference: u32, node: &Node, byte: u64) -> Self {
+        let group = if node.is_large() { (byte >> 6) as u32 & (GROUPS - 1) } else { 0 };
+        Self(1u64.rotate_left(Self::first_of(reference).wrapping_add(group) & 63))
+    }
+
+    /// That of a pair of buckets.
+    #[inline(always)]
+    pub(super) fn of_pair(pair: u64) -> Self {
+        Self(1u64 << (pair & (STRIPES - 1)))
+    }
+
+    #[inline(always)]
+    pub(super) fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
 }
 
-const NO_STRIPE: u64 = STRIPES;
+/// Locks of a large node: one for sixteen children, which are a cache line.
+const GROUPS: u32 = 16;
 
 /// Why something was not done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,13 +95,34 @@ pub(super) enum NotDone {
     Again,
 }
 
-/// What a change of the trie does besides showing it.
+/// A change of the trie: what leaves it is noted first, then all its stores are done together.
 pub(super) struct Change<'a> {
-    log: Log<'a>,
-    n: u64,
+    trie: &'a QpTrie,
     seat: &'a Seat,
-    limbo: u64,
-    limbo_bytes: u64,
+    /// Blocks that the heap has in limbo then, and their bytes.
+    limbo: (u64, u64),
+    /// Whether that is more than before.
+    retires: bool,
+}
+
+/// A word that a change stores, and the value.
+pub(super) type Store = (WordAt, u32);
+
+/// Words that a change stores, in this order.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Stores {
+    /// The link that shows it to readers.
+    pub(super) link: Option<Store>,
+    /// The head of a node that is in the trie no more.
+    pub(super) obsolete: Option<Store>,
+    /// Classes of a new node and of a new leaf: the block that [`QpTrie::peek`] found leaves its
+    /// magazine.
+    pub(super) node: Option<u32>,
+    pub(super) leaf: Option<u32>,
+    /// How many elements more there are; so many fewer are reserved.
+    pub(super) more: i64,
+    /// What the cache has of it.
+    pub(super) cache: Option<Recached>,
 }
 
 impl QpTrie {
@@ -229,16 +285,9 @@ impl QpTrie {
         all
     }
 
-    fn stripe_of(reference: u32) -> u64 {
-        // References of neighbors differ by the size of nodes.
-        (u64::from(reference).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) & (STRIPES - 1)
-    }
-
+    #[cold]
     #[inline(never)]
-    fn lock_stripe(&self, i: u64) -> bool {
-        if i == NO_STRIPE {
-            return true;
-        }
+    fn wait_for_stripe(&self, i: u64) -> bool {
         let Ok(held) = lock::acquire(self.memory.stripe(i)) else { return false };
         if held.recovered && !self.settle_all() {
             // What the dead holder was doing is still to be done.
@@ -248,43 +297,32 @@ impl QpTrie {
         true
     }
 
-    #[inline(never)]
-    fn unlock_stripe(&self, i: u64) {
-        if i != NO_STRIPE {
-            let word = self.memory.stripe(i);
+    /// Locks stripes, in ascending order.
+    #[inline(always)]
+    pub(super) fn lock_stripes(&self, seat: &Seat, locks: Locks) -> Result<(), NotDone> {
+        let mut left = locks.0;
+        while left != 0 {
+            let i = u64::from(left.trailing_zeros());
+            if lock::try_acquire_too(self.memory.stripe(i), seat.held).is_none()
+                && !self.wait_for_stripe(i)
+            {
+                // Those below it.
+                self.unlock_stripes(Locks(locks.0 & (1u64 << i).wrapping_sub(1)));
+                return Err(NotDone::Busy);
+            }
+            left &= left.wrapping_sub(1);
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    pub(super) fn unlock_stripes(&self, locks: Locks) {
+        let mut left = locks.0;
+        while left != 0 {
+            let word = self.memory.stripe(u64::from(left.trailing_zeros()));
             lock::release(word, Held { word: word.load(Relaxed), recovered: false });
+            left &= left.wrapping_sub(1);
         }
-    }
-
-    /// Locks up to three nodes, by their references; 0 is the root's word.
-    #[inline(always)]
-    pub(super) fn lock_nodes(&self, a: u32, b: u32, c: u32) -> Result<NodeLocks, NotDone> {
-        let (a, b, c) = (Self::stripe_of(a), Self::stripe_of(b), Self::stripe_of(c));
-        let first = a.min(b).min(c);
-        let last = a.max(b).max(c);
-        let middle = a ^ b ^ c ^ first ^ last;
-        let second = if middle == first || middle == last { NO_STRIPE } else { middle };
-        let third = if last == first { NO_STRIPE } else { last };
-        if !self.lock_stripe(first) {
-            return Err(NotDone::Busy);
-        }
-        if !self.lock_stripe(second) {
-            self.unlock_stripe(first);
-            return Err(NotDone::Busy);
-        }
-        if !self.lock_stripe(third) {
-            self.unlock_stripe(second);
-            self.unlock_stripe(first);
-            return Err(NotDone::Busy);
-        }
-        Ok(NodeLocks { first, second, third })
-    }
-
-    #[inline(always)]
-    pub(super) fn unlock_nodes(&self, locks: NodeLocks) {
-        self.unlock_stripe(locks.third);
-        self.unlock_stripe(locks.second);
-        self.unlock_stripe(locks.first);
     }
 
     /// Finds a block of a class that may be filled. It stays in its magazine until a change
@@ -303,9 +341,8 @@ impl QpTrie {
     /// Sees to it that a change finds room in limbo; nodes are not locked.
     #[inline(always)]
     pub(super) fn make_room(&self, seat: &Seat) -> Result<(), NotDone> {
-        if self.memory.limbo_count(seat.heap).wrapping_add(RETIRED) <= LIMBO
-            && self.memory.limbo_bytes(seat.heap) <= LIMBO_BYTES
-        {
+        let (blocks, bytes) = self.memory.limbo_counts(seat.heap);
+        if blocks.wrapping_add(RETIRED) <= LIMBO && bytes <= LIMBO_BYTES {
             Ok(())
         } else {
             self.recycle(seat)
@@ -320,7 +357,7 @@ impl QpTrie {
         // Readers that may stand in one of these find another version.
         self.memory.version().fetch_add(1, AcqRel);
         fence(Release);
-        while self.memory.limbo_count(seat.heap) != 0 {
+        while self.memory.limbo_counts(seat.heap).0 != 0 {
             if let Some(full) = self.recycle_some(seat)
                 && !self.flush(seat, full)
             {
@@ -330,46 +367,35 @@ impl QpTrie {
         Ok(())
     }
 
-    /// Brings as many blocks in limbo back as their magazines have room for, and as one log can
-    /// tell of; returns the class of a full magazine.
+    /// Brings blocks in limbo back until one's magazine has no room; returns its class then.
     fn recycle_some(&self, seat: &Seat) -> Option<u32> {
         let log = self.memory.heap_log(seat.heap);
-        // The log has a store for each class that was met: what its magazine will have.
-        let (mut left, mut n) = (self.memory.limbo_count(seat.heap), 0u64);
-        let mut full = None;
+        let counts_at = self.memory.limbo_counts_at(seat.heap);
+        let (mut left, mut bytes) = self.memory.limbo_counts(seat.heap);
         while let Some(last) = left.checked_sub(1) {
-            let block = self.memory.at32(self.memory.limbo_at(seat.heap, last)).load(Relaxed);
-            // What is no block is forgotten.
-            if let Some(class) = self.class_of(block) {
-                let at = self.memory.magazine_at(seat.heap, class);
-                let mut i = 0u64;
-                while i < n && log.at(i) != at {
-                    i = i.wrapping_add(1);
-                }
-                if i >= LOG - 1 {
-                    break;
-                }
-                let count = if i < n {
-                    log.value(i) as u32
-                } else {
-                    self.memory.magazine_count(seat.heap, class)
-                };
-                if count >= self.memory.geometry.kept(class) {
-                    full = Some(class);
-                    break;
-                }
-                // Above the count nobody looks, so this need not be in the log.
-                let slot = self.memory.magazine_slot_at(seat.heap, class, count);
-                self.memory.at32(slot).store(block & !LEAF, Relaxed);
-                log.write(&mut i, at, count.wrapping_add(1));
-                n = n.max(i);
-            }
             left = last;
+            if left == 0 {
+                bytes = 0;
+            }
+            let counts = left | bytes << 32;
+            let block = self.memory.at32(self.memory.limbo_at(seat.heap, left)).load(Relaxed);
+            let Some(class) = self.class_of(block) else {
+                // What is no block is forgotten.
+                log.commit_these(&[], &[Some((counts_at, counts))]);
+                continue;
+            };
+            let count = self.memory.magazine_count(seat.heap, class);
+            if count >= self.memory.geometry.kept(class) {
+                return Some(class);
+            }
+            // Above the count nobody looks, so this need not be in the log.
+            let slot = self.memory.magazine_slot_at(seat.heap, class, count);
+            self.memory.at32(slot).store(block & !LEAF, Relaxed);
+            let at = self.memory.magazine_at(seat.heap, class);
+            let more = Some((at, count.wrapping_add(1)));
+            log.commit_these(&[more], &[Some((counts_at, counts))]);
         }
-        let bytes = if left == 0 { 0 } else { self.memory.limbo_bytes(seat.heap) };
-        log.write_wide(&mut n, self.memory.limbo_counts_at(seat.heap), left | bytes << 32);
-        log.commit(n);
-        full
+        None
     }
 
     /// Gives all blocks that heaps keep, and that are in limbo, back to the spans, as far as nobody is
@@ -583,61 +609,57 @@ impl QpTrie {
         }
     }
 
-    /// Begins to write a change down.
+    /// Begins a change.
     #[inline(always)]
     pub(super) fn change<'a>(&'a self, seat: &'a Seat) -> Change<'a> {
-        Change {
-            log: self.memory.heap_log(seat.heap),
-            n: 0,
-            seat,
-            limbo: self.memory.limbo_count(seat.heap),
-            limbo_bytes: self.memory.limbo_bytes(seat.heap),
-        }
+        let limbo = self.memory.limbo_counts(seat.heap);
+        Change { trie: self, seat, limbo, retires: false }
     }
 }
 
 impl Change<'_> {
-    /// A word of 32 bits gets a value.
-    #[inline(always)]
-    pub(super) fn store(&mut self, at: u64, value: u32) {
-        self.log.write(&mut self.n, at, value);
-    }
-
-    /// The block that [`QpTrie::peek`] found leaves its magazine.
-    #[inline(always)]
-    pub(super) fn take(&mut self, trie: &QpTrie, class: u32) {
-        let count = trie.memory.magazine_count(self.seat.heap, class).saturating_sub(1);
-        self.store(trie.memory.magazine_at(self.seat.heap, class), count);
-    }
-
     /// A block of a class has left the trie.
     #[inline(always)]
-    pub(super) fn retire(&mut self, trie: &QpTrie, block: u32, class: Option<u32>) {
+    pub(super) fn retire(&mut self, block: u32, class: Option<u32>) {
+        let memory = &self.trie.memory;
         // Above the count nobody looks, so this need not be in the log.
-        let slot = trie.memory.limbo_at(self.seat.heap, self.limbo);
-        trie.memory.at32(slot).store(block, Relaxed);
-        self.limbo = self.limbo.wrapping_add(1);
-        let size = class.and_then(|class| trie.memory.geometry.size(class));
-        self.limbo_bytes = self.limbo_bytes.wrapping_add(size.unwrap_or(0));
+        let slot = memory.limbo_at(self.seat.heap, self.limbo.0);
+        memory.at32(slot).store(block, Relaxed);
+        let size = class.and_then(|class| memory.geometry.size(class)).unwrap_or(0);
+        self.limbo = (self.limbo.0.wrapping_add(1), self.limbo.1.wrapping_add(size));
+        self.retires = true;
     }
 
-    /// There are more elements, and fewer reserved ones, or the other way round.
+    /// Does all of it.
     #[inline(always)]
-    pub(super) fn count(&mut self, trie: &QpTrie, more: i64) {
-        let (heap, memory) = (self.seat.heap, &trie.memory);
-        let count = memory.heap_count(heap).load(Relaxed).wrapping_add_signed(more);
-        let spare = memory.heap_spare(heap).load(Relaxed).wrapping_sub(more as u64);
-        self.log.write_wide(&mut self.n, memory.heap_count_at(heap), count);
-        self.log.write_wide(&mut self.n, memory.heap_spare_at(heap), spare);
-    }
-
-    /// Does all of it: in the order in which it was written down.
-    #[inline(always)]
-    pub(super) fn commit(&mut self, trie: &QpTrie) {
-        if self.limbo != trie.memory.limbo_count(self.seat.heap) {
-            let counts = self.limbo | self.limbo_bytes << 32;
-            self.log.write_wide(&mut self.n, trie.memory.limbo_counts_at(self.seat.heap), counts);
-        }
-        self.log.commit(self.n);
+    pub(super) fn commit(self, stores: Stores) {
+        let (heap, memory) = (self.seat.heap, &self.trie.memory);
+        let without = |class: u32| {
+            let count = memory.magazine_count(heap, class).saturating_sub(1);
+            (memory.magazine_at(heap, class), count)
+        };
+        let (node, leaf) = (stores.node.map(without), stores.leaf.map(without));
+        // Readers ask the trie from the first on, and the bucket again from the last on. A leaf leaves
+        // its bucket before it leaves the trie.
+        let narrow = [
+            stores.cache.map(|cache| cache.opened),
+            stores.cache.map(|cache| cache.leaves),
+            stores.link,
+            stores.obsolete,
+            node,
+            leaf,
+            stores.cache.map(|cache| cache.comes),
+            stores.cache.map(|cache| cache.tag),
+            stores.cache.map(|cache| cache.closed),
+        ];
+        let counted = (stores.more != 0).then(|| {
+            let count = memory.heap_count(heap).load(Relaxed).wrapping_add_signed(stores.more);
+            let spare = memory.heap_spare(heap).load(Relaxed).wrapping_sub(stores.more as u64);
+            [(memory.heap_count_at(heap), count), (memory.heap_spare_at(heap), spare)]
+        });
+        let limbo =
+            self.retires.then(|| (memory.limbo_counts_at(heap), self.limbo.0 | self.limbo.1 << 32));
+        let wide = [counted.map(|both| both[0]), counted.map(|both| both[1]), limbo];
+        memory.heap_log(heap).commit_these(&narrow, &wide);
     }
 }

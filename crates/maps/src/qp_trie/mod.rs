@@ -9,8 +9,9 @@
 //!
 //! **Readers** take no lock: blocks that left the tree are used again only after the version
 //! changed, so a walk that finds the version unchanged has seen a tree that was whole. **Writers**
-//! lock the nodes whose children change, by stripes, and the node that they replace. Nodes are
-//! immutable but for their children; each change becomes visible by one store:
+//! lock the children that change, by stripes, the node that they replace, and the part of the cache
+//! that belongs to the key; children of most nodes share one lock. Nodes are immutable but for their
+//! children; each change becomes visible by one store:
 //!
 //! | change | prepared first | the store | then |
 //! |---|---|---|---|

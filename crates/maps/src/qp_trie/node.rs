@@ -14,6 +14,8 @@ const NARROW: u32 = 16;
 /// A wide node with fewer bytes than this is copied into a narrow one.
 const WIDE_AGAIN: u32 = 12;
 const WIDE_HEAD: usize = 40;
+/// A large node has so many bytes below 192.
+const LARGE: u8 = 96;
 
 const ONES: u64 = 0x0101_0101_0101_0101;
 const TOPS: u64 = 0x8080_8080_8080_8080;
@@ -102,7 +104,7 @@ pub(super) type Symbol = Option<u8>;
 
 /// Returns bytes of a node with the lowest marks of its kind.
 const fn children_at(wide: bool, n: u32) -> usize {
-    if wide { WIDE_HEAD } else { 4 + (n.next_multiple_of(4)) as usize }
+    if wide { WIDE_HEAD } else { ((n + 7) & !3) as usize }
 }
 
 /// Bytes of a node with so many bytes and children.
@@ -157,6 +159,14 @@ impl Node {
         self.n().wrapping_add(u32::from(self.has_end())).min(257)
     }
 
+    /// Tells whether it has so many children that several writers change some of them at a time. For
+    /// ever, as all but the children.
+    #[inline(always)]
+    pub(super) fn is_large(&self) -> bool {
+        // SAFETY: inside the head.
+        self.is_wide() && unsafe { copy::load1(self.at.add(7)) } >= LARGE
+    }
+
     #[inline(always)]
     fn bits(&self, quarter: usize) -> u64 {
         // SAFETY: inside the head of a wide node.
@@ -181,6 +191,55 @@ impl Node {
         // SAFETY: a whole node can be read at its address, which stays mapped as long as the map.
         // The lifetime is as good as that of the addresses in a `Node`: none outlives a call.
         unsafe { AtomicU32::from_ptr(self.at.add(at).cast()) }
+    }
+
+    /// Finds how far behind the node's beginning the child lies that leads to a key; 0 for none. As
+    /// [`Node::step`] and [`Node::byte_of_child`], but shorter: for the way down.
+    #[inline(always)]
+    pub(super) fn way(&self, key: &Key) -> u64 {
+        let Some(byte) = key.byte(self.offset()) else {
+            return if self.has_end() { self.children_at() as u64 } else { 0 };
+        };
+        if self.is_wide() {
+            return self.find(Some(byte)).map_or(0, |i| self.byte_of_child(i));
+        }
+        // The lowest mark is of the first byte that is equal; others may be wrong.
+        let marks = |at: usize| {
+            // SAFETY: inside a whole node.
+            let bytes = unsafe { copy::load8(self.at.add(at)) };
+            let bytes = bytes ^ u64::from(byte).wrapping_mul(ONES);
+            bytes.wrapping_sub(ONES) & !bytes & TOPS
+        };
+        let n = self.head & N;
+        let mut found = marks(4);
+        let mut i = 0;
+        if found == 0 {
+            if n <= 8 {
+                return 0;
+            }
+            (found, i) = (marks(12), 8u32);
+            if found == 0 {
+                return 0;
+            }
+        }
+        i = i.wrapping_add(found.trailing_zeros() >> 3);
+        // Four for the head, the bytes rounded up, and four for the end.
+        let first = (n.wrapping_add(7) & !3).wrapping_add(self.head >> 4 & 4);
+        if i < n { u64::from(first.wrapping_add(i.wrapping_mul(4))) } else { 0 }
+    }
+
+    /// Returns how far behind the node's beginning a child lies, with a number below 257.
+    #[inline(always)]
+    pub(super) fn byte_of_child(&self, i: u32) -> u64 {
+        (self.children_at() as u64).wrapping_add(u64::from(i).wrapping_mul(4))
+    }
+
+    /// Returns the child that lies at [`Node::byte_of_child`].
+    #[inline(always)]
+    pub(super) fn child_at(&self, byte: u64) -> &'static AtomicU32 {
+        let byte = byte & 0x7fc;
+        // SAFETY: as in [`Node::child`]; behind any block 2 KiB can be read.
+        unsafe { AtomicU32::from_ptr(self.at.add(byte as usize).cast()) }
     }
 
     /// Finds the first child from a number on that leads anywhere.

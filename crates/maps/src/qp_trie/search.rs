@@ -100,8 +100,11 @@ impl QpTrie {
                 break;
             }
             least = offset.wrapping_add(1);
-            let Some(i) = node.step(&key) else { break };
-            reference = node.child(i).load(Acquire);
+            let byte = node.way(&key);
+            if byte == 0 {
+                break;
+            }
+            reference = node.child_at(byte).load(Acquire);
         }
         std::ptr::null_mut()
     }

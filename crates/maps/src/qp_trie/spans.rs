@@ -14,15 +14,14 @@ use super::QpTrie;
 use super::heap::{NotDone, Seat};
 use crate::error::ENOENT;
 use crate::shm::lock::{self, Held};
-use crate::shm::qp::{LEAF_CLASSES, LOG, Log, MAGAZINE, QpMemory};
+use crate::shm::qp::{LEAF_CLASSES, LOG, MAGAZINE, QpMemory, WordAt};
 use crate::shm::{Access, PAGE};
 use crate::slots::SlotTable;
 
 /// Words of an entry.
 const CLASS: u64 = 0;
-const IN_USE: u64 = 4;
-const FREE: u64 = 8;
-const CARVED: u64 = 12;
+const CARVED: u64 = 4;
+const IN_USE: u64 = 12;
 const NEXT: u64 = 16;
 const LAST: u64 = 20;
 const PAGES: u64 = 24;
@@ -52,12 +51,14 @@ pub(super) struct Unused {
 }
 
 impl QpTrie {
+    #[inline(always)]
     fn entry(&self, page: u32, word: u64) -> u32 {
         self.memory.at32(self.entry_at(page, word)).load(Relaxed)
     }
 
-    fn entry_at(&self, page: u32, word: u64) -> u64 {
-        self.memory.entry_at(page.into()).wrapping_add(word)
+    #[inline(always)]
+    fn entry_at(&self, page: u32, word: u64) -> WordAt {
+        self.memory.entry_at(page.into(), word)
     }
 
     /// Takes the lock of the spans; what a dead holder was doing is done.
@@ -111,9 +112,9 @@ impl QpTrie {
         if self.entry(page, CLASS) != class.wrapping_add(1) {
             return 0;
         }
-        let (mut free, mut carved) = (self.entry(page, FREE), self.entry(page, CARVED));
-        let in_use = self.entry(page, IN_USE);
-        let blocks = self.blocks(page, size);
+        let (mut free, in_use) = self.memory.span_counts(page.into());
+        let mut carved = self.entry(page, CARVED);
+        let blocks = self.memory.geometry.blocks(class);
         let most = most.min(MAGAZINE.saturating_sub(count)).min(blocks.saturating_sub(in_use));
         let mut got = 0u32;
         while got < most {
@@ -138,9 +139,8 @@ impl QpTrie {
         }
         let log = self.memory.span_log();
         let n = &mut 0;
-        log.write(n, self.entry_at(page, FREE), free);
+        self.write_counts(n, page, free, in_use.wrapping_add(got));
         log.write(n, self.entry_at(page, CARVED), carved);
-        log.write(n, self.entry_at(page, IN_USE), in_use.wrapping_add(got));
         let before = self.entry(page, MARKS);
         let mut marks = before;
         if in_use == 0 {
@@ -184,6 +184,8 @@ impl QpTrie {
         let Some(size) = self.memory.geometry.size(class) else { return 0 };
         let log = self.memory.span_log();
         let n = &mut 0;
+        // Spans that were met, by the last bits of their pages.
+        let mut met = 0u64;
         let mut given = 0u32;
         let most = most.min(count);
         // The next block of the magazine.
@@ -194,18 +196,19 @@ impl QpTrie {
             let left = count.wrapping_sub(given).wrapping_sub(1);
             let slot = self.memory.magazine_slot_at(seat.heap, class, left);
             let at = self.memory.arena_offset(self.memory.at32(slot).load(Relaxed));
-            self.find_block(at, class)
+            self.find_block(at, class, size)
         };
         let mut block = next(given);
         while let Some((page, _)) = block
             && *n < SPAN_STORES
         {
-            let free_at = self.entry_at(page, FREE);
-            if Self::is_written(log, *n, free_at) {
+            let mark = 1u64 << (page & 63);
+            if met & mark != 0 {
+                // Perhaps its entry is about to change.
                 break;
             }
-            let mut free = self.entry(page, FREE);
-            let mut in_use = self.entry(page, IN_USE);
+            met |= mark;
+            let (mut free, mut in_use) = self.memory.span_counts(page.into());
             let before = given;
             while let Some((same, index)) = block
                 && same == page
@@ -221,8 +224,7 @@ impl QpTrie {
             if given == before {
                 break;
             }
-            log.write(n, free_at, free);
-            log.write(n, self.entry_at(page, IN_USE), in_use);
+            self.write_counts(n, page, free, in_use);
             let is_listed = self.entry(page, MARKS) & LISTED != 0;
             if in_use == 0 {
                 let empty = self.memory.empty_spans().load(Relaxed).wrapping_add(1);
@@ -244,28 +246,25 @@ impl QpTrie {
         given
     }
 
-    /// Tells whether one of the first `n` stores of a log goes to a place.
-    fn is_written(log: Log<'_>, n: u64, at: u64) -> bool {
-        let (mut i, mut found) = (0u64, false);
-        while i < n {
-            found |= log.at(i) == at;
-            i = i.wrapping_add(1);
-        }
-        found
+    /// Writes down how many blocks of a span are in use, and which is the first free one.
+    #[inline(always)]
+    fn write_counts(&self, n: &mut u64, page: u32, free: u32, in_use: u32) {
+        let counts = u64::from(free) | u64::from(in_use) << 32;
+        self.memory.span_log().write_wide(n, self.memory.span_counts_at(page.into()), counts);
     }
 
     /// Finds the span and the number of a block of a class.
-    fn find_block(&self, arena_offset: u64, class: u32) -> Option<(u32, u32)> {
-        let size = self.memory.geometry.size(class)?;
+    #[inline(always)]
+    fn find_block(&self, arena_offset: u64, class: u32, size: u64) -> Option<(u32, u32)> {
         let mut page = u32::try_from(arena_offset / PAGE).ok()?;
         if self.entry(page, CLASS) == BEHIND {
             page = page.checked_sub(self.entry(page, PAGES))?;
         }
         let inside = arena_offset.checked_sub(u64::from(page).wrapping_mul(PAGE))?;
-        let index = inside.checked_div(size)?;
-        let fits = self.entry(page, CLASS) == class.wrapping_add(1)
-            && index < u64::from(self.blocks(page, size));
-        fits.then_some((page, index as u32))
+        let fits = self.entry(page, CLASS) == class.wrapping_add(1);
+        // A division of 32 bits takes half as long.
+        let index = u32::try_from(inside).ok()?.checked_div(size as u32)?;
+        (fits && index < self.memory.geometry.blocks(class)).then_some((page, index))
     }
 
     /// Finds the class of the block that a reference names.
@@ -278,21 +277,18 @@ impl QpTrie {
         self.memory.geometry.size(class).map(|_| class)
     }
 
-    fn blocks(&self, page: u32, size: u64) -> u32 {
-        u64::from(self.entry(page, PAGES)).wrapping_mul(PAGE).checked_div(size).unwrap_or(0) as u32
-    }
-
     fn block_at(page: u32, index: u32, size: u64) -> u64 {
         u64::from(page).wrapping_mul(PAGE).wrapping_add(u64::from(index).wrapping_mul(size))
     }
 
     /// Where a free block names the next one: behind the value of a leaf, so that what a program
     /// stores there late does no harm.
-    fn link_at(&self, page: u32, index: u32, class: u32, size: u64) -> Option<u64> {
+    #[inline(always)]
+    fn link_at(&self, page: u32, index: u32, class: u32, size: u64) -> Option<WordAt> {
         let block = self.memory.block(self.memory.reference(Self::block_at(page, index, size)))?;
         let inside =
             if (class as usize) < LEAF_CLASSES { self.memory.geometry.length_at } else { 4 };
-        Some(self.memory.offset_of(block).wrapping_add(inside as u64))
+        Some(self.memory.place_in(block, inside as u64))
     }
 
     fn link_of(&self, page: u32, index: u32, class: u32, size: u64) -> u32 {
@@ -300,7 +296,7 @@ impl QpTrie {
     }
 
     /// Takes a span out of the list of its class.
-    fn unlist(&self, n: &mut u64, page: u32, list: u64) {
+    fn unlist(&self, n: &mut u64, page: u32, list: WordAt) {
         let log = self.memory.span_log();
         let (next, last) = (self.entry(page, NEXT), self.entry(page, LAST));
         match last.checked_sub(1) {
@@ -314,7 +310,7 @@ impl QpTrie {
     }
 
     /// Puts a span into the list of its class, as the first.
-    fn enlist(&self, n: &mut u64, page: u32, list: u64) {
+    fn enlist(&self, n: &mut u64, page: u32, list: WordAt) {
         let log = self.memory.span_log();
         let first = self.memory.at32(list).load(Relaxed);
         log.write(n, self.entry_at(page, NEXT), first);
@@ -348,8 +344,6 @@ impl QpTrie {
         };
         for (word, value) in [
             (CLASS, class.wrapping_add(1)),
-            (IN_USE, 0),
-            (FREE, 0),
             (CARVED, 0),
             (PAGES, pages as u32),
             (MARKS, (self.entry(page, MARKS) & !(USED_AGAIN - 1)) | LISTED),
@@ -358,6 +352,7 @@ impl QpTrie {
         ] {
             log.write(n, self.entry_at(page, word), value);
         }
+        self.write_counts(n, page, 0, 0);
         let list = self.memory.class_at(class);
         let first = self.memory.at32(list).load(Relaxed);
         if let Some(first) = first.checked_sub(1) {
@@ -520,7 +515,7 @@ impl QpTrie {
         }
         let free_at = self.memory.free_span_at(list);
         log.write(n, self.entry_at(page, CLASS), 0);
-        log.write(n, self.entry_at(page, FREE), 0);
+        self.write_counts(n, page, 0, 0);
         log.write(n, self.entry_at(page, CARVED), 0);
         log.write(n, self.entry_at(page, MARKS), (marks & !(USED_AGAIN - 1)) | NO_MEMORY);
         log.write(n, self.entry_at(page, NEXT), self.memory.at32(free_at).load(Relaxed));

@@ -63,7 +63,18 @@ pub(crate) fn try_acquire(lock: &AtomicU64) -> Option<Held> {
     if token == 0 {
         return None;
     }
-    let mine = word | token;
+    swap(lock, word, word | token)
+}
+
+/// As [`try_acquire`], for who holds another lock, which knows this thread's token.
+#[inline(always)]
+pub(crate) fn try_acquire_too(lock: &AtomicU64, other: Held) -> Option<Held> {
+    let word = lock.load(Relaxed);
+    if word & OWNER == 0 { swap(lock, word, word | owner(other.word)) } else { None }
+}
+
+#[inline(always)]
+fn swap(lock: &AtomicU64, word: u64, mine: u64) -> Option<Held> {
     // Pairs with the Release in `release`.
     lock.compare_exchange(word, mine, Acquire, Relaxed)
         .ok()

@@ -51,7 +51,7 @@ pub use view::MappedView;
 
 /// The format version this crate writes. It reads older versions too, except for types whose
 /// payload has changed since.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// Tells what an object file holds. Numbers 2 to 4 are reserved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -37,6 +37,8 @@ pub(crate) struct Geometry {
     pub(crate) payload_len: u64,
     /// Bytes of the blocks of each class, in ascending order.
     sizes: [u32; LEAF_CLASSES],
+    /// How many of them a span has.
+    blocks: [u16; LEAF_CLASSES],
     classes: usize,
     /// The first class of blocks that are spans of their own.
     first_large: u64,
@@ -72,6 +74,15 @@ fn class_sizes(unit: u64) -> ([u32; LEAF_CLASSES], usize) {
         pages += (pages.next_power_of_two() / 8).max(1);
     }
     (sizes, n)
+}
+
+/// Returns how many pages a span has whose blocks have so many bytes.
+fn span_pages(size: u64) -> u64 {
+    match size {
+        0..=512 => 1,
+        513..=SMALL => 4,
+        _ => size / PAGE,
+    }
 }
 
 impl Geometry {
@@ -132,6 +143,10 @@ impl Geometry {
             arena_pages,
             payload_len,
             sizes,
+            blocks: sizes.map(|size| match u64::from(size) {
+                0 => 0,
+                size => (span_pages(size) * PAGE / size) as u16,
+            }),
             classes,
             first_large: sizes.iter().position(|s| u64::from(*s) > SMALL)? as u64,
             by_units,
@@ -185,15 +200,27 @@ impl Geometry {
         (class < NODE_CLASSES as u32).then_some(class.wrapping_add(LEAF_CLASSES as u32))
     }
 
+    /// Returns the class of leaves whose blocks are as long as those of a class.
+    #[inline(always)]
+    fn plain(class: u32) -> usize {
+        let class = class as usize;
+        match class {
+            0..LEAF_CLASSES => class,
+            LEAF_CLASSES..BLOCK_CLASSES => class.wrapping_sub(LEAF_CLASSES),
+            _ => LEAF_CLASSES,
+        }
+    }
+
     /// Returns the bytes of a class's blocks; `None` for garbage.
     #[inline(always)]
     pub(crate) fn size(&self, class: u32) -> Option<u64> {
-        let class = class as usize;
-        if class >= BLOCK_CLASSES {
-            return None;
-        }
-        let plain = if class < LEAF_CLASSES { class } else { class.wrapping_sub(LEAF_CLASSES) };
-        self.sizes.get(plain).map(|size| u64::from(*size)).filter(|size| *size != 0)
+        self.sizes.get(Self::plain(class)).map(|size| u64::from(*size)).filter(|size| *size != 0)
+    }
+
+    /// Returns how many blocks a span of a class has; none for garbage.
+    #[inline(always)]
+    pub(crate) fn blocks(&self, class: u32) -> u32 {
+        self.blocks.get(Self::plain(class)).map_or(0, |blocks| u32::from(*blocks))
     }
 
     /// Returns how many blocks of a class a heap keeps.
@@ -210,12 +237,13 @@ impl Geometry {
     #[inline(always)]
     pub(crate) fn span(&self, class: u32) -> Option<(u64, u64)> {
         let size = self.size(class)?;
-        Some(match size {
-            0..=512 => (1, 0),
-            513..=SMALL => (4, 1),
+        let list = match size {
+            0..=512 => 0,
+            513..=SMALL => 1,
             // Only leaves are as large: fewer classes than there are lists.
-            _ => (size / PAGE, u64::from(class).wrapping_sub(self.first_large).wrapping_add(2)),
-        })
+            _ => u64::from(class).wrapping_sub(self.first_large).wrapping_add(2),
+        };
+        Some((span_pages(size), list))
     }
 }
 

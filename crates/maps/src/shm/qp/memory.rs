@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{
-    AtomicU8, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+    AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 
 use super::geometry::Geometry;
@@ -40,6 +40,14 @@ pub(crate) struct Log<'a> {
     memory: &'a QpMemory,
     at: u64,
 }
+
+/// Where a word of 32 bits lies in the payload: aligned, and inside it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct WordAt(u64);
+
+/// Where a word of 64 bits lies in the payload, likewise.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct WideAt(u64);
 
 impl QpMemory {
     /// Takes a file whose payload must be as long as the geometry says.
@@ -94,12 +102,11 @@ impl QpMemory {
 
     #[inline(always)]
     pub(crate) fn root(&self) -> &AtomicU32 {
-        // SAFETY: inside the first page.
-        unsafe { self.half(Self::ROOT_AT) }
+        self.at32(Self::ROOT_AT)
     }
 
     /// Where the root lies.
-    pub(crate) const ROOT_AT: u64 = 64;
+    pub(crate) const ROOT_AT: WordAt = WordAt(64);
 
     /// The lock of spans.
     pub(crate) fn span_lock(&self) -> &AtomicU64 {
@@ -122,9 +129,9 @@ impl QpMemory {
     }
 
     /// Pages of the arena that were ever in a span.
-    pub(crate) const USED_PAGES: u64 = 160;
+    pub(crate) const USED_PAGES: WideAt = WideAt(160);
     pub(crate) fn used_pages(&self) -> &AtomicU64 {
-        self.common::<160>()
+        self.at64(Self::USED_PAGES)
     }
 
     /// Pages of the arena that got memory; spans that were emptied may have lost theirs.
@@ -133,9 +140,9 @@ impl QpMemory {
     }
 
     /// Spans of which no block is in use, but which still belong to a class.
-    pub(crate) const EMPTY_SPANS: u64 = 176;
+    pub(crate) const EMPTY_SPANS: WideAt = WideAt(176);
     pub(crate) fn empty_spans(&self) -> &AtomicU64 {
-        self.common::<176>()
+        self.at64(Self::EMPTY_SPANS)
     }
 
     /// A bit for each heap that has memory. Beside the root, which rarely changes: every writer
@@ -155,22 +162,42 @@ impl QpMemory {
     }
 
     /// Where the first span of a list of free ones is named.
-    pub(crate) fn free_span_at(&self, list: u64) -> u64 {
-        1024u64.wrapping_add((list & 63).wrapping_mul(4))
+    pub(crate) fn free_span_at(&self, list: u64) -> WordAt {
+        WordAt(1024u64.wrapping_add((list & 63).wrapping_mul(4)))
     }
 
     /// Where the first span with room for blocks of a class is named.
-    pub(crate) fn class_at(&self, class: u32) -> u64 {
+    pub(crate) fn class_at(&self, class: u32) -> WordAt {
         let class = u64::from(class).min(BLOCK_CLASSES as u64 - 1);
-        2048u64.wrapping_add(class.wrapping_mul(4))
+        WordAt(2048u64.wrapping_add(class.wrapping_mul(4)))
     }
 
-    /// Returns the 32-bit word at an offset that this module computed.
+    /// Returns how far behind a block a place lies.
     #[inline(always)]
-    pub(crate) fn at32(&self, at: u64) -> &AtomicU32 {
-        let at = if at & 3 == 0 && at < self.geometry.payload_len { at } else { Self::ROOT_AT + 4 };
-        // SAFETY: aligned and inside the payload, whose length is a multiple of pages.
-        unsafe { self.half(at) }
+    pub(crate) fn bytes_behind(&self, block: *const u8, at: WordAt) -> u64 {
+        at.0.wrapping_sub((block as u64).wrapping_sub(self.base as u64))
+    }
+
+    /// Returns the word at a place.
+    #[inline(always)]
+    pub(crate) fn at32(&self, at: WordAt) -> &AtomicU32 {
+        // SAFETY: aligned and inside the payload, as every such place is: all are of this module's
+        // own making.
+        unsafe { self.half(at.0) }
+    }
+
+    #[inline(always)]
+    fn at64(&self, at: WideAt) -> &AtomicU64 {
+        // SAFETY: as in `at32`.
+        unsafe { self.word(at.0) }
+    }
+
+    /// Returns the place of a word of a block: of a byte that is in it, or right behind it.
+    #[inline(always)]
+    pub(crate) fn place_in(&self, block: *const u8, byte: u64) -> WordAt {
+        let at = (block as u64).wrapping_sub(self.base as u64).wrapping_add(byte) & !3;
+        // What is no block's gets a word that nobody uses.
+        WordAt(if at < self.geometry.payload_len { at } else { Self::ROOT_AT.0 + 4 })
     }
 
     /// Returns the lock of a stripe.
@@ -193,48 +220,43 @@ impl QpMemory {
 
     /// Where a heap counts elements: those it put in less those it took out.
     #[inline(always)]
-    pub(crate) fn heap_count_at(&self, heap: u64) -> u64 {
-        self.heap_at(heap).wrapping_add(8)
+    pub(crate) fn heap_count_at(&self, heap: u64) -> WideAt {
+        WideAt(self.heap_at(heap).wrapping_add(8))
     }
 
     #[inline(always)]
     pub(crate) fn heap_count(&self, heap: u64) -> &AtomicU64 {
-        // SAFETY: a word of one of the heaps.
-        unsafe { self.word(self.heap_count_at(heap)) }
+        self.at64(self.heap_count_at(heap))
     }
 
     /// Where a heap counts elements that it may put in besides: they are reserved.
     #[inline(always)]
-    pub(crate) fn heap_spare_at(&self, heap: u64) -> u64 {
-        self.heap_at(heap).wrapping_add(24)
+    pub(crate) fn heap_spare_at(&self, heap: u64) -> WideAt {
+        WideAt(self.heap_at(heap).wrapping_add(24))
     }
 
     #[inline(always)]
     pub(crate) fn heap_spare(&self, heap: u64) -> &AtomicU64 {
-        // SAFETY: a word of one of the heaps.
-        unsafe { self.word(self.heap_spare_at(heap)) }
+        self.at64(self.heap_spare_at(heap))
     }
 
     /// Where a heap counts its blocks in limbo, and their bytes in the upper half.
     #[inline(always)]
-    pub(crate) fn limbo_counts_at(&self, heap: u64) -> u64 {
-        self.heap_at(heap).wrapping_add(16)
+    pub(crate) fn limbo_counts_at(&self, heap: u64) -> WideAt {
+        WideAt(self.heap_at(heap).wrapping_add(16))
+    }
+
+    /// Returns how many blocks a heap has in limbo, and their bytes.
+    #[inline(always)]
+    pub(crate) fn limbo_counts(&self, heap: u64) -> (u64, u64) {
+        let counts = self.at64(self.limbo_counts_at(heap)).load(Relaxed);
+        (u64::from((counts as u32).min(LIMBO as u32)), counts >> 32)
     }
 
     #[inline(always)]
-    pub(crate) fn limbo_bytes(&self, heap: u64) -> u64 {
-        self.at32(self.limbo_counts_at(heap).wrapping_add(4)).load(Relaxed).into()
-    }
-
-    #[inline(always)]
-    pub(crate) fn limbo_count(&self, heap: u64) -> u64 {
-        self.at32(self.limbo_counts_at(heap)).load(Relaxed).min(LIMBO as u32).into()
-    }
-
-    #[inline(always)]
-    pub(crate) fn limbo_at(&self, heap: u64, i: u64) -> u64 {
+    pub(crate) fn limbo_at(&self, heap: u64, i: u64) -> WordAt {
         let i = i & (LIMBO - 1);
-        self.heap_at(heap).wrapping_add(LIMBO_AT).wrapping_add(i.wrapping_mul(4))
+        WordAt(self.heap_at(heap).wrapping_add(LIMBO_AT).wrapping_add(i.wrapping_mul(4)))
     }
 
     #[inline(always)]
@@ -244,9 +266,10 @@ impl QpMemory {
 
     /// Where a magazine's count lies; its blocks follow.
     #[inline(always)]
-    pub(crate) fn magazine_at(&self, heap: u64, class: u32) -> u64 {
+    pub(crate) fn magazine_at(&self, heap: u64, class: u32) -> WordAt {
         let class = u64::from(class).min(BLOCK_CLASSES as u64 - 1);
-        self.heap_at(heap).wrapping_add(MAGAZINES).wrapping_add(class.wrapping_mul(MAGAZINE_LEN))
+        let inside = MAGAZINES.wrapping_add(class.wrapping_mul(MAGAZINE_LEN));
+        WordAt(self.heap_at(heap).wrapping_add(inside))
     }
 
     #[inline(always)]
@@ -255,9 +278,9 @@ impl QpMemory {
     }
 
     #[inline(always)]
-    pub(crate) fn magazine_slot_at(&self, heap: u64, class: u32, i: u32) -> u64 {
+    pub(crate) fn magazine_slot_at(&self, heap: u64, class: u32, i: u32) -> WordAt {
         let i = u64::from(i).min(u64::from(MAGAZINE) - 1).wrapping_add(1);
-        self.magazine_at(heap, class).wrapping_add(i.wrapping_mul(4))
+        WordAt(self.magazine_at(heap, class).0.wrapping_add(i.wrapping_mul(4)))
     }
 
     /// Gives a heap memory.
@@ -275,11 +298,25 @@ impl QpMemory {
         done
     }
 
-    /// Where the entry of a page of the arena lies.
+    /// Where a word of the entry of a page of the arena lies.
     #[inline(always)]
-    pub(crate) fn entry_at(&self, page: u64) -> u64 {
+    pub(crate) fn entry_at(&self, page: u64, word: u64) -> WordAt {
         let page = page.min(self.geometry.arena_pages.wrapping_sub(1));
-        self.geometry.entries_at.wrapping_add(page.wrapping_mul(ENTRY))
+        let word = word & (ENTRY - 4);
+        WordAt(self.geometry.entries_at.wrapping_add(page.wrapping_mul(ENTRY)).wrapping_add(word))
+    }
+
+    /// Where the first free block of a span, and behind it how many are in use, lie.
+    #[inline(always)]
+    pub(crate) fn span_counts_at(&self, page: u64) -> WideAt {
+        WideAt(self.entry_at(page, 8).0)
+    }
+
+    /// Returns the first free block of a span, counted from 1, and how many are in use.
+    #[inline(always)]
+    pub(crate) fn span_counts(&self, page: u64) -> (u32, u32) {
+        let counts = self.at64(self.span_counts_at(page)).load(Relaxed);
+        (counts as u32, (counts >> 32) as u32)
     }
 
     /// Gives pages of the arena, and their entries, memory.
@@ -288,7 +325,7 @@ impl QpMemory {
         if !self.writable() || first > end || end > g.arena_pages {
             return false;
         }
-        let entries = self.base.wrapping_add(self.entry_at(first) as usize);
+        let entries = self.base.wrapping_add(self.entry_at(first, 0).0 as usize);
         let pages = self.arena.wrapping_add((first.wrapping_mul(PAGE)) as usize);
         let n = end.wrapping_sub(first);
         // SAFETY: both lie inside the payload, which is mapped writable.
@@ -326,12 +363,6 @@ impl QpMemory {
     #[inline(always)]
     pub(crate) fn reference(&self, arena_offset: u64) -> u32 {
         ((arena_offset >> (self.geometry.unit_shift & 63)) as u32) << 1
-    }
-
-    /// Returns where an address in the payload lies.
-    #[inline(always)]
-    pub(crate) fn offset_of(&self, address: *const u8) -> u64 {
-        (address as u64).wrapping_sub(self.base as u64)
     }
 
     /// Returns the length and address of a leaf's key. Garbage is cut.
@@ -444,20 +475,35 @@ impl QpMemory {
         unsafe { AtomicU32::from_ptr(bucket.add(12).cast()) }
     }
 
-    /// Returns a tag of a bucket.
-    ///
-    /// # Safety
-    /// As [`QpMemory::bucket_state`], and `i` is below [`CACHED`](super::CACHED).
+    /// Returns the place of a bucket's state.
     #[inline(always)]
-    pub(crate) unsafe fn tag(&self, bucket: *mut u8, i: u32) -> &AtomicU8 {
-        // SAFETY: inside the bucket.
-        unsafe { AtomicU8::from_ptr(bucket.add(i as usize)) }
+    pub(crate) fn bucket_state_at(&self, bucket: *const u8) -> WordAt {
+        self.place_in(bucket, 12)
+    }
+
+    /// Returns the place of a bucket's leaf, and that of the word that its tag is in.
+    #[inline(always)]
+    pub(crate) fn cached_at(&self, bucket: *const u8, i: u32) -> (WordAt, WordAt) {
+        let leaf = 16u64.wrapping_add(u64::from(i).wrapping_mul(4));
+        (self.place_in(bucket, leaf), self.place_in(bucket, u64::from(i)))
+    }
+
+    /// Returns the number of a bucket's pair.
+    #[inline(always)]
+    pub(crate) fn pair(&self, bucket: *const u8) -> u64 {
+        (bucket as u64).wrapping_sub(self.cache as u64) / (2 * CACHE_BUCKET)
+    }
+
+    /// Returns the place of a word of a heap that is of no use, for stores that are not needed.
+    #[inline(always)]
+    pub(crate) fn no_use_at(&self, heap: u64) -> WordAt {
+        WordAt(self.heap_at(heap).wrapping_add(32))
     }
 
     /// Returns a leaf of a bucket.
     ///
     /// # Safety
-    /// As [`QpMemory::tag`].
+    /// As [`QpMemory::bucket_state`], and `i` is below [`CACHED`](super::CACHED).
     #[inline(always)]
     pub(crate) unsafe fn cached(&self, bucket: *mut u8, i: u32) -> &AtomicU32 {
         // SAFETY: inside the bucket.
@@ -498,14 +544,14 @@ impl Log<'_> {
 
     /// Writes the `i`th store down. The lock of the log is held.
     #[inline(always)]
-    pub(crate) fn write(&self, i: &mut u64, at: u64, value: u32) {
-        self.write_any(i, at, value.into());
+    pub(crate) fn write(&self, i: &mut u64, at: WordAt, value: u32) {
+        self.write_any(i, at.0, value.into());
     }
 
     /// As [`Log::write`], for 64 bits at a multiple of eight.
     #[inline(always)]
-    pub(crate) fn write_wide(&self, i: &mut u64, at: u64, value: u64) {
-        self.write_any(i, at | 1, value);
+    pub(crate) fn write_wide(&self, i: &mut u64, at: WideAt, value: u64) {
+        self.write_any(i, at.0 | 1, value);
     }
 
     #[inline(always)]
@@ -517,18 +563,6 @@ impl Log<'_> {
             self.memory.word(entry.wrapping_add(8)).store(value, Relaxed);
         }
         *i = i.wrapping_add(1);
-    }
-
-    /// Returns where the `i`th store goes that was written down.
-    pub(crate) fn at(&self, i: u64) -> u64 {
-        // SAFETY: a word of a log.
-        unsafe { self.memory.word(self.entry(i)) }.load(Relaxed)
-    }
-
-    /// Returns the value of the `i`th store that was written down.
-    pub(crate) fn value(&self, i: u64) -> u64 {
-        // SAFETY: a word of a log.
-        unsafe { self.memory.word(self.entry(i).wrapping_add(8)) }.load(Relaxed)
     }
 
     #[inline(always)]
@@ -544,12 +578,55 @@ impl Log<'_> {
         self.replay();
     }
 
+    /// Writes stores down and does them, in this order: those of 32 bits first. Callers know when they
+    /// are compiled which there are.
+    #[inline(always)]
+    pub(crate) fn commit_these<const N: usize, const W: usize>(
+        &self,
+        narrow: &[Option<(WordAt, u32)>; N],
+        wide: &[Option<(WideAt, u64)>; W],
+    ) {
+        let (mut n, mut i) = (0u64, 0usize);
+        while i < N {
+            if let Some((at, value)) = narrow[i] {
+                self.write(&mut n, at, value);
+            }
+            i = i.wrapping_add(1);
+        }
+        i = 0;
+        while i < W {
+            if let Some((at, value)) = wide[i] {
+                self.write_wide(&mut n, at, value);
+            }
+            i = i.wrapping_add(1);
+        }
+        // From here on whoever finds this lock's holder dead does them.
+        self.count().store(n, Release);
+        // Each pairs with the Acquire loads of readers.
+        i = 0;
+        while i < N {
+            if let Some((at, value)) = narrow[i] {
+                self.memory.at32(at).store(value, Release);
+            }
+            i = i.wrapping_add(1);
+        }
+        i = 0;
+        while i < W {
+            if let Some((at, value)) = wide[i] {
+                self.memory.at64(at).store(value, Release);
+            }
+            i = i.wrapping_add(1);
+        }
+        self.count().store(0, Release);
+    }
+
     /// Does what is written down, if anything is; garbage is passed over.
     pub(crate) fn replay(&self) {
         let n = self.count().load(Acquire).min(LOG);
-        let mut i = 0u64;
-        while i < n {
-            let entry = self.entry(i);
+        let last = self.memory.geometry.payload_len.wrapping_sub(8);
+        let mut entry = self.entry(0);
+        let end = entry.wrapping_add(n.wrapping_mul(16));
+        while entry != end {
             // SAFETY: words of a log.
             let (at, value) = unsafe {
                 (
@@ -557,17 +634,17 @@ impl Log<'_> {
                     self.memory.word(entry.wrapping_add(8)).load(Relaxed),
                 )
             };
-            let last = self.memory.geometry.payload_len.wrapping_sub(8);
             // SAFETY: inside the payload, as just checked, and aligned. Pairs with the Acquire loads
             // of readers.
             unsafe {
-                if at & 7 == 1 && at <= last {
-                    self.memory.word(at & !7).store(value, Release);
-                } else if at & 3 == 0 && at <= last {
+                if at > last {
+                } else if at & 3 == 0 {
                     self.memory.half(at).store(value as u32, Release);
+                } else if at & 7 == 1 {
+                    self.memory.word(at & !7).store(value, Release);
                 }
             }
-            i = i.wrapping_add(1);
+            entry = entry.wrapping_add(16);
         }
         self.count().store(0, Release);
     }

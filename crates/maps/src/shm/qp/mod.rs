@@ -8,11 +8,11 @@
 //! common      0 version   64 root (32 bits)   72 heaps with memory   80 elements, and those reserved   128 lock of the spans   144 a writer died
 //!           152 lock of who takes exactly   160 pages ever used   168 pages with memory   176 empty spans
 //!           192 log of the spans   592 epochs are kept   1024 first free span of each list   2048 first span with room of each class (32 bits each)
-//! stripe      0 lock                           128 stripes, 32 bytes each: locks of nodes, by their references
-//! heap        0 lock   8 elements put in by it less those taken out   16 blocks in limbo   20 their bytes   24 elements reserved for it   64 log
+//! stripe      0 lock                           64 stripes, 64 bytes each: locks of nodes, of children of large ones, and of pairs of buckets
+//! heap        0 lock   8 elements put in by it less those taken out   16 blocks in limbo   20 their bytes   24 elements reserved for it   32 of no use   64 log
 //!           512 magazines, 64 bytes for each class: count, 15 blocks   14336 limbo: 512 blocks (32 bits each)
 //! log         0 number of stores, 0 none   8 offset, 16 value, … ; bit 0 of an offset: the store has 64 bits
-//! entry       0 class + 1   4 blocks in use   8 first free block + 1   12 blocks ever used   16 next span   20 last span   (32 bits each)
+//! entry       0 class + 1   4 blocks ever used   8 first free block + 1   12 blocks in use   16 next span   20 last span   (32 bits each)
 //! of a page  24 pages of the span; in pages behind the first, how many pages before there is the first   28 marks
 //! bucket      0 12 tags   12 omitted (8 bits), beside (4 bits), changes (20 bits)   16 12 leaves (32 bits each)
 //! ```
@@ -34,7 +34,7 @@ mod memory;
 pub(crate) use geometry::Geometry;
 #[cfg(test)]
 pub(crate) use geometry::MAX_NODE;
-pub(crate) use memory::{Log, QpMemory};
+pub(crate) use memory::{Log, QpMemory, WordAt};
 
 use crate::shm::PAGE;
 
@@ -43,9 +43,9 @@ pub(crate) const LEAF_CLASSES: usize = 112;
 pub(crate) const NODE_CLASSES: usize = 72;
 pub(crate) const BLOCK_CLASSES: usize = LEAF_CLASSES + NODE_CLASSES;
 
-pub(crate) const STRIPES: u64 = 128;
+pub(crate) const STRIPES: u64 = 64;
 const STRIPES_AT: u64 = PAGE;
-const STRIPE: u64 = 32;
+const STRIPE: u64 = 64;
 
 /// Writers that work at the same time without waiting.
 pub(crate) const HEAPS: u64 = 8;
