@@ -15,7 +15,7 @@ use super::QpTrie;
 use super::heap::{Locks, Seat, Store};
 use super::key::Key;
 use crate::shm::qp::{CACHED, LEAF, QpMemory, WordAt};
-use crate::shm::tags::{General, Registers};
+use crate::shm::tags::{General, OfUsers, Registers};
 
 /// What a change does to the cache: all of it under the lock of the pair, and with the change's other
 /// stores. What is not needed goes where it is of no use.
@@ -117,7 +117,12 @@ impl QpTrie {
     #[inline(always)]
     fn cached_leaf(&self, bucket: *mut u8, i: u32, key: &Key) -> Option<*mut u8> {
         // SAFETY: one of the bucket's leaves.
-        let reference = unsafe { self.memory.cached(bucket, i) }.load(Acquire);
+        self.leaf_with(unsafe { self.memory.cached(bucket, i) }.load(Acquire), key)
+    }
+
+    /// Returns the leaf that a bucket named if it has the key.
+    #[inline(always)]
+    pub(super) fn leaf_with(&self, reference: u32, key: &Key) -> Option<*mut u8> {
         if reference & LEAF == 0 {
             return None;
         }
@@ -136,6 +141,22 @@ impl QpTrie {
     #[inline(always)]
     pub(super) fn prefetch_bucket(&self, hash: u64) {
         QpMemory::prefetch(self.memory.bucket(hash));
+    }
+
+    /// Returns the first leaf that the bucket of a key names for its tag, or 0, and asks for its
+    /// memory: from its beginning to the end of a key as long.
+    #[inline(always)]
+    pub(super) fn prefetch_likely(&self, key: &Key, hash: u64) -> u32 {
+        let bucket = self.memory.bucket(hash);
+        let found = self.marks::<OfUsers>(bucket, hash);
+        if found == 0 {
+            return 0;
+        }
+        // SAFETY: one of the bucket's leaves.
+        let cached = unsafe { self.memory.cached(bucket, found.trailing_zeros()) };
+        let reference = cached.load(Acquire);
+        self.memory.prefetch_leaf(reference, key.len);
+        reference
     }
 
     /// Asks for the leaf of a key, if the cache has it.

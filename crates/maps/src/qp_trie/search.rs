@@ -7,7 +7,7 @@ use super::key::Key;
 use super::node::Node;
 use crate::ops::PREFETCH_KEYS;
 use crate::shm::qp::LEAF;
-use crate::shm::tags::{General, Registers};
+use crate::shm::tags::{General, OfUsers, Registers};
 use crate::shm::version;
 
 impl QpTrie {
@@ -118,9 +118,16 @@ impl QpTrie {
                 std::array::from_fn(|i| keys.get(i).map_or(0, |key| key.hash(&self.seeds)));
             let hashes = hashes.get(..keys.len()).unwrap_or_default();
             hashes.iter().for_each(|hash| self.prefetch_bucket(*hash));
-            hashes.iter().for_each(|hash| self.prefetch_cached(*hash));
-            for ((leaf, key), hash) in leaves.iter_mut().zip(keys).zip(hashes) {
-                *leaf = self.find_hashed::<General>(key, *hash);
+            let mut likely = [0; PREFETCH_KEYS];
+            for ((likely, key), hash) in likely.iter_mut().zip(keys).zip(hashes) {
+                *likely = self.prefetch_likely(key, *hash);
+            }
+            let each = leaves.iter_mut().zip(likely).zip(keys).zip(hashes);
+            for (((leaf, likely), key), hash) in each {
+                *leaf = match self.leaf_with(likely, key) {
+                    Some(found) => found,
+                    None => self.find_hashed::<OfUsers>(key, *hash),
+                };
             }
             return leaves;
         }
