@@ -481,12 +481,20 @@ fn writers_of_one_large_node() {
             let all = (0..=255u8).flat_map(|b| [vec![b], vec![b, b'x', b]]);
             all.enumerate().filter(|(i, _)| i * 7 / 3 % WRITERS == writer).map(|(_, k)| k).collect()
         };
+        // All go on until each has done enough, so that they are at work at the same time.
+        let enough = AtomicU64::new(0);
         std::thread::scope(|s| {
             for writer in 0..WRITERS {
-                let (map, keys) = (&map, keys(writer));
+                let (map, keys, enough) = (&map, keys(writer), &enough);
                 let begun = AtomicU64::new(0);
                 s.spawn(move || {
-                    let over = || begun.fetch_add(1, Relaxed) >= u64::from(rounds(60, 20_000));
+                    let rounds = u64::from(rounds(1_500, 20_000));
+                    let over = || {
+                        let n = begun.fetch_add(1, Relaxed);
+                        enough.fetch_add(u64::from(n == rounds), Relaxed);
+                        // Nobody waits for ever for one that failed.
+                        enough.load(Relaxed) == WRITERS as u64 || n > 100 * rounds
+                    };
                     churn(map, &keys, 1 + writer as u64, &over);
                     keys.iter().for_each(|key| {
                         let there = map.lookup(key).is_ok();

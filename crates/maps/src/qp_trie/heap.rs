@@ -663,3 +663,41 @@ impl Change<'_> {
         memory.heap_log(heap).commit_these(&narrow, &wide);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm::qp::MAX_NODE;
+
+    /// Who replaces a node keeps out all who change a child of it; who changes one child of a large
+    /// node does not keep out who changes one of another cache line.
+    #[test]
+    fn a_node_has_the_locks_of_its_children() {
+        for bytes in 2..=256u32 {
+            let mut memory = vec![0u32; MAX_NODE as usize / 4 + 8];
+            let at: *mut u8 = memory.as_mut_ptr().cast();
+            // SAFETY: the blocks are larger than any node, and each byte is a new one.
+            unsafe {
+                Node::make_fork(at, 0, (Some(0), 1), (Some(1), 1));
+                for byte in 2..bytes {
+                    let mut copy = memory.clone();
+                    let node = Node::at(memory.as_mut_ptr().cast());
+                    node.copy_with(copy.as_mut_ptr().cast(), Some(byte as u8), 1);
+                    memory.copy_from_slice(&copy);
+                }
+            }
+            let node = Node::at(memory.as_mut_ptr().cast());
+            assert_eq!((node.children(), node.is_large()), (bytes, bytes >= 96));
+            for reference in [2u32, 64, 1 << 20, u32::MAX - 1] {
+                let all = Locks::of_node(reference, &node);
+                let each =
+                    (0..bytes).map(|i| Locks::of_child(reference, &node, node.byte_of_child(i)));
+                let together = each.clone().fold(Locks::NONE, Locks::and);
+                assert_eq!(together.0 & !all.0, 0, "{bytes} {reference}");
+                assert!(each.clone().all(|lock| lock.0.count_ones() == 1));
+                let lines = if node.is_large() { bytes.div_ceil(16) } else { 1 };
+                assert!(together.0.count_ones() >= lines.min(GROUPS), "{bytes} {reference}");
+            }
+        }
+    }
+}
