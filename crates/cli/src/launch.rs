@@ -14,8 +14,10 @@ use skep::link::{LinkFile, Untraced};
 use skep_proc::launch::{self, LaunchError, Obstacle};
 
 use crate::failure::{Context, Failure, Result};
+use crate::held::Held;
 use crate::inherited;
 use crate::signals::{Blocked, Signal, Signals};
+use crate::watch::{LOOK, Watcher};
 
 /// How long a command may take to end after Ctrl-C before its report is printed without its end.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -106,6 +108,8 @@ pub struct Launch<'a> {
     pub dir: &'a Dir,
     /// Links to attach.
     pub links: Vec<u32>,
+    /// Where its output goes while the terminal has a table.
+    pub held: Option<Held>,
 }
 
 /// How a command ended.
@@ -173,6 +177,9 @@ impl Launch<'_> {
         if bar.is_none_or(|bar| !bar.breaks) {
             command.env("LD_PRELOAD", preload).env(ENV_DIR, self.dir.path()).env(ENV_LINKS, links);
         }
+        if let Some(held) = &self.held {
+            held.redirect(&mut command).context("cannot redirect the command's output")?;
+        }
         // SAFETY: the closure makes system calls only; it takes no lock and allocates nothing.
         unsafe {
             command.pre_exec(move || {
@@ -184,12 +191,12 @@ impl Launch<'_> {
     }
 
     /// Runs the command to its end. A signal that asks for an end calls `detach`, and then leaves
-    /// the command a second.
-    pub fn run(&self, detach: impl FnOnce()) -> Result<Outcome> {
+    /// the command a second; so does whoever watches, as with Ctrl-C.
+    pub fn run(&mut self, detach: impl FnOnce(), watcher: Watcher<'_>) -> Result<Outcome> {
         let mut signals = Signals::install().context("cannot handle signals")?;
         let start = Instant::now();
         let child = self.spawn()?;
-        wait(child, start, &mut signals, detach)
+        wait(child, start, &mut signals, detach, watcher, &mut self.held)
     }
 }
 
@@ -198,6 +205,8 @@ fn wait(
     start: Instant,
     signals: &mut Signals,
     detach: impl FnOnce(),
+    mut watcher: Watcher<'_>,
+    held: &mut Option<Held>,
 ) -> Result<Outcome> {
     let pid = child.id();
     let mut detach = Some(detach);
@@ -206,7 +215,15 @@ fn wait(
     loop {
         signals.clear();
         let status = child.try_wait().context("cannot wait for the command")?;
-        while let Some(signal) = signals.take() {
+        if let Some(held) = held {
+            held.trim();
+        }
+        // Nobody is asked twice.
+        let asked = watcher.as_mut().is_some_and(|watch| watch.look());
+        watcher = watcher.filter(|_| !asked);
+        let mut asked = asked.then_some(Signal { number: libc::SIGINT, sent: true });
+        while let Some(signal) = signals.take().or_else(|| asked.take()) {
+            watcher = None;
             if let Some(detach) = detach.take() {
                 detach();
                 interrupted = Some(signal.number);
@@ -223,8 +240,13 @@ fn wait(
             return Ok(Outcome { status, interrupted, wall: start.elapsed(), pid });
         }
         let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
+        let left = if watcher.is_some() { Some(LOOK) } else { left };
         let left = left.and_then(|d| Timespec::try_from(d).ok());
-        match poll(&mut [PollFd::from_borrowed_fd(signals.fd(), PollFlags::IN)], left.as_ref()) {
+        let watched = watcher.as_ref().map(|watch| watch.fd());
+        let fds = [Some(signals.fd()), watched].into_iter().flatten();
+        let mut fds: Vec<PollFd<'_>> =
+            fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        match poll(&mut fds, left.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(e) => return Err(std::io::Error::from(e)).context("cannot wait for the command"),
         }

@@ -14,6 +14,7 @@ use crate::args::ProcessArgs;
 use crate::failure::{Context, Failure, Result};
 use crate::printer::Printer;
 use crate::signals::Signals;
+use crate::watch::{LOOK, Watcher};
 
 /// What is attached where, and for how long.
 pub struct Visit<'a> {
@@ -54,12 +55,14 @@ impl<'a> Visit<'a> {
     }
 
     /// Attaches the links, waits for the end and leaves the processes. `check` says what is wrong with
-    /// what was attached; `detach` turns the links off, before the hooks are taken out.
+    /// what was attached; `detach` turns the links off, before the hooks are taken out. Whoever watches may
+    /// end it.
     pub fn make(
         &self,
         links: &[u32],
         check: impl FnOnce() -> Result<Option<Failure>>,
         detach: impl FnOnce(),
+        watcher: Watcher<'_>,
         printer: Printer,
     ) -> Result<Visited> {
         let mut signals = Signals::install().context("cannot handle signals")?;
@@ -76,7 +79,7 @@ impl<'a> Visit<'a> {
             None => {
                 let until = if self.time.is_some() { "" } else { "; Ctrl-C ends it" };
                 printer.note(&format!("attached to {}{until}", self.named()));
-                wait(&all, &mut signals, self.time)
+                wait(&all, &mut signals, self.time, watcher)
             }
         });
         let wall_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -114,7 +117,12 @@ fn failure(e: ProcessError) -> Failure {
 
 /// Waits until a signal asks for an end, the time is up, or all processes have ended or execute
 /// other programs; the signal.
-fn wait(all: &[Live], signals: &mut Signals, time: Option<Duration>) -> Result<Option<i32>> {
+fn wait(
+    all: &[Live],
+    signals: &mut Signals,
+    time: Option<Duration>,
+    mut watcher: Watcher<'_>,
+) -> Result<Option<i32>> {
     let end = time.map(|time| Instant::now() + time);
     loop {
         signals.clear();
@@ -123,12 +131,15 @@ fn wait(all: &[Live], signals: &mut Signals, time: Option<Duration>) -> Result<O
         }
         let running: Vec<&Live> = all.iter().filter(|live| !live.has_gone()).collect();
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-        if running.is_empty() || left.is_some_and(|left| left.is_zero()) {
+        let is_over = running.is_empty() || left.is_some_and(|left| left.is_zero());
+        if is_over || watcher.as_mut().is_some_and(|watch| watch.look()) {
             return Ok(None);
         }
+        let left = if watcher.is_some() { Some(left.unwrap_or(LOOK).min(LOOK)) } else { left };
         let mut fds = vec![PollFd::from_borrowed_fd(signals.fd(), PollFlags::IN)];
         let both = running.iter().flat_map(|live| live.descriptors());
         fds.extend(both.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        fds.extend(watcher.iter().map(|watch| PollFd::from_borrowed_fd(watch.fd(), PollFlags::IN)));
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         match poll(&mut fds, left.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}

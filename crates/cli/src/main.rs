@@ -17,6 +17,7 @@ mod estimate;
 mod events;
 mod export;
 mod failure;
+mod held;
 mod inherited;
 mod kernel;
 mod launch;
@@ -38,12 +39,14 @@ mod sites;
 mod stacks;
 mod stats;
 mod symbolize;
+mod terminal;
 mod trace;
 mod unit;
 mod units;
 mod unmatched;
 mod vma;
 mod vma_target;
+mod watch;
 
 use std::process::ExitCode;
 

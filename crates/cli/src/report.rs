@@ -92,7 +92,7 @@ pub struct Row<'a> {
 }
 
 /// The calls of a function that a row has.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Part<'a> {
     /// From this caller; `None`: from no traced function.
     Caller(Option<Cow<'a, str>>),
@@ -124,7 +124,8 @@ impl Part<'_> {
         }
     }
 
-    fn text(&self, room: Option<usize>) -> String {
+    /// What the column has.
+    pub fn text(&self, room: Option<usize>) -> String {
         match self {
             Self::Caller(name) => cut(name.as_deref().unwrap_or(NOT_TRACED), room),
             Self::Thread { tid: id, name, .. } | Self::Process { pid: id, name } => {

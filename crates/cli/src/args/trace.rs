@@ -31,6 +31,7 @@ Examples:
   skep trace 'app:*' --chrome app.json -- ./app
   skep trace 'libc:malloc' --return 'libc:malloc=NULL' --every 100 -- ./app
   skep trace 'libc:malloc' -p 4711 --for 10s
+  skep trace 'app:*' --top -p 4711
   skep trace '*' --budget 5% -- ./app
   skep trace 'app:*' --coverage app.info -- ./app
   skep trace --diff before.json after.json
@@ -149,6 +150,9 @@ pub struct TraceArgs {
     /// Processes that run already
     #[command(flatten)]
     pub process: ProcessArgs,
+    /// Show the table while the command or the processes run; keys sort and filter it, q ends it
+    #[arg(long, conflicts_with_all = ONE_BY_ONE, conflicts_with_all = ["calls", "tree", "graph", "depth"])]
+    pub top: bool,
     /// Attach at most this many functions
     #[arg(long, value_name = "N", default_value_t = 1 << 18, value_parser = clap::value_parser!(u32).range(1..=1 << 22))]
     pub max_functions: u32,

@@ -106,14 +106,15 @@ pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
             }
             Ok(None)
         };
-        let visited = visit.make(&ids, unattached, detach, printer)?;
+        let visited = visit.make(&ids, unattached, detach, None, printer)?;
         stacks.map_or(Ok(()), |stacks| stacks.write(&loaded, args, printer))?;
         let ended = Ended { pids: visit.pids(), status: None, wall_ns: visited.wall_ns };
         report::print(&loaded, collectors, &ended, &|_| None, output, args, printer)?;
         return Ok(visited.code());
     };
-    let launch = Launch { command: &args.command, library: library.path(), dir: &dir, links: ids };
-    let outcome = launch.run(detach)?;
+    let (command, library) = (&*args.command, library.path());
+    let mut launch = Launch { command, library, dir: &dir, links: ids, held: None };
+    let outcome = launch.run(detach, None)?;
     // Processes that the command started and that still run go on without the programs.
     detach();
     if outcome.status.is_none() {

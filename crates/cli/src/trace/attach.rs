@@ -5,6 +5,7 @@ use skep::prototypes::Catalog;
 use super::budget::Budget;
 use super::faults::Faults;
 use super::report::Ended;
+use super::top;
 use super::tracer::{Loading, Outputs, Tracer};
 use crate::agent::Library;
 use crate::args::TraceArgs;
@@ -13,12 +14,15 @@ use crate::live::{self, Visit};
 use crate::orphans::{self, TraceRecord};
 use crate::printer::Printer;
 use crate::sites::Sites;
+use crate::terminal::Terminal;
+use crate::watch::Watch;
 use crate::{directory, unmatched};
 
 /// Attaches, waits and prints the report; the exit status is 0, or that of an interruption.
 pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     let patterns = unmatched::patterns(&args.patterns)?;
     let exclude = unmatched::patterns(&args.exclude)?;
+    let terminal = args.top.then(Terminal::open).transpose()?;
     let outputs = Outputs::open(args)?;
     let dir = directory::create()?;
     let library = Library::find(&dir)?;
@@ -37,6 +41,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     let links: Vec<u32> = faults.iter().map(|f| f.link.id()).chain([trace.link().id()]).collect();
     let budget = trace.budget(args)?;
     let mut end = 0;
+    let mut top = trace.top(terminal, args, visit.pids());
     let visited = visit.make(
         &links,
         || {
@@ -48,8 +53,11 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
             faults.iter().for_each(|f| f.link.detach());
             trace.link().detach();
         },
+        top.as_mut().map(|top| top as &mut dyn Watch),
         printer,
-    )?;
+    );
+    top::end(top, None, printer);
+    let visited = visited?;
     let let_go = budget.map(Budget::end).unwrap_or_default();
     let state = trace.link().read()?;
     let sites = Sites::new(&state);

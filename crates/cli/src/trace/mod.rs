@@ -13,6 +13,7 @@ mod objects;
 pub mod recorded;
 mod recording;
 mod report;
+mod top;
 mod tracer;
 mod tree;
 
@@ -21,11 +22,14 @@ use std::ffi::OsString;
 
 use crate::agent::Library;
 use crate::args::TraceArgs;
-use crate::failure::Result;
+use crate::failure::{Context, Result};
+use crate::held::Held;
 use crate::launch::{self, Launch, Outcome};
 use crate::orphans::{self, TraceRecord};
 use crate::printer::Printer;
 use crate::sites::{self, Sites};
+use crate::terminal::Terminal;
+use crate::watch::Watch;
 use crate::{directory, unmatched};
 use budget::Budget;
 use faults::Faults;
@@ -52,6 +56,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
         unmatched::check(&args.command, &patterns)?;
         faults::check(args)?;
     }
+    let terminal = args.top.then(Terminal::open).transpose()?;
     let outputs = Outputs::open(args)?;
     let dir = directory::create()?;
     let library = Library::find(&dir)?;
@@ -67,18 +72,24 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     objects.extend(faults.iter().flat_map(|f| &f.objects));
     let pins = orphans::pin(&dir, trace.link(), &objects, &record);
 
-    let launch = Launch {
+    let held = terminal.is_some().then(Held::new).transpose();
+    let held = held.context("cannot keep the command's output")?;
+    let mut launch = Launch {
         command: &args.command,
         library: library.path(),
         dir: &dir,
         links: faults.iter().map(|f| f.link.id()).chain([trace.link().id()]).collect(),
+        held,
     };
     let detach = || {
         faults.iter().for_each(|f| f.link.detach());
         trace.link().detach();
     };
     let budget = trace.budget(args)?;
-    let outcome = launch.run(detach)?;
+    let mut top = trace.top(terminal, args, &[]);
+    let outcome = launch.run(detach, top.as_mut().map(|top| top as &mut dyn Watch));
+    top::end(top, launch.held, printer);
+    let outcome = outcome?;
     let let_go = budget.map(Budget::end).unwrap_or_default();
     let end = trace.link().counter();
     // Processes that the command started and that still run go on untraced.

@@ -119,6 +119,15 @@ pub enum Counted<'a> {
     Paths(Tree<'a>),
 }
 
+/// The rows of a table that is made from call paths.
+pub fn rows_of<'a>(tree: &'a Tree<'_>, args: &ShownArgs) -> Vec<Row<'a>> {
+    match (args.caller, args.wants_threads()) {
+        (true, _) => tree.rows_by_caller(),
+        (_, true) => tree.rows_by_thread(args.tgid),
+        _ => tree.rows(),
+    }
+}
+
 impl Trace {
     /// Reads what was counted.
     pub fn sums<'a>(
@@ -227,11 +236,7 @@ impl Sums<'_> {
             Counted::Functions(rows) => (None, rows),
         };
         if let Some(tree) = &tree {
-            rows = match (args.caller, args.wants_threads()) {
-                (true, _) => tree.rows_by_caller(),
-                (_, true) => tree.rows_by_thread(args.tgid),
-                _ => tree.rows(),
-            };
+            rows = rows_of(tree, args);
         }
         rows.retain(|row| row.stat.total_ns >= args.min_ns());
         report::carry(&mut rows);

@@ -12,10 +12,12 @@ use super::calls::{self, Calls};
 use super::coverage::{self, Coverage};
 use super::objects::Trace;
 use super::report::{self, Ended};
+use super::top::Top;
 use crate::args::TraceArgs;
 use crate::failure::Result;
 use crate::printer::{Output, Printer};
 use crate::sites::Sites;
+use crate::terminal::Terminal;
 
 /// Where results go.
 pub enum Outputs {
@@ -98,6 +100,19 @@ impl Tracer {
         match (self, args.budget) {
             (Self::Sums(trace, ..), Some(part)) => Budget::start(trace, part).map(Some),
             _ => Ok(None),
+        }
+    }
+
+    /// Prepares to show what is counted while it is.
+    pub fn top<'a>(
+        &'a self,
+        terminal: Option<Terminal>,
+        args: &'a TraceArgs,
+        pids: &[u32],
+    ) -> Option<Top<'a>> {
+        match self {
+            Self::Sums(trace, ..) => Some(Top::new(terminal?, trace, &args.shown, pids.to_vec())),
+            _ => None,
         }
     }
 
