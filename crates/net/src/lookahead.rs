@@ -1,7 +1,7 @@
 //! What programs are about to look up, noted for a batch of packets and fetched at once.
 //!
 //! The part of a program that finds its lookups ([`skep_vm::lookahead`]) runs on each frame of a batch
-//! first. It calls [`note`] for each lookup, which keeps the key if the map's memory may be far away, and
+//! first. It calls `note` for each lookup, which keeps the key if the map's memory may be far away, and
 //! [`fetch`] then asks for all that lookups of these keys will touch.
 
 use std::cell::RefCell;

@@ -2,8 +2,8 @@
 //!
 //! What happens in the process is in `skep_inject` (the library and its thread, without the
 //! process's own loader) and in the agent (`alone`); they speak as `skep::live` says. A process that
-//! was attached to before has the library still, and no thread of ours: its thread begins anew. A
-//! [`mark`] in memory tells where it is.
+//! was attached to before has the library still, and no thread of ours: its thread begins anew. A mark
+//! in memory tells where it is.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
