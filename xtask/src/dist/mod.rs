@@ -64,6 +64,9 @@ pub fn dist(args: &[&str]) -> Result<()> {
     let control = files.join("DEBIAN");
     fs::create_dir_all(&control)?;
     fs::write(control.join("control"), control_file(&version, &libc))?;
+    // For the dynamic linker's cache, and for packages that link with the library.
+    fs::write(control.join("triggers"), "activate-noawait ldconfig\n")?;
+    fs::write(control.join("shlibs"), "libskep 0 skep\n")?;
     same::set_modes(&files)?;
     let mut build = Command::new("dpkg-deb");
     build
@@ -200,10 +203,11 @@ fn control_file(version: &str, libc: &str) -> String {
     format!(
         "Package: skep\nVersion: {version}\nArchitecture: {ARCHITECTURE}\nMaintainer: the skep developers <skep@localhost>\n\
          Depends: libc6 (>= {libc}), libgcc-s1 | libgcc1\nSection: devel\nPriority: optional\n\
-         Description: the eBPF subsystem outside the kernel\n \
-         Loads ordinary eBPF objects, proves them safe, compiles them and runs them inside\n \
-         ordinary processes: traces every function of a program at a few nanoseconds a call,\n \
-         runs packet programs in chains, keeps and reads large maps, without root.\n"
+         Description: eBPF subsystem outside the kernel\n \
+         Loads ordinary eBPF objects, proves them safe, compiles them and runs them\n \
+         inside ordinary processes: traces every function of a program at a few\n \
+         nanoseconds a call, runs packet programs in chains, keeps and reads large\n \
+         maps, without root.\n"
     )
 }
 
@@ -252,6 +256,8 @@ mod tests {
         let control = control_file("0.1.0", "2.28");
         assert!(control.ends_with('\n') && !control.contains("\n\n"));
         assert!(control.contains("Depends: libc6 (>= 2.28), libgcc-s1 | libgcc1\n"), "{control}");
+        // As Debian's policy has it: lines of at most 80 columns.
+        assert!(control.lines().skip(6).all(|line| line.len() <= 80), "{control}");
     }
 
     #[test]

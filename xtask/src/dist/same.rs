@@ -52,13 +52,14 @@ fn rustc() -> OsString {
     std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into())
 }
 
-/// Gives directories and programs the mode 755, other files 644.
+/// Gives directories and programs the mode 755, libraries and other files 644.
 pub fn set_modes(path: &Path) -> Result<()> {
     let kind = fs::symlink_metadata(path)?;
     if kind.is_symlink() {
         return Ok(());
     }
-    let is_program = kind.is_dir() || kind.permissions().mode() & 0o100 != 0;
+    let is_library = path.file_name().is_some_and(|name| name.to_string_lossy().contains(".so"));
+    let is_program = kind.is_dir() || !is_library && kind.permissions().mode() & 0o100 != 0;
     fs::set_permissions(path, Permissions::from_mode(if is_program { 0o755 } else { 0o644 }))?;
     if kind.is_dir() {
         for entry in fs::read_dir(path)? {
