@@ -75,7 +75,12 @@ int skep_session_free(skep_session *session);
 
 /* ---- Maps ----------------------------------------------------------------------------------- */
 
-/* Numbers of types and flags are those of <linux/bpf.h>. */
+/* Numbers of types and flags are those of <linux/bpf.h>, which has no: */
+#define SKEP_MAP_TYPE_QP_TRIE 0x03630001
+#define SKEP_F_NO_LEAF_CACHE (1U << 30) /* qp-tries: less memory, lookups by way of the trie */
+
+/* A qp-trie takes BPF_F_NO_PREALLOC. Its keys are strings of 1 to `map_extra` bytes if `key_size` is 16
+ * and `map_extra` not 0, else `key_size` bytes. */
 struct skep_map_def {
 	uint32_t type;        /* BPF_MAP_TYPE_... */
 	uint32_t key_size;
@@ -139,6 +144,37 @@ int skep_map_delete(skep_map *map, const void *key, size_t key_size);
  * size of the buffer, and becomes that of the key. -ENOENT at the end, -ENOSPC for a buffer that is
  * too small. */
 int skep_map_next_key(skep_map *map, const void *key, size_t key_size, void *next, size_t *next_size);
+
+/*
+ * Maps whose keys are in the order of their bytes: SKEP_MAP_TYPE_QP_TRIE. -524 (ENOTSUPP) of others.
+ * `skep_map_next_key` goes in that order, also from a key that the map does not have.
+ */
+#define SKEP_FLOOR 0          /* the greatest key that is not greater than the one given */
+#define SKEP_CEILING 1        /* the least key that is not less */
+#define SKEP_LONGEST_PREFIX 2 /* the longest key that the one given begins with */
+
+/* Looks up the element nearest to a key of any length. `found_size` is the size of the buffer for its
+ * key, and becomes the key's size, also for -ENOSPC: the buffer is too small. -ENOENT: there is none. */
+int skep_map_lookup_nearest(skep_map *map, const void *key, size_t key_size, uint32_t which, void *found,
+			    size_t *found_size, void *value, size_t value_size);
+
+/* Flags of ranges. A range goes from the key `from` up to the key `to` without that one; NULL is no
+ * bound. */
+#define SKEP_PREFIX 1  /* the keys that begin with the bytes of `from`; `to` is NULL */
+#define SKEP_REVERSE 2 /* visits: from the greatest key to the least */
+
+/* Calls `element` for each element of a range, which may change the map. Ends when `element` returns
+ * another number than 0: a negative one is the answer. The bytes are valid during the call. Returns how
+ * many elements were visited, INT_MAX for more. */
+int skep_map_visit(skep_map *map, const void *from, size_t from_size, const void *to, size_t to_size,
+		   uint32_t flags,
+		   int (*element)(void *context, const void *key, size_t key_size, const void *value,
+				  size_t value_size),
+		   void *context);
+
+/* Deletes the elements of a range. `removed`, unless NULL, becomes how many those were. */
+int skep_map_delete_range(skep_map *map, const void *from, size_t from_size, const void *to,
+			  size_t to_size, uint32_t flags, uint64_t *removed);
 
 /* Flags of dumps and batches. */
 #define SKEP_LOCK (UINT64_C(1) << 2)    /* copy values under their spin lock */

@@ -28,6 +28,7 @@ pub mod handle;
 pub mod map;
 pub mod memory;
 pub mod object;
+pub mod ordered;
 pub mod process;
 pub mod ring;
 pub mod session;

@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use skep::isa::{MapFlags, MapType};
 use skep_c::attach::{AttachOptions, Function, Missed, Target};
 use skep_c::map::{MapDefinition, MapInfo};
 use skep_c::object::ProgramInfo;
@@ -98,7 +99,7 @@ fn example(name: &str) -> Option<String> {
     let gcc = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror"];
     let mut program = compile(library, &gcc, &source, &temp.join(name));
     match name {
-        "maps" => {}
+        "maps" | "paths" => {}
         "process" => drop(program.arg(OBJECT).arg(agent_symbols())),
         "chain" => drop(program.arg(here("../skep/tests/data/chain.bpf.o"))),
         _ => drop(program.arg(OBJECT)),
@@ -168,6 +169,11 @@ fn structs_are_those_of_the_header() {
         TestRun "skep_test_run" { data_in, data_out, ctx_in, ctx_out, data_size_in, data_size_out,
             ctx_size_in, ctx_size_out, repeat, retval, duration_ns }
     }
+    asserts += &format!(
+        "IS(SKEP_MAP_TYPE_QP_TRIE, {}u);\nIS(SKEP_F_NO_LEAF_CACHE, {}u);\n",
+        MapType::QpTrie as u32,
+        MapFlags::NO_LEAF_CACHE
+    );
     asserts += "int main(void) { return 0; }\n";
     let temp = TempDir::new();
     let source = temp.join("structs.c");
@@ -200,6 +206,16 @@ fn a_map_goes_in_by_a_batch_and_out_by_a_dump() {
     let sum = 999 * 1000 * 1999 / 6;
     if let Some(printed) = example("maps") {
         assert_eq!(printed, format!("1000 elements, sum {sum}\n"));
+    }
+}
+
+#[test]
+fn keys_in_order_are_visited_found_and_deleted() {
+    let printed = "/etc/hosts 1\n/etc/passwd 3\n/etc/passwd.old begins with /etc/passwd\n\
+                   2 deleted, left are:\n/usr/lib/libm.so.6 1\n/usr/lib/libc.so.6 2\n/home 1\n\
+                   /etcetera 1\n/etc 1\n";
+    if let Some(said) = example("paths") {
+        assert_eq!(said, printed);
     }
 }
 

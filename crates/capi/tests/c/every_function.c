@@ -21,6 +21,18 @@ static int visit(void *context, const struct skep_function *f)
 	return f->size ? 0 : -EINVAL;
 }
 
+/* Adds the first byte of each key; ends with what `context` points at when that is not zero. */
+static int letters[2];
+
+static int element(void *context, const void *key, size_t key_size, const void *value, size_t value_size)
+{
+	if (key_size == 0 || value_size != 8 || value == NULL)
+		return -EIO;
+	letters[0]++;
+	letters[1] = letters[1] * 3 + *(const char *)key - 'a';
+	return context ? *(int *)context : 0;
+}
+
 static int record(void *context, const void *bytes, size_t size)
 {
 	(void)context;
@@ -76,6 +88,9 @@ static int nulls(void)
 	IS(skep_map_update_batch(NULL, buffer, buffer, &count, 0), -EFAULT);
 	IS(skep_map_delete_batch(NULL, buffer, &count), -EFAULT);
 	IS(skep_map_cell_key(NULL, buffer, &key, &size), -EFAULT);
+	IS(skep_map_lookup_nearest(NULL, "k", 1, SKEP_FLOOR, buffer, &size, buffer + 32, 8), -EFAULT);
+	IS(skep_map_visit(NULL, NULL, 0, NULL, 0, 0, element, NULL), -EFAULT);
+	IS(skep_map_delete_range(NULL, NULL, 0, NULL, 0, 0, &lost), -EFAULT);
 	IS(skep_map_freeze(NULL), -EFAULT);
 	IS(skep_object_open(NULL, "x", &object), -EFAULT);
 	IS(skep_loader_new(NULL, &loader), -EFAULT);
@@ -206,6 +221,114 @@ static int hostile(skep_session *session)
 	return 0;
 }
 
+/* A qp-trie: its order, and ranges that are none. */
+static int ordered(skep_session *session)
+{
+	struct skep_map_def def;
+	struct skep_map_info info;
+	skep_map *map = NULL, *hash = NULL;
+	uint64_t value = 7, removed = 99, cursor[64];
+	char found[16], rows[256];
+	size_t size = sizeof(found);
+	int stop = 2, fail = -EPERM;
+	const void *key;
+
+	memset(&def, 0, sizeof(def));
+	def.type = 1; /* BPF_MAP_TYPE_HASH */
+	def.key_size = 4;
+	def.value_size = 8;
+	def.max_entries = 8;
+	IS(skep_map_create(session, &def, sizeof(def), &hash), 0);
+	IS(skep_map_update(hash, "abcd", 4, &value, 8, 0), 0);
+	IS(skep_map_lookup_nearest(hash, "abcd", 4, SKEP_FLOOR, found, &size, &value, 8), -524);
+	IS(skep_map_visit(hash, NULL, 0, NULL, 0, 0, element, NULL), -524);
+	IS(skep_map_delete_range(hash, NULL, 0, NULL, 0, 0, &removed), -524);
+	IS((int)removed, 99);
+	IS(skep_map_free(hash), 0);
+
+	def.type = SKEP_MAP_TYPE_QP_TRIE;
+	def.key_size = 16; /* struct bpf_dynptr */
+	def.map_flags = 1; /* BPF_F_NO_PREALLOC */
+	def.map_extra = 12;
+	IS(skep_map_create(session, &def, sizeof(def), &map), 0);
+	IS(skep_map_lookup_nearest(map, "b", 1, SKEP_FLOOR, found, &size, &value, 8), -ENOENT);
+	IS(skep_map_update(map, "b", 1, &value, 8, 0), 0);
+	value = 8;
+	IS(skep_map_update(map, "bcd", 3, &value, 8, 0), 0);
+	value = 9;
+	IS(skep_map_update(map, "d", 1, &value, 8, 0), 0);
+	IS(skep_map_update(map, "0123456789abc", 13, &value, 8, 0), -EINVAL);
+
+	IS(skep_map_lookup_nearest(map, "c", 1, SKEP_FLOOR, found, &size, &value, 8), 0);
+	IS(size == 3 && memcmp(found, "bcd", 3) == 0 && value == 8, 1);
+	size = sizeof(found);
+	IS(skep_map_lookup_nearest(map, "bcdef-is-longer-than-keys", 25, SKEP_LONGEST_PREFIX, found, &size,
+				   &value, 8), 0);
+	IS(size == 3 && value == 8, 1);
+	size = sizeof(found);
+	IS(skep_map_lookup_nearest(map, "bd", 2, SKEP_CEILING, found, &size, &value, 8), 0);
+	IS(size == 1 && found[0] == 'd' && value == 9, 1);
+	IS(skep_map_lookup_nearest(map, "a", 1, SKEP_FLOOR, found, &size, &value, 8), -ENOENT);
+	IS(skep_map_lookup_nearest(map, "a", 1, SKEP_LONGEST_PREFIX, found, &size, &value, 8), -ENOENT);
+	IS(skep_map_lookup_nearest(map, "e", 1, SKEP_CEILING, found, &size, &value, 8), -ENOENT);
+	IS(skep_map_lookup_nearest(map, "c", 1, 3, found, &size, &value, 8), -EINVAL);
+	size = 2;
+	IS(skep_map_lookup_nearest(map, "c", 1, SKEP_FLOOR, found, &size, &value, 8), -ENOSPC);
+	IS((int)size, 3);
+	IS(skep_map_lookup_nearest(map, "c", 1, SKEP_FLOOR, found, NULL, &value, 8), -EFAULT);
+	IS(skep_map_lookup_nearest(map, "c", 1, SKEP_FLOOR, NULL, &size, &value, 8), -EFAULT);
+	IS(skep_map_lookup_nearest(map, "c", 1, SKEP_FLOOR, found, &size, NULL, 8), -EFAULT);
+	IS(skep_map_lookup_nearest(map, "c", 1, SKEP_FLOOR, found, &size, &value, 4), -EINVAL);
+	IS(skep_map_lookup_nearest(map, NULL, 1, SKEP_FLOOR, found, &size, &value, 8), -EFAULT);
+	size = sizeof(found);
+	IS(skep_map_lookup_nearest(map, "c", 1, SKEP_FLOOR, found, &size, found + 2, 8), -EINVAL);
+	/* The key may go where the one given is. */
+	memcpy(found, "cc", 2);
+	IS(skep_map_lookup_nearest(map, found, 2, SKEP_FLOOR, found, &size, &value, 8), 0);
+	IS(size == 3 && memcmp(found, "bcd", 3) == 0, 1);
+
+	/* In order and against it, as a number to the base of 3: b, b, d is 1, 1, 3. */
+	IS(skep_map_visit(map, NULL, 0, NULL, 0, 0, element, NULL), 3);
+	IS(letters[0], 3);
+	IS(letters[1], 9 + 3 + 3);
+	letters[1] = 0;
+	IS(skep_map_visit(map, NULL, 0, NULL, 0, SKEP_REVERSE, element, NULL), 3);
+	IS(letters[1], 27 + 3 + 1);
+	IS(skep_map_visit(map, "bc", 2, NULL, 0, 0, element, NULL), 2);
+	IS(skep_map_visit(map, "b", 1, "d", 1, 0, element, NULL), 2);
+	IS(skep_map_visit(map, "d", 1, "b", 1, 0, element, NULL), 0);
+	IS(skep_map_visit(map, "b", 1, NULL, 0, SKEP_PREFIX, element, NULL), 2);
+	IS(skep_map_visit(map, "", 0, NULL, 0, SKEP_PREFIX, element, NULL), 3);
+	IS(skep_map_visit(map, NULL, 0, NULL, 0, 0, element, &stop), 1);
+	IS(skep_map_visit(map, NULL, 0, NULL, 0, 0, element, &fail), -EPERM);
+	IS(skep_map_visit(map, NULL, 0, NULL, 0, 0, NULL, NULL), -EFAULT);
+	IS(skep_map_visit(map, NULL, 0, NULL, 0, SKEP_PREFIX, element, NULL), -EFAULT);
+	IS(skep_map_visit(map, "b", 1, "c", 1, SKEP_PREFIX, element, NULL), -EINVAL);
+	IS(skep_map_visit(map, NULL, 1, NULL, 0, 0, element, NULL), -EFAULT);
+	IS(skep_map_visit(map, "b", SIZE_MAX, NULL, 0, 0, element, NULL), -EINVAL);
+	IS(skep_map_visit(map, NULL, 0, NULL, 0, 4, element, NULL), -EINVAL);
+
+	/* The next key goes in the same order, and need not begin at one that is there. */
+	size = sizeof(found);
+	IS(skep_map_next_key(map, "bcd", 3, found, &size), 0);
+	IS(size == 1 && found[0] == 'd', 1);
+	memset(cursor, 0, sizeof(cursor));
+	IS(skep_map_info(map, &info, sizeof(info)), 0);
+	IS(info.strict_cursor_size <= sizeof(cursor), 1);
+	IS(skep_map_dump(map, cursor, info.strict_cursor_size, rows, sizeof(rows), SKEP_STRICT) > 0, 1);
+	IS(skep_map_cell_key(map, rows, &key, &size), 0);
+	IS(size == 1 && *(const char *)key == 'b', 1);
+
+	IS(skep_map_delete_range(map, NULL, 0, NULL, 0, SKEP_REVERSE, NULL), -EINVAL);
+	IS(skep_map_delete_range(map, "b", 1, NULL, 0, SKEP_PREFIX, (uint64_t *)(found + 1)), -EFAULT);
+	IS(skep_map_delete_range(map, "b", 1, NULL, 0, SKEP_PREFIX, &removed), 0);
+	IS((int)removed, 2);
+	IS(skep_map_delete_range(map, NULL, 0, NULL, 0, 0, NULL), 0);
+	IS(skep_map_visit(map, NULL, 0, NULL, 0, 0, element, NULL), 0);
+	IS(skep_map_free(map), 0);
+	return 0;
+}
+
 /* Commands and processes that are none. */
 static int processes(skep_session *session)
 {
@@ -262,7 +385,7 @@ int main(void)
 	IS(skep_session_scratch(&session), 0);
 	length = skep_session_dir(session, dir, sizeof(dir));
 	IS(length > 8 && strlen(dir) == 7 && dir[0] == '/', 1);
-	if (hostile(session) || processes(session))
+	if (hostile(session) || ordered(session) || processes(session))
 		return 1;
 	IS(skep_session_free(session), 0);
 	IS(skep_session_free(session), -EBADF);

@@ -107,6 +107,7 @@ impl Map {
     /// As [`Map::delete`], and [`MapError::Unsupported`] for a map without order. What was removed
     /// before an error is gone.
     pub fn delete_range(&self, range: &KeyRange) -> Result<u64, MapError> {
+        self.ordered().ok_or(self.without_order())?;
         let mut walk = self.walk().range(range.clone()).taking(Take::Fast);
         let mut buf = vec![0; MANY * walk.element_size()];
         let mut removed = 0;
