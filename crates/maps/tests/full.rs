@@ -4,10 +4,11 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::atomic::Ordering::Relaxed;
 
 use skep_isa::{MapFlags, MapType};
-use skep_maps::{Access, Map, MapDef, MapError, SlotTable, map_types, slots};
+use skep_maps::{Access, KeyRange, Map, MapDef, MapError, SlotTable, map_types, slots};
 use skep_testkit::skip;
 use support::{
     Dir, Own, Random, contents, fill, fill_up, forked, has_dump, in_own, on_small_tmpfs, small,
@@ -459,4 +460,56 @@ fn a_limit_for_files_is_an_error() {
         0
     });
     assert_eq!(child.join(), 0);
+}
+
+/// Readers of a trie look at whole words and pieces, of which the last ones may lie behind the last
+/// page that has memory. That must not ask a full file system for more.
+#[test]
+fn the_last_elements_of_a_full_file_system_are_read() {
+    let mut done = true;
+    for (cached, value_size, longest) in [(true, 4, 10), (false, 4, 10), (false, 8, 14)] {
+        done &= on_small_tmpfs("1500k", |dir| {
+            SlotTable::open_or_create(dir.path()).expect("room");
+            let flags = MapFlags::NO_PREALLOC | if cached { 0 } else { MapFlags::NO_LEAF_CACHE };
+            let def = MapDef::new(MapType::QpTrie, 16, value_size, 150_000).extra(longest);
+            let map = dir.make(&def.flags(flags));
+            let value = vec![7; value_size as usize];
+            let mut want = BTreeMap::new();
+            // Leaves of one class, whose blocks fill pages to their ends.
+            for i in 0_u32.. {
+                let key =
+                    format!("{:0width$}", i.wrapping_mul(7919) % 150_000, width = longest as usize);
+                match map.update(key.as_bytes(), &value, 0) {
+                    Ok(()) => drop(want.insert(key.into_bytes(), value.clone())),
+                    Err(e) => {
+                        assert_eq!(e.errno(), 12, "{e}");
+                        break;
+                    }
+                }
+            }
+            fill_up(dir);
+            let before = blocks(dir);
+            let mut seen = 0;
+            map.visit(&KeyRange::ALL, false, |key, found| {
+                assert_eq!(want.get(key).map(Vec::as_slice), Some(found));
+                seen += 1;
+                ControlFlow::Continue(())
+            })
+            .expect("whole");
+            assert_eq!(seen, want.len());
+            let all: Vec<_> = map.iter().map(|element| element.expect("whole")).collect();
+            assert!(all.iter().map(|(k, v)| (k, v)).eq(&want));
+            for (key, value) in &want {
+                assert_eq!(&map.lookup(key).expect("there"), value);
+                assert_eq!(map.lookup(&key[..key.len() - 1]).map_err(|e| e.errno()), Err(2));
+            }
+            assert_eq!(blocks(dir), before, "readers took memory");
+            for key in want.keys() {
+                map.delete(key).expect("there");
+            }
+        });
+    }
+    if !done {
+        skip(NEEDS);
+    }
 }

@@ -42,14 +42,14 @@ impl Packed {
     }
 
     /// Puts elements in, of which `find` tells the address and the length of the key, until there is
-    /// no room; tells how many. `copy` fills memory with what lies at an address, which is an element
-    /// and less than 64 bytes more.
+    /// no room; tells how many. `copy` gets an element's address and length, and memory for it and less
+    /// than 64 bytes more: what it puts behind the element does not matter.
     #[inline(always)]
     pub(crate) fn push<T>(
         &mut self,
         elements: &[T],
         mut find: impl FnMut(&T) -> Option<(*mut u8, usize)>,
-        mut copy: impl FnMut(&mut [u8], *mut u8),
+        mut copy: impl FnMut(&mut [u8], *mut u8, usize),
     ) -> usize {
         let ElementLayout { key_at, max_key, .. } = self.layout;
         let (mut used, mut last, mut n) = (self.used, self.last, 0);
@@ -58,7 +58,7 @@ impl Packed {
             let len = key_at + key_len.min(max_key);
             let copied = len.next_multiple_of(PIECE).max(AT_LEAST);
             let Some(to) = self.bytes.get_mut(used..used + copied) else { break };
-            copy(to, from);
+            copy(to, from, len);
             last = used;
             used += len;
             n += 1;

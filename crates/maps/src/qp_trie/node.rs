@@ -321,7 +321,10 @@ impl Node {
     fn symbols(&self) -> Symbols {
         let n = (self.head & N).min(NARROW);
         // SAFETY: inside a whole node.
-        let (low, high) = unsafe { (copy::load8(self.at.add(4)), copy::load8(self.at.add(12))) };
+        let low = unsafe { copy::load8(self.at.add(4)) };
+        // A shorter node may end before, and its page may be the last one that has memory.
+        // SAFETY: as before.
+        let high = if n > 8 { unsafe { copy::load8(self.at.add(12)) } } else { 0 };
         Symbols { low: low & first_bytes(n), high: high & first_bytes(n.saturating_sub(8)), n }
     }
 

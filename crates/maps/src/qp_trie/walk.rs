@@ -12,9 +12,9 @@ use crate::dump::packed::{ElementLayout, Packed};
 use crate::dump::position::{Position, Strict};
 use crate::error::MapError;
 use crate::ops::{OrderedWalk, Span};
-#[cfg(feature = "users")]
-use crate::shm::copy;
 use crate::shm::qp::LEAF;
+#[cfg(feature = "users")]
+use crate::shm::{PAGE, copy};
 
 /// Elements that are read at a time, between two looks at the version.
 const MANY: usize = 512;
@@ -486,10 +486,17 @@ impl OrderedWalk for QpTrie {
                     let block = self.memory.block(*leaf)?;
                     Some((block, self.key_of(block).len))
                 };
-                // SAFETY: a block is readable as far as the longest leaf goes, and so is the arena's
-                // slack of 64 bytes behind that.
-                out.push(leaves, find, |to, from| unsafe {
-                    copy::load_pieces(to.as_mut_ptr(), from, to.len());
+                out.push(leaves, find, |to, from, len| {
+                    // Behind the page that the element ends in there may be no memory, and none to
+                    // be had: then reading there is a SIGBUS.
+                    let left = PAGE - (from as u64).wrapping_add(len as u64 - 1) % PAGE - 1;
+                    if len as u64 + left < to.len() as u64 {
+                        // SAFETY: a block is readable as far as the longest leaf goes.
+                        unsafe { copy::store_bytes(to.as_mut_ptr(), from, len) };
+                    } else {
+                        // SAFETY: as before; what lies behind is in the same page.
+                        unsafe { copy::load_pieces(to.as_mut_ptr(), from, to.len()) };
+                    }
                 })
             })?;
         if n == 0 {
