@@ -2,7 +2,7 @@
  *
  * Policies lie in a trie by reversed names, "com.example.www": then all that is below a domain has it as prefix, and lies side by side.
  *
- *     skep prog run domains.bpf.o policy --data query.bin
+ *     skep test domains.test.toml
  */
 #include "skep.bpf.h"
 #include "skep_maps.bpf.h"

@@ -137,3 +137,17 @@ fn allocations_are_added_up_by_call_stack() {
     assert_eq!(depths.last_key_value(), Some((&24, &1)), "{depths:?}");
     assert_eq!(map(&report, ".bss")["entries"][0]["value"]["not_counted"], 0);
 }
+
+/// Queries of names pass or not by the nearest domain that has a policy, as the file of tests beside
+/// the program says.
+#[test]
+fn domains_are_judged_by_suffix() {
+    let skep = Skep::new();
+    let tests = object("domains.bpf.o").replace(".bpf.o", ".test.toml");
+    for engine in ["jit", "interp"] {
+        let ended = skep.run(["test", &tests, "--engine", engine]);
+        assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+        let said = String::from_utf8_lossy(&ended.stdout);
+        assert!(said.contains("2 tests passed, 0 failed"), "{}", ended.transcript());
+    }
+}
