@@ -277,9 +277,8 @@ impl Live {
     }
 
     /// The build id by the kernel, else by reading.
-    #[cfg(feature = "users")]
     fn ask_build_id(&self, vma: &Vma) -> Result<Vec<u8>, NoBuildId> {
-        if !self.text.load(Ordering::Relaxed) {
+        if !self.text.load(Ordering::Relaxed) && self.may_be_read(vma) {
             let want = Want { build_id: true, ..Want::default() };
             let filter = Filter::default();
             let answer = self.with_buffers(|query| self.ask(query, vma.start, &filter, want));
@@ -288,6 +287,22 @@ impl Live {
             }
         }
         self.read_build_id(vma)
+    }
+
+    /// Tells whether the kernel may be asked for a build id. It reads the file for that, whatever it
+    /// is: the ring of a packet socket makes it wait for the next packet (seen of Linux 6.18), and a
+    /// device may do so too.
+    fn may_be_read(&self, vma: &Vma) -> bool {
+        let name = vma.name.as_deref().unwrap_or_default();
+        if !vma.file_backed() || !name.starts_with(b"/") {
+            return false;
+        }
+        let same = |path: &PathBuf| rustix::fs::stat(path).ok().filter(|s| s.st_ino == vma.inode);
+        match self.paths(vma).iter().find_map(same) {
+            Some(stat) => FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile,
+            // Deleted, without a path (`/memfd:`), or of another mount namespace.
+            None => !name.windows(5).any(|part| part == b"/dev/"),
+        }
     }
 
     fn with_buffers<T>(&self, f: impl FnOnce(&mut Query) -> T) -> T {
@@ -326,7 +341,7 @@ impl Live {
 
     #[cfg(not(feature = "users"))]
     fn known_build_id(&self, vma: &Vma) -> Result<Vec<u8>, NoBuildId> {
-        self.read_build_id(vma)
+        self.ask_build_id(vma)
     }
 
     /// Finds out which `\012` of a name from the text are newlines: by the ioctl, which gives names
@@ -358,7 +373,8 @@ impl Live {
 impl MapSource for Live {
     fn query(&self, addr: u64, filter: &Filter, want: Want) -> Result<Option<Vma>, MapsError> {
         if !self.text.load(Ordering::Relaxed) {
-            let now = Want { build_id: want.build_id && cfg!(not(feature = "users")), ..want };
+            // Whether the kernel may be asked for the build id is known when the file is.
+            let now = Want { build_id: false, ..want };
             match self.with_buffers(|query| self.ask(query, addr, filter, now)) {
                 Ok(Some(vma)) if want.build_id || vma.escaped => {
                     return Ok(Some(self.finish(vma, want, want.name)));
