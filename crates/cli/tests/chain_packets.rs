@@ -49,7 +49,12 @@ fn packets_of_a_capture_are_explained_by_number() {
     fails(&skep, &[&args[..], &["--packet", "0"]].concat(), 2, "there is no packet 0");
     std::fs::write(skep.path("in.pcap"), pcap(&[&[1; 13]])).unwrap();
     fails(&skep, &args, 1, "packet 1 has 13 bytes");
+    let short = skep.path("short");
+    std::fs::write(&short, [1; 13]).unwrap();
+    let short = short.display().to_string();
     for command in ["explain", "bench"] {
+        let args = ["chain", command, "fw", "--data-in", &short];
+        fails(&skep, &args, 1, "packet 1 has 13 bytes, and an Ethernet header alone 14");
         fails(&skep, &["chain", command, "fw"], 2, "<--data-in <FILE>|--in <PORT>>");
     }
     fails(&skep, &["chain", "pin", "fw"], 1, "chain `fw` is pinned already");

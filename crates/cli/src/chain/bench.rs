@@ -8,7 +8,7 @@ use skep::port::{Batch, Verdict, Verdicts};
 use skep::test_run::{Engine, Input};
 
 use super::captured::Kept;
-use super::explain::{chain, edges, nodes};
+use super::explain::{chain, check_length, edges, nodes};
 use super::failed;
 use crate::args::{BenchArgs, EngineName};
 use crate::failure::Result;
@@ -39,7 +39,11 @@ struct Measured {
 pub fn bench(args: &BenchArgs, printer: Printer) -> Result<u8> {
     let given = match (&args.input, &args.data_in) {
         (Some(port), _) => Given::Captured(Kept::of(port)?),
-        (None, path) => Given::One(crate::prog::read_all(path.as_slice())?.swap_remove(0)),
+        (None, path) => {
+            let packet = crate::prog::read_all(path.as_slice())?.swap_remove(0);
+            check_length(1, &packet)?;
+            Given::One(packet)
+        }
     };
     let opened = chain(&args.chain)?;
     let engine = match args.engine {

@@ -38,6 +38,17 @@ pub fn chain(text: &str) -> Result<Opened> {
     Ok(Opened { chain, _session: session, _loads: loads })
 }
 
+/// Refuses a packet that a test run does not take.
+pub fn check_length(number: u64, packet: &[u8]) -> Result {
+    let length = packet.len();
+    if length < ETHERNET {
+        return Err(Failure::failed(format!(
+            "packet {number} has {length} bytes, and an Ethernet header alone {ETHERNET}"
+        )));
+    }
+    Ok(())
+}
+
 /// Shows the way of each packet.
 pub fn explain(args: &ExplainArgs, printer: Printer) -> Result<u8> {
     let packets = match &args.input {
@@ -48,12 +59,7 @@ pub fn explain(args: &ExplainArgs, printer: Printer) -> Result<u8> {
     let mut runner = opened.chain.runner().map_err(failed)?;
     let mut all = Vec::new();
     for (number, packet) in &packets {
-        if packet.len() < ETHERNET {
-            let length = packet.len();
-            return Err(Failure::failed(format!(
-                "packet {number} has {length} bytes, and an Ethernet header alone {ETHERNET}"
-            )));
-        }
+        check_length(*number, packet)?;
         all.push((*number, runner.explain(&Input::data(packet)).map_err(failed)?));
     }
     if args.format.json {
