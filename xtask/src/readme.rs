@@ -44,12 +44,12 @@ mod tests {
 
     /// Numbers of the README: the record, the case, whose time it is, and how that is written.
     const NUMBERS: &[(&str, &str, &str, &str)] = &[
-        ("2026-11-23-trace", "hot call, entry, counter", "", "5.69 ns"),
+        ("2026-11-26-trace", "hot call, entry, counter", "", "2.52 ns"),
         ("2026-11-23-trace", "hot call, entry, counter", "kernel uprobe, perf stat", "10.9 µs"),
-        ("2026-11-25-trace", "hot call, entry+exit, skep trace", "", "7.55 ns"),
-        ("2026-11-25-trace", "hot call, entry+exit, skep trace", "uftrace record, -pg", "69.5 ns"),
-        ("2026-11-25-trace", "sqlite, added to each call", "", "18.3 ns"),
-        ("2026-11-25-trace", "sqlite, added to each call", "uftrace record, -pg", "77.9 ns"),
+        ("2026-11-26-trace", "hot call, entry+exit, skep trace", "", "7.01 ns"),
+        ("2026-11-26-trace", "hot call, entry+exit, skep trace", "uftrace record, -pg", "64.7 ns"),
+        ("2026-11-26-trace", "sqlite, added to each call", "", "16.9 ns"),
+        ("2026-11-26-trace", "sqlite, added to each call", "uftrace record, -pg", "75.6 ns"),
         ("2026-11-23-jit", "geometric mean of 11 programs", "", "128 ns"),
         ("2026-11-23-jit", "geometric mean of 11 programs", "kernel JIT, test run", "150 ns"),
         ("2026-11-23-jit", "geometric mean of 11 programs", "gcc -O2", "163 ns"),
@@ -65,12 +65,12 @@ mod tests {
         ),
         ("2026-11-23-dump", "hash, 100,000 entries, 5000 a call", "", "1.04 ms"),
         ("2026-11-23-dump", "hash, 100,000 entries, 5000 a call", "kernel, best batch", "25.2 ms"),
-        ("2026-11-25-trace", "trace 50000 functions once, 5 NOPs, added wall", "", "333 ms"),
+        ("2026-11-26-trace", "trace 50000 functions once, 5 NOPs, added wall", "", "326 ms"),
         (
-            "2026-11-25-trace",
+            "2026-11-26-trace",
             "trace 50000 functions once, 5 NOPs, added wall",
             "uftrace record -P., wall",
-            "86.7 ms",
+            "79.6 ms",
         ),
     ];
 
