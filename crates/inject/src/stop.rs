@@ -206,7 +206,8 @@ impl Threads {
                 self.threads.remove(&tid);
             }
             _ if state == State::Foreign => {
-                sys::detach(tid).ok();
+                let signal = if let Happened::Signal(signal) = happened { signal } else { 0 };
+                sys::detach(tid, signal).ok();
                 self.threads.remove(&tid);
             }
             Happened::Event(sys::EVENT_STOP) => {
@@ -321,7 +322,7 @@ impl Drop for Threads {
             self.ids().partition(|tid| self.addressed.contains(tid));
         for tid in first.into_iter().chain(then) {
             repeat_interrupted_call(self.pid, tid);
-            sys::detach(tid).ok();
+            sys::detach(tid, 0).ok();
         }
         // Threads that do not stand are let go by the kernel when the tracing thread ends.
     }

@@ -75,10 +75,10 @@ pub(crate) fn resume_to_call(thread: u32, signal: u8) -> Result<(), Errno> {
     unsafe { ptrace(SYSCALL, thread, 0, u64::from(signal)) }
 }
 
-/// Lets a stopped thread go for good.
-pub(crate) fn detach(thread: u32) -> Result<(), Errno> {
+/// Lets a stopped thread go for good, with a signal that it stopped at, or 0.
+pub(crate) fn detach(thread: u32, signal: u8) -> Result<(), Errno> {
     // SAFETY: numbers only.
-    unsafe { ptrace(DETACH, thread, 0, 0) }
+    unsafe { ptrace(DETACH, thread, 0, u64::from(signal)) }
 }
 
 /// The id of the thread or process that a thread has made, when it stopped at that event.
@@ -225,15 +225,23 @@ pub(crate) fn note_end(thread: u32) {
 /// and somebody else here waits for it.
 pub(crate) fn wait(thread: u32, is_leader: bool) -> Option<Happened> {
     // Without `WEXITED` an end is not reported, not even one that comes right now.
-    match waitid(thread, libc::WSTOPPED | libc::__WNOTHREAD) {
+    const STOPPED: i32 = libc::WSTOPPED | libc::__WNOTHREAD;
+    match waitid(thread, STOPPED | libc::WNOWAIT) {
         Ok(Some((_, status))) => {
             let (signal, event) = (status as u8, (status >> 8) as u8);
             const CALL: u8 = libc::SIGTRAP as u8 | 0x80;
-            Some(match (event, signal) {
+            let happened = match (event, signal) {
                 (0, CALL) => Happened::Call,
                 (0, signal) => Happened::Signal(signal),
                 (event, _) => Happened::Event(event),
-            })
+            };
+            // The kernel forgets a signal that was asked for if the tracer dies before it lets the
+            // thread go on (kernel/exit.c `wait_task_stopped`). So that stays to be asked for until
+            // the thread goes on, which whoever gets this answer has it do.
+            if !matches!(happened, Happened::Signal(_)) {
+                waitid(thread, STOPPED).ok();
+            }
+            Some(happened)
         }
         Err(Errno::INTR) => None,
         // The kernel says that there is none of one that has ended, too.
@@ -281,5 +289,49 @@ impl Drop for NoTerminalStops {
     fn drop(&mut self) {
         // SAFETY: gives the thread its mask back.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, ptr::null_mut()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// Traces a process until it stops at a signal, and does no more: the tracing thread ends then.
+    fn see_a_signal(pid: u32) {
+        seize(pid).expect("it can be traced");
+        let process = rustix::process::Pid::from_raw(pid as i32).expect("a number");
+        rustix::process::kill_process(process, rustix::process::Signal::USR1).expect("it runs");
+        loop {
+            match wait(pid, true) {
+                Some(Happened::Signal(signal)) => {
+                    break assert_eq!(i32::from(signal), libc::SIGUSR1);
+                }
+                Some(Happened::Gone) => panic!("it has ended"),
+                _ => std::thread::yield_now(),
+            }
+        }
+    }
+
+    #[test]
+    fn a_signal_outlives_a_tracer_that_has_seen_it() {
+        let script = "trap 'echo got; exit' USR1; trap 'echo lost; exit' USR2; echo ready
+                      while :; do sleep 0.02; done";
+        for _ in 0..10 {
+            let mut shell = Command::new("sh");
+            let mut shell = shell.args(["-c", script]).stdout(Stdio::piped()).spawn().expect("sh");
+            let mut lines = BufReader::new(shell.stdout.take().expect("a pipe")).lines();
+            let mut line = || lines.next().expect("it answers").expect("it is text");
+            assert_eq!(line(), "ready");
+            let pid = shell.id();
+            std::thread::spawn(move || see_a_signal(pid)).join().expect("it is seen");
+            // The lower signal comes first, if it is still there.
+            let process = rustix::process::Pid::from_raw(pid as i32).expect("a number");
+            rustix::process::kill_process(process, rustix::process::Signal::USR2).expect("it runs");
+            assert_eq!(line(), "got");
+            shell.wait().expect("it ends");
+        }
     }
 }
