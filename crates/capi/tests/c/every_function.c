@@ -279,6 +279,7 @@ static int ordered(skep_session *session)
 	IS(skep_map_lookup_nearest(map, "c", 1, SKEP_FLOOR, NULL, &size, &value, 8), -EFAULT);
 	IS(skep_map_lookup_nearest(map, "c", 1, SKEP_FLOOR, found, &size, NULL, 8), -EFAULT);
 	IS(skep_map_lookup_nearest(map, "c", 1, SKEP_FLOOR, found, &size, &value, 4), -EINVAL);
+	IS(skep_map_lookup_nearest(map, "a", 1, SKEP_FLOOR, found, &size, &value, 4), -EINVAL);
 	IS(skep_map_lookup_nearest(map, NULL, 1, SKEP_FLOOR, found, &size, &value, 8), -EFAULT);
 	size = sizeof(found);
 	IS(skep_map_lookup_nearest(map, "c", 1, SKEP_FLOOR, found, &size, found + 2, 8), -EINVAL);
