@@ -4,50 +4,16 @@
 mod common;
 
 use std::io::Read;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{Skep, json, out, text};
 use serde_json::{Value as Json, json};
-use skep_testkit::run::{Running, run};
+use skep_testkit::network::{self, command, veth};
+use skep_testkit::run::Running;
 use skep_testkit::skip;
-use skep_testkit::skip::is_root;
 
 const LIMIT: Duration = Duration::from_secs(100);
 const DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../skep/tests/data");
-
-/// Gives the calling thread a network and a mount namespace of its own, which go with it.
-fn enter_namespace() -> bool {
-    if !is_root() {
-        skip("root, for a network namespace");
-        return false;
-    }
-    if !Command::new("ip").arg("-V").output().is_ok_and(|ended| ended.status.success()) {
-        skip("ip, of iproute2");
-        return false;
-    }
-    // SAFETY: changes the namespaces of this thread only.
-    if unsafe { libc::unshare(libc::CLONE_NEWNET | libc::CLONE_NEWNS) } != 0 {
-        skip("a kernel that makes network namespaces");
-        return false;
-    }
-    true
-}
-
-fn command(line: &str) {
-    let mut words = line.split(' ');
-    let ended = run(Command::new(words.next().unwrap()).args(words), b"", LIMIT);
-    assert_eq!(ended.shell_status(), 0, "{line}: {}", ended.transcript());
-}
-
-/// A pair of veth devices without addresses: nothing but the test sends there.
-fn veth(one: &str, two: &str) {
-    command(&format!("ip link add {one} type veth peer name {two}"));
-    for device in [one, two] {
-        command(&format!("ip link set {device} addrgenmode none"));
-        command(&format!("ip link set {device} up"));
-    }
-}
 
 /// A directory with files of chains: `fw.toml` drops short packets and marks others, `swap.toml`
 /// sends all back.
@@ -108,7 +74,7 @@ fn send(skep: &Skep, packets: u32, to: &str) {
 
 #[test]
 fn a_chain_runs_on_what_comes_in_on_an_interface() {
-    if !enter_namespace() {
+    if !network::enter(true) {
         return;
     }
     let skep = prepared();
@@ -137,7 +103,7 @@ fn a_chain_runs_on_what_comes_in_on_an_interface() {
 
 #[test]
 fn a_chain_runs_between_the_kernel_and_a_tap_device() {
-    if !enter_namespace() {
+    if !network::enter(true) {
         return;
     }
     if !std::path::Path::new("/dev/net/tun").exists() {
@@ -175,7 +141,7 @@ fn a_chain_runs_between_the_kernel_and_a_tap_device() {
 
 #[test]
 fn an_interface_that_goes_away_ends_a_run_with_its_report() {
-    if !enter_namespace() {
+    if !network::enter(true) {
         return;
     }
     let skep = prepared();
@@ -211,14 +177,13 @@ fn an_interface_that_goes_away_ends_a_run_with_its_report() {
 
 #[test]
 fn a_full_disk_ends_a_run_and_what_was_written_is_whole() {
-    if !enter_namespace() {
+    if !network::enter(true) {
         return;
     }
     let skep = prepared();
     let disk = skep.path("disk");
     std::fs::create_dir(&disk).unwrap();
     // Not seen outside of this thread's namespace.
-    command("mount --make-rprivate /");
     command(&format!("mount -t tmpfs -o size=64k none {}", disk.display()));
     let (file, chain) = (disk.join("ok.pcap"), skep.path("fw.toml").display().to_string());
     let to = format!("pass={}", file.display());

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use common::{Skep, json, text};
 use serde_json::{Value as Json, json};
+use skep_testkit::network::{self, command};
 use skep_testkit::run::{Ended, run};
+use skep_testkit::skip::without_bpf;
 
 const LIMIT: Duration = Duration::from_secs(300);
 
@@ -18,11 +20,6 @@ const GUIDE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../doc
 /// Calls `ip`.
 fn ip(line: &str) -> Ended {
     run(Command::new("ip").args(line.split(' ')), b"", LIMIT)
-}
-
-fn must_ip(line: &str) {
-    let ended = ip(line);
-    assert_eq!(ended.shell_status(), 0, "ip {line}: {}", ended.transcript());
 }
 
 /// A network namespace with `one` and `two`, both ends of a cable, and a mount namespace with a bpf
@@ -35,17 +32,7 @@ struct World {
 impl World {
     /// `None` where that cannot be had; the reason is printed.
     fn new() -> Option<Self> {
-        if !rustix::process::geteuid().is_root() || skep_kernel::probe().is_err() {
-            skep_testkit::skip("root, for network namespaces and bpf(2)");
-            return None;
-        }
-        if Command::new("ip").arg("-V").stdout(Stdio::null()).status().is_err() {
-            skep_testkit::skip("`ip`");
-            return None;
-        }
-        // SAFETY: changes the namespaces of this thread only.
-        if unsafe { libc::unshare(libc::CLONE_NEWNET | libc::CLONE_NEWNS) } != 0 {
-            skep_testkit::skip("network namespaces");
+        if without_bpf() || !network::enter(true) {
             return None;
         }
         let skep = Skep::new();
@@ -59,19 +46,9 @@ impl World {
                 std::fs::write(skep.path(name), &body).unwrap();
             }
         }
-        let mount = |args: &[&str]| {
-            let ended = run(Command::new("mount").args(args), b"", LIMIT);
-            assert_eq!(ended.shell_status(), 0, "mount {args:?}: {}", ended.transcript());
-        };
-        mount(&["--make-rprivate", "/"]);
-        mount(&["-t", "bpf", "bpf", "/sys/fs/bpf"]);
+        command("mount -t bpf bpf /sys/fs/bpf");
         let bpf = PathBuf::from("/sys/fs/bpf");
-        must_ip("link add one type veth peer name two");
-        for device in ["one", "two"] {
-            // Nothing but the test sends there.
-            must_ip(&format!("link set {device} addrgenmode none"));
-            must_ip(&format!("link set {device} up"));
-        }
+        network::veth("one", "two");
         Some(Self { skep, bpf })
     }
 
@@ -221,13 +198,13 @@ fn the_list_has_the_programs_of_all_interfaces() {
     assert_eq!(listed(), json!([]));
     assert_eq!(text(&world.must("chain list --kernel").stdout), "");
     for n in 0..40 {
-        must_ip(&format!("link add left{n} type veth peer name right{n}"));
+        command(&format!("ip link add left{n} type veth peer name right{n}"));
     }
     world.must("chain attach two fw.toml --kernel");
     world.must("chain attach one by-priority.toml --kernel --mode generic");
     // Of somebody else.
     let object = world.skep.path("chain.bpf.o").display().to_string();
-    must_ip(&format!("link set dev right39 xdp obj {object} sec xdp"));
+    command(&format!("ip link set dev right39 xdp obj {object} sec xdp"));
 
     let mut ours: Vec<(String, String, u64)> = Vec::new();
     for on in listed().as_array().unwrap() {
@@ -435,13 +412,13 @@ fn what_cannot_be_attached_is_told_and_changes_nothing() {
     assert_eq!((status, &*said), (2, "error: there is no file `no.toml`"));
     // Somebody else's program stays.
     let object = world.skep.path("chain.bpf.o").display().to_string();
-    must_ip(&format!("link set dev two xdp obj {object} sec xdp"));
+    command(&format!("ip link set dev two xdp obj {object} sec xdp"));
     let foreign = attached("two");
     let (status, said) = world.said("chain attach two fw.toml --kernel");
     assert!(status == 1 && said.contains("`two` is taken"), "{said}");
     assert!(said.contains(&format!("program {}", foreign.unwrap())), "{said}");
     assert_eq!((attached("two"), world.links()), (foreign, 0));
-    must_ip("link set dev two xdp off");
+    command("ip link set dev two xdp off");
     // Somebody else cannot take the place of a chain.
     world.must("chain attach two fw.toml --kernel");
     let ours = attached("two");
@@ -449,8 +426,8 @@ fn what_cannot_be_attached_is_told_and_changes_nothing() {
     assert_ne!(ip("link set dev two xdp off").shell_status(), 0);
     assert_eq!(attached("two"), ours);
     // The interface goes and comes again: what was left of the chain is no hindrance.
-    must_ip("link del one");
-    must_ip("link add one type veth peer name two");
+    command("ip link del one");
+    command("ip link add one type veth peer name two");
     let (status, said) = world.said("chain show two --kernel");
     assert_eq!((status, &*said), (1, "error: interface `two` has no chain in the kernel"));
     world.must("chain attach two fw.toml --kernel --mode generic");

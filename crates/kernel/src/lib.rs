@@ -46,3 +46,4 @@ pub use map::{Batch, Map, MapSpec};
 pub use perf::PerfReader;
 pub use prog::{LoadError, Program, ProgramSpec, TestRun, TestRunResult, probe, with_maps};
 pub use ringbuf::RingReader;
+pub use sys::enter_namespaces;

@@ -18,6 +18,20 @@ use crate::error::{Error, Result};
 /// `BPF_F_RDONLY`, for descriptors.
 pub(crate) const RDONLY: u32 = 1 << 3;
 
+/// Moves the calling thread into a network namespace of its own, and with `mounts` into a mount
+/// namespace, too; threads and processes that it makes from then on are in them.
+///
+/// # Errors
+/// What unshare(2) says: the right to do so is root's.
+pub fn enter_namespaces(mounts: bool) -> io::Result<()> {
+    let kinds = libc::CLONE_NEWNET | if mounts { libc::CLONE_NEWNS } else { 0 };
+    // SAFETY: a number only; no memory or descriptor is shared with fewer threads than before.
+    match unsafe { libc::unshare(kinds) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Calls bpf(2) and returns the kernel's result.
 ///
 /// # Safety

@@ -2,7 +2,6 @@
 //! the same cables.
 
 use std::collections::BTreeMap;
-use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -14,12 +13,11 @@ use skep::object::Object;
 use skep::port::batch::Meta;
 use skep::port::interface::{PacketSink, PacketSource, index_of};
 use skep::port::{Batch, Outputs, Received, Sink, Source, Target, Until};
+use skep_testkit::network::{self, command};
 use skep_testkit::run::SetOnDrop;
-use skep_testkit::run::run;
-use skep_testkit::skip;
+use skep_testkit::skip::without_bpf;
 
 const OBJECT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/packets/packets.bpf.o");
-const LIMIT: Duration = Duration::from_secs(60);
 /// Longer than anything here takes; nothing waits for it but what has failed.
 const LONG: Duration = Duration::from_secs(20);
 /// Cables: the test has one end of each, the chain the other.
@@ -29,37 +27,14 @@ const FRAMES: u8 = 40;
 /// The type of the frames that count.
 const TYPE: [u8; 2] = [0x88, 0xb5];
 
-fn command(line: &str) {
-    let mut words = line.split(' ');
-    let ended = run(Command::new(words.next().expect("a command")).args(words), b"", LIMIT);
-    assert_eq!(ended.shell_status(), 0, "{line}: {}", ended.transcript());
-}
-
 /// A network namespace with the cables, and a mount namespace with a bpf file system, for this thread
 /// and those that it starts.
 fn world() -> bool {
-    if let Err(e) = skep_kernel::probe() {
-        skip(e.requirement().unwrap_or("bpf(2)"));
+    if without_bpf() || !network::enter(true) {
         return false;
     }
-    if !Command::new("ip").arg("-V").output().is_ok_and(|ended| ended.status.success()) {
-        skip("ip, of iproute2");
-        return false;
-    }
-    // SAFETY: changes the namespaces of this thread only.
-    if unsafe { libc::unshare(libc::CLONE_NEWNET | libc::CLONE_NEWNS) } != 0 {
-        skip("root, for namespaces");
-        return false;
-    }
-    command("mount --make-rprivate /");
     command("mount -t bpf bpf /sys/fs/bpf");
-    for (ours, theirs) in CABLES {
-        command(&format!("ip link add {ours} type veth peer name {theirs}"));
-        for device in [ours, theirs] {
-            command(&format!("ip link set {device} addrgenmode none"));
-            command(&format!("ip link set {device} up"));
-        }
-    }
+    CABLES.iter().for_each(|(ours, theirs)| network::veth(ours, theirs));
     true
 }
 

@@ -11,8 +11,8 @@ use skep::object::Object;
 use skep::test_run::Input;
 use skep::{Error, Session};
 use skep_kernel::{Link, Program, ProgramSpec, TestRun};
+use skep_testkit::network;
 use skep_testkit::run::SetOnDrop;
-use skep_testkit::run::run;
 
 fn data(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
@@ -42,11 +42,7 @@ fn packet(rng: &mut Rng) -> Vec<u8> {
 
 /// Says whether bpf(2) may be used; the reason why not is printed.
 fn may() -> bool {
-    let probe = skep_kernel::probe();
-    if let Err(e) = &probe {
-        skep_testkit::skip(e.requirement().unwrap_or("bpf(2)"));
-    }
-    probe.is_ok()
+    !skep_testkit::skip::without_bpf()
 }
 
 /// Edits that make a random graph of so many programs.
@@ -251,26 +247,11 @@ fn a_program_that_leaves_no_stack_is_named() {
 /// A network namespace with a cable from `one` to `two`, and a mount namespace with a bpf file
 /// system, for this thread and those that it starts.
 fn world() -> Option<PathBuf> {
-    if !may() {
+    if !may() || !network::enter(true) {
         return None;
     }
-    // SAFETY: changes the namespaces of this thread only.
-    if unsafe { libc::unshare(libc::CLONE_NEWNET | libc::CLONE_NEWNS) } != 0 {
-        skep_testkit::skip("root, for namespaces");
-        return None;
-    }
-    for line in [
-        "mount --make-rprivate /",
-        "mount -t bpf bpf /sys/fs/bpf",
-        "ip link add one type veth peer name two",
-        "ip link set one up",
-        "ip link set two up",
-    ] {
-        let mut words = line.split(' ');
-        let mut command = std::process::Command::new(words.next().expect("a command"));
-        let ended = run(command.args(words), b"", Duration::from_secs(60));
-        assert_eq!(ended.shell_status(), 0, "{line}: {}", ended.transcript());
-    }
+    network::command("mount -t bpf bpf /sys/fs/bpf");
+    network::veth("one", "two");
     Some("/sys/fs/bpf".into())
 }
 

@@ -1,7 +1,6 @@
 //! XDP programs on packets of captures and memory ports: each packet is what `BPF_PROG_TEST_RUN`
 //! makes of it, in the kernel where that may be asked, and goes where its program sent it.
 
-use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -18,8 +17,7 @@ use skep::port::{
 use skep::test_run::{Engine, Input, Runner};
 use skep::{Object, Session};
 use skep_kernel::{Program, ProgramSpec, TestRun};
-use skep_testkit::run::run;
-use skep_testkit::skip;
+use skep_testkit::network::{self, command};
 use skep_testkit::skip::without_bpf;
 
 const OBJECT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/packets/packets.bpf.o");
@@ -376,13 +374,7 @@ fn what_cannot_be_run_on_packets_is_said() {
 /// A network namespace with two interfaces that forward, and routes of all kinds; `false` when it
 /// cannot be made.
 fn with_routes() -> bool {
-    if !Command::new("ip").arg("-V").output().is_ok_and(|ended| ended.status.success()) {
-        skip("ip, of iproute2");
-        return false;
-    }
-    // SAFETY: changes the namespace of this thread only.
-    if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
-        skip("root, for a network namespace");
+    if !network::enter(false) {
         return false;
     }
     for line in [
@@ -409,8 +401,7 @@ fn with_routes() -> bool {
         "-6 route add prohibit 2001:db8:3::/48",
         "neigh add fd00:2::9 lladdr 02:00:00:00:00:19 dev two nud permanent",
     ] {
-        let ended = run(Command::new("ip").args(line.split(' ')), b"", Duration::from_secs(60));
-        assert_eq!(ended.shell_status(), 0, "ip {line}: {}", ended.transcript());
+        command(&format!("ip {line}"));
     }
     for file in ["ipv4/conf/one/forwarding", "ipv6/conf/one/forwarding"] {
         std::fs::write(format!("/proc/sys/net/{file}"), "1").expect("root may");

@@ -18,6 +18,7 @@
 
 pub mod cc;
 pub mod many;
+pub mod network;
 pub mod random;
 pub mod report;
 pub mod run;

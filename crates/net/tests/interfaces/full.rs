@@ -12,30 +12,20 @@ use skep_net::port::generator::Generator;
 use skep_net::port::interface::xdp::{self, XdpOptions};
 use skep_net::port::interface::{PacketSink, PacketSource};
 use skep_net::port::{Batch, Outputs, Sink, Source, Until, Verdict, pump};
-use skep_testkit::run::run;
+use skep_testkit::network::{self, command};
 use skep_testkit::skip;
 use skep_testkit::skip::without_bpf;
 
-use super::{LIMIT, LONG, batch, enter_namespace, ip, open_xdp, receive, veth};
+use super::{LONG, batch, open_xdp, receive, veth};
 
 /// A directory with the files of `/sys` for this thread's namespaces, which goes with this.
 struct Sys(PathBuf);
 
 impl Sys {
     fn new() -> Option<Self> {
-        // SAFETY: changes the namespace of this thread only.
-        if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
-            skip("a kernel that makes mount namespaces");
-            return None;
-        }
         let path = std::env::temp_dir().join(format!("skep-sys-{}", std::process::id()));
         std::fs::create_dir_all(&path).ok()?;
-        let mount = |line: &str| {
-            let ended = run(Command::new("mount").args(line.split(' ')), b"", LIMIT);
-            assert_eq!(ended.shell_status(), 0, "mount {line}: {}", ended.transcript());
-        };
-        mount("--make-rprivate /");
-        mount(&format!("-t sysfs sysfs {}", path.display()));
+        command(&format!("mount -t sysfs sysfs {}", path.display()));
         Some(Self(path))
     }
 
@@ -51,7 +41,7 @@ impl Sys {
 
 impl Drop for Sys {
     fn drop(&mut self) {
-        run(Command::new("umount").arg(&self.0), b"", LIMIT);
+        Command::new("umount").arg(&self.0).status().ok();
         std::fs::remove_dir(&self.0).ok();
     }
 }
@@ -79,7 +69,7 @@ fn slow_program(interface: &str) -> (Program, Link) {
 #[test]
 fn what_a_slow_other_end_does_not_take_is_counted() {
     const FRAMES: u64 = 5000;
-    if !enter_namespace() || without_bpf() {
+    if !network::enter(true) || without_bpf() {
         return;
     }
     let Some(sys) = Sys::new() else { return };
@@ -116,14 +106,14 @@ fn what_a_slow_other_end_does_not_take_is_counted() {
             std::thread::yield_now();
         }
         assert_eq!(sys.number("one", "statistics/tx_packets"), sent.packets, "{by_xdp}");
-        ip("link del one");
+        command("ip link del one");
     }
 }
 
 /// A queue that is only sent from leaves what comes in to others.
 #[test]
 fn a_queue_for_sending_takes_nothing_that_comes_in() {
-    if !enter_namespace() || without_bpf() {
+    if !network::enter(true) || without_bpf() {
         return;
     }
     veth(1500);
@@ -143,7 +133,7 @@ fn a_queue_for_sending_takes_nothing_that_comes_in() {
     assert_eq!(got(&mut two), bytes);
     assert_eq!(sink.send(&frames, &all).map(|s| s.packets).ok(), Some(3));
     assert_eq!(got(&mut one), bytes);
-    ip("link set two down");
+    command("ip link set two down");
     let gone = sink.send(&frames, &all).map(|s| s.packets).map_err(|e| e.to_string());
     assert_eq!(gone, Err("the interface `two` is down, or gone".into()));
 }
@@ -152,7 +142,7 @@ fn a_queue_for_sending_takes_nothing_that_comes_in() {
 /// that came before are received.
 #[test]
 fn an_interface_that_goes_down_ends_waiting_on_its_queue() {
-    if !enter_namespace() || without_bpf() {
+    if !network::enter(true) || without_bpf() {
         return;
     }
     for generic in [false, true] {
@@ -163,11 +153,11 @@ fn an_interface_that_goes_down_ends_waiting_on_its_queue() {
         let (frames, all) = batch(&[60, 61]);
         assert_eq!(other.send(&frames, &all).map(|s| s.packets).ok(), Some(2));
         assert_eq!(receive(&mut source, 2).len(), 2);
-        ip("link set two down");
+        command("ip link set two down");
         let mut got = Batch::new();
         let gone = (0..200).find_map(|_| source.receive(&mut got, LONG).err());
         let gone = gone.map(|e| e.to_string());
         assert_eq!(gone, Some("the interface `two` is down, or gone".into()));
-        ip("link del one");
+        command("ip link del one");
     }
 }

@@ -4,7 +4,6 @@
 mod full;
 
 use std::ops::ControlFlow;
-use std::process::Command;
 use std::time::Duration;
 
 use skep_net::port::batch::Meta;
@@ -14,44 +13,18 @@ use skep_net::port::interface::{PacketSink, PacketSource, Tap, index_of};
 use skep_net::port::{
     Batch, Outputs, PortError, Received, Sink, Source, Target, Until, Verdict, memory, pump,
 };
-use skep_testkit::run::run;
+use skep_testkit::network::{self, command};
 use skep_testkit::skip;
-use skep_testkit::skip::{is_root, without_bpf};
+use skep_testkit::skip::without_bpf;
 
-const LIMIT: Duration = Duration::from_secs(60);
 /// Longer than anything here takes; nothing waits for it but what has failed.
 const LONG: Duration = Duration::from_secs(20);
 
-/// Gives the calling thread a network namespace of its own, which goes with it; says why it cannot.
-fn enter_namespace() -> bool {
-    if !is_root() {
-        skip("root, for a network namespace");
-        return false;
-    }
-    if !Command::new("ip").arg("-V").output().is_ok_and(|ended| ended.status.success()) {
-        skip("ip, of iproute2");
-        return false;
-    }
-    // SAFETY: changes the namespace of this thread only.
-    if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
-        skip("a kernel that makes network namespaces");
-        return false;
-    }
-    true
-}
-
-fn ip(line: &str) {
-    let ended = run(Command::new("ip").args(line.split(' ')), b"", LIMIT);
-    assert_eq!(ended.shell_status(), 0, "ip {line}: {}", ended.transcript());
-}
-
-/// A pair of veth devices, `one` and `two`, without addresses: nothing but the test sends there.
+/// A pair of veth devices, `one` and `two`.
 fn veth(mtu: u32) {
-    ip("link add one type veth peer name two");
+    network::veth("one", "two");
     for device in ["one", "two"] {
-        ip(&format!("link set {device} mtu {mtu}"));
-        ip(&format!("link set {device} addrgenmode none"));
-        ip(&format!("link set {device} up"));
+        command(&format!("ip link set {device} mtu {mtu}"));
     }
 }
 
@@ -88,7 +61,7 @@ fn batch(lengths: &[usize]) -> (Batch, Vec<u16>) {
 
 #[test]
 fn what_one_end_of_a_veth_pair_sends_the_other_receives() {
-    if !enter_namespace() {
+    if !network::enter(false) {
         return;
     }
     veth(9000);
@@ -120,7 +93,7 @@ fn what_one_end_of_a_veth_pair_sends_the_other_receives() {
 
 #[test]
 fn a_vlan_tag_is_where_it_was() {
-    if !enter_namespace() {
+    if !network::enter(false) {
         return;
     }
     veth(9000);
@@ -142,7 +115,7 @@ fn a_vlan_tag_is_where_it_was() {
 #[test]
 fn every_frame_is_received_or_counted_as_lost() {
     const FRAMES: u64 = 200_000;
-    if !enter_namespace() {
+    if !network::enter(false) {
         return;
     }
     veth(9000);
@@ -180,14 +153,14 @@ fn every_frame_is_received_or_counted_as_lost() {
 
 #[test]
 fn an_interface_that_goes_away_is_an_error_that_names_it() {
-    if !enter_namespace() {
+    if !network::enter(false) {
         return;
     }
     veth(9000);
     let text = |e: PortError| e.to_string();
     let mut source = PacketSource::open("two").unwrap_or_else(|e| panic!("{e}"));
     let mut sink = PacketSink::open("one").unwrap_or_else(|e| panic!("{e}"));
-    ip("link del one");
+    command("ip link del one");
     let (frames, all) = batch(&[60]);
     let mut got = Batch::new();
     let error = source.receive(&mut got, LONG).map_err(text);
@@ -218,14 +191,14 @@ fn take_down(name: &str) {
 /// Frames of a block that the kernel had not given out yet were lost, and not counted.
 #[test]
 fn what_came_before_an_interface_went_down_is_received() {
-    if !enter_namespace() {
+    if !network::enter(false) {
         return;
     }
     veth(1500);
     let mut sink = PacketSink::open("one").unwrap_or_else(|e| panic!("{e}"));
     let (frames, all) = batch(&[64; 40]);
     for round in 0..40 {
-        ip("link set two up");
+        command("ip link set two up");
         let mut source = PacketSource::open("two").unwrap_or_else(|e| panic!("{e}"));
         // It reads when the error comes, or before, or finds all of it later.
         let rounds = if round % 2 == 0 { 1 } else { 50 };
@@ -260,7 +233,7 @@ fn what_came_before_an_interface_went_down_is_received() {
 #[test]
 fn a_full_target_of_redirects_drops_and_counts() {
     const FRAMES: u64 = 2000;
-    if !enter_namespace() {
+    if !network::enter(false) {
         return;
     }
     for name in ["tap8", "tap9"] {
@@ -268,8 +241,8 @@ fn a_full_target_of_redirects_drops_and_counts() {
             Ok(tap) => tap,
             Err(e) => return skip(&format!("/dev/net/tun ({e})")),
         };
-        ip(&format!("link set {name} addrgenmode none"));
-        ip(&format!("link set {name} txqueuelen 40"));
+        command(&format!("ip link set {name} addrgenmode none"));
+        command(&format!("ip link set {name} txqueuelen 40"));
         let [near, mut far] = memory::pair([1, 1000], FRAMES as usize);
         let mut outputs = Outputs::new();
         let full: Box<dyn Sink> = if name == "tap8" {
@@ -334,7 +307,7 @@ fn open_xdp(name: &str, options: &XdpOptions) -> Option<(XdpSource, XdpSink)> {
 
 #[test]
 fn xdp_sockets_send_and_receive_what_packet_sockets_do() {
-    if !enter_namespace() || without_bpf() {
+    if !network::enter(false) || without_bpf() {
         return;
     }
     for generic in [false, true] {
@@ -374,7 +347,7 @@ fn xdp_sockets_send_and_receive_what_packet_sockets_do() {
         let sent = sink.send(&frames, &all).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!((sent.packets, sent.too_large, sent.too_short), (1, 1, 1));
 
-        ip("link del one");
+        command("ip link del one");
         let mut got = Batch::new();
         let gone = (0..200).find_map(|_| source.receive(&mut got, LONG).err());
         assert_eq!(
@@ -389,7 +362,7 @@ fn xdp_sockets_send_and_receive_what_packet_sockets_do() {
 #[test]
 fn every_frame_to_an_xdp_socket_is_received_or_counted_as_lost() {
     const FRAMES: u64 = 20_000;
-    if !enter_namespace() || without_bpf() {
+    if !network::enter(false) || without_bpf() {
         return;
     }
     veth(1500);
@@ -417,7 +390,7 @@ fn every_frame_to_an_xdp_socket_is_received_or_counted_as_lost() {
 
 #[test]
 fn a_tap_device_is_the_other_end_of_an_interface() {
-    if !enter_namespace() {
+    if !network::enter(false) {
         return;
     }
     let mut tap = match Tap::open("tap9") {
@@ -459,7 +432,7 @@ fn a_tap_device_is_the_other_end_of_an_interface() {
     });
     assert_eq!(stats.map(|s| s.sent.packets).ok(), Some(32));
     assert_eq!(receive(&mut host_in, 32).len(), 32);
-    ip("link set tap9 down");
+    command("ip link set tap9 down");
     let error = tap.send(&frames, &all).map(|s| s.packets).map_err(|e| e.to_string());
     assert_eq!(error, Err("the interface `tap9` is down, or gone".to_owned()));
 }

@@ -80,8 +80,7 @@ impl Kernel {
     /// Moves this thread into a network namespace of its own; `None`, and says why, where that or tcx
     /// is not to be had. The list is empty.
     pub(crate) fn new() -> Option<Self> {
-        // SAFETY: changes the namespace of this thread only.
-        if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+        if skep_kernel::enter_namespaces(false).is_err() {
             skip("root, for a network namespace");
             return None;
         }
