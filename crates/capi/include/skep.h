@@ -381,7 +381,8 @@ int skep_program_runner(skep_program *program, uint32_t flags, skep_runner **out
  * once if that cannot be compiled, and then the chain of before goes on. */
 int skep_chain_runner(skep_session *session, const char *name, skep_runner **out);
 
-/* As the test run of bpf(2). Buffers may be NULL; `data_out` may be `data_in`. */
+/* As the test run of bpf(2). Buffers may be NULL. Nothing is written before all that goes in was read, so
+ * `data_out` may be `data_in`, or lie over it. */
 struct skep_test_run {
 	const void *data_in;
 	void *data_out;

@@ -43,6 +43,19 @@ pub unsafe extern "C" fn skep_map_dump(
     })
 }
 
+/// Reads how many elements a batch is of, and leaves 0 there: what is refused did none.
+///
+/// # Safety
+/// `count` is null or a number of the caller's.
+unsafe fn begin(count: *mut u32) -> Answer<u32> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let n = memory::number(count, "count")?;
+        memory::set(count, 0, "count")?;
+        Ok(n)
+    }
+}
+
 /// Writes how many elements a batch did, also when it stopped, and answers 0 or why.
 ///
 /// # Safety
@@ -76,7 +89,7 @@ pub unsafe extern "C" fn skep_map_update_batch(
     // SAFETY: the columns have room for `count` elements: the caller's promise.
     call(|| unsafe {
         let map = handle::get::<Map>(map)?;
-        let n = memory::number(count, "count")?;
+        let n = begin(count)?;
         let keys = memory::input(keys, column(n, map.key_shape().cell_size())?, "keys")?;
         let values = memory::input(values, column(n, map.user_value_size())?, "values")?;
         finish(&map, count, batch::update_batch(&map, keys, values, n as usize, flags))
@@ -94,7 +107,7 @@ pub unsafe extern "C" fn skep_map_delete_batch(
     // SAFETY: the column has room for `count` keys: the caller's promise.
     call(|| unsafe {
         let map = handle::get::<Map>(map)?;
-        let n = memory::number(count, "count")?;
+        let n = begin(count)?;
         let keys = memory::input(keys, column(n, map.key_shape().cell_size())?, "keys")?;
         finish(&map, count, batch::delete_batch(&map, keys, n as usize, 0))
     })
@@ -116,7 +129,7 @@ pub unsafe extern "C" fn skep_map_lookup_batch(
     // SAFETY: cursor and columns have these sizes: the caller's promise.
     call(|| unsafe {
         let map = handle::get::<Map>(map)?;
-        let n = memory::number(count, "count")?;
+        let n = begin(count)?;
         let (key_bytes, value_bytes) =
             (column(n, map.key_shape().cell_size())?, column(n, map.user_value_size())?);
         memory::check_apart((cursor, cursor_size), (keys, key_bytes))?;

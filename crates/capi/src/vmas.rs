@@ -21,13 +21,20 @@ impl Kind for Source {
     }
 }
 
-fn failed(e: &MapsError) -> Failure {
-    let number = match e {
-        MapsError::Gone | MapsError::Ended { .. } | MapsError::Execed { .. } => 3, // ESRCH
+fn number(e: &MapsError) -> i32 {
+    match e {
+        MapsError::Gone
+        | MapsError::Ended { .. }
+        | MapsError::Execed { .. }
+        | MapsError::KernelThread { .. } => errno::ESRCH,
         MapsError::NoPermission { .. } => errno::EPERM,
+        MapsError::Os { errno, .. } => errno.raw_os_error(),
         _ => errno::EIO,
-    };
-    Failure::new(number, e.to_string())
+    }
+}
+
+fn failed(e: &MapsError) -> Failure {
+    Failure::new(number(e), e.to_string())
 }
 
 /// # Safety
@@ -50,7 +57,8 @@ pub unsafe extern "C" fn skep_vmas_open_file(path: *const c_char, out: *mut Hand
     // SAFETY: `path` is a text, `out` a place for a handle: the caller's promise.
     call(|| unsafe {
         let path = memory::text(path, "path")?;
-        handle::give(out, || match maps::open(path).map_err(|e| failed(&e))? {
+        let of_file = |e| Failure::new(number(&e), format!("cannot read `{path}`: {e}"));
+        handle::give(out, || match maps::open(path).map_err(of_file)? {
             Saved::One(snapshot) => Ok(Source(Box::new(snapshot))),
             _ => Err(Failure::new(errno::EINVAL, format!("`{path}` is of many processes"))),
         })
