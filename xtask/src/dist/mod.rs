@@ -6,6 +6,7 @@
 //! which `--twice` tries. They run with glibc 2.28 and newer, whichever the machine has that builds
 //! ([`glibc`]).
 
+mod debian;
 mod glibc;
 mod same;
 
@@ -60,13 +61,7 @@ pub fn dist(args: &[&str]) -> Result<()> {
     let files = out.join("deb");
     clear(&files)?;
     stage(&files.join("usr"), "lib/x86_64-linux-gnu", &release, &library)?;
-    fs::write(files.join("usr/share/doc/skep/copyright"), copyright()?)?;
-    let control = files.join("DEBIAN");
-    fs::create_dir_all(&control)?;
-    fs::write(control.join("control"), control_file(&version, &libc))?;
-    // For the dynamic linker's cache, and for packages that link with the library.
-    fs::write(control.join("triggers"), "activate-noawait ldconfig\n")?;
-    fs::write(control.join("shlibs"), "libskep 0 skep\n")?;
+    debian::write(&files, &version, &libc, &epoch)?;
     same::set_modes(&files)?;
     let mut build = Command::new("dpkg-deb");
     build
@@ -107,6 +102,7 @@ fn build(out: &Path) -> Result<(PathBuf, PathBuf)> {
     let (capi, library) = (root().join("crates/capi"), built.join("libskep.so.0"));
     let mut link = Command::new("gcc");
     link.args(["-shared", "-s", "-Wl,-soname,libskep.so.0", "-Wl,--gc-sections", "-Wl,-z,defs"])
+        .args(["-Wl,-z,relro", "-Wl,-z,now"])
         .arg("-Wl,--build-id=none")
         .arg(format!("-Wl,--version-script={}", capi.join("skep.map").display()))
         .arg("-Wl,--whole-archive")
@@ -115,36 +111,6 @@ fn build(out: &Path) -> Result<(PathBuf, PathBuf)> {
         .arg(&library);
     check(&mut link)?;
     Ok((same::target_dir().join("release/skep"), library))
-}
-
-/// Debian's file about whose work it is, for the command and all that is linked into it.
-fn copyright() -> Result<String> {
-    let mut text = String::from(
-        "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n\
-         Upstream-Name: skep\n\nFiles: *\nCopyright: the skep developers\n\
-         License: Expat or Apache-2.0\nComment:\n \
-         These crates are linked into the programs, each under its own license:\n",
-    );
-    let tree = ["tree", "-p", "skep-cli", "-p", "skep-capi", "--edges", "normal,no-proc-macro"];
-    let form = ["--prefix", "none", "--no-dedupe", "--locked", "--format", "{p}\t{l}"];
-    let listed = output(cargo().args(tree).args(form))?;
-    let mut crates: Vec<&str> =
-        listed.lines().filter(|line| !line.is_empty() && !line.contains("(/")).collect();
-    crates.sort_unstable();
-    crates.dedup();
-    for line in crates {
-        let (name, license) = line.split_once('\t').unwrap_or((line, ""));
-        text.push_str(&format!(" {} ({})\n", name.trim_end_matches(" (*)"), license));
-    }
-    for (name, file) in [("Expat", "LICENSE-MIT"), ("Apache-2.0", "LICENSE-APACHE")] {
-        text.push_str(&format!("\nLicense: {name}\n"));
-        for line in fs::read_to_string(root().join(file))?.lines() {
-            text.push_str(if line.trim().is_empty() { " ." } else { " " });
-            text.push_str(line.trim_end());
-            text.push('\n');
-        }
-    }
-    Ok(text)
 }
 
 /// Puts everything that is installed below a prefix; returns which glibc it needs.
@@ -199,18 +165,6 @@ fn stage(prefix: &Path, libraries: &str, release: &Path, library: &Path) -> Resu
     Ok(needed.into_iter().max_by_key(|v| minor(v)).unwrap_or_default())
 }
 
-fn control_file(version: &str, libc: &str) -> String {
-    format!(
-        "Package: skep\nVersion: {version}\nArchitecture: {ARCHITECTURE}\nMaintainer: the skep developers <skep@localhost>\n\
-         Depends: libc6 (>= {libc}), libgcc-s1 | libgcc1\nSection: devel\nPriority: optional\n\
-         Description: eBPF subsystem outside the kernel\n \
-         Loads ordinary eBPF objects, proves them safe, compiles them and runs them\n \
-         inside ordinary processes: traces every function of a program at a few\n \
-         nanoseconds a call, runs packet programs in chains, keeps and reads large\n \
-         maps, without root.\n"
-    )
-}
-
 fn pages(dir: &Path) -> Result<()> {
     clear(dir)?;
     check(cargo().args(["run", "-q", "-p", "skep-cli", "--example", "man", "--"]).arg(dir))
@@ -250,23 +204,6 @@ fn word(command: &mut Command) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_control_file_is_one() {
-        let control = control_file("0.1.0", "2.28");
-        assert!(control.ends_with('\n') && !control.contains("\n\n"));
-        assert!(control.contains("Depends: libc6 (>= 2.28), libgcc-s1 | libgcc1\n"), "{control}");
-        // As Debian's policy has it: lines of at most 80 columns.
-        assert!(control.lines().skip(6).all(|line| line.len() <= 80), "{control}");
-    }
-
-    #[test]
-    fn the_copyright_names_what_is_linked() {
-        let text = copyright().unwrap();
-        for part in ["\n clap v4", "\n rustix v1", "License: Expat\n", "License: Apache-2.0\n"] {
-            assert!(text.contains(part), "{part}: {text}");
-        }
-    }
 
     /// Who gets a crate alone gets its licenses, and can find it.
     #[test]
