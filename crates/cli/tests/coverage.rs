@@ -182,7 +182,7 @@ fn after_the_first_call_the_function_is_as_it_was() {
     assert_eq!(row, ["1", "1", "100.0", "bytes"], "{printed}");
     // Without debug information there is nothing for lcov, which is said.
     let said = skep.run(args);
-    assert!(text(&said.stderr).contains("source lines of 1 functions are not known"));
+    assert!(text(&said.stderr).contains("source lines of 1 function are not known"));
 
     for other in ["--tree", "--args", "--exact", "--min=1ms", "--sort=calls"] {
         let args = ["trace", "x", "--coverage", "x.info", other, "--", "true"];

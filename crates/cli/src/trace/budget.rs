@@ -168,15 +168,18 @@ pub fn note(all: &[LetGo], state: &LinkState, printer: Printer) {
         return;
     }
     printer.note(&format!(
-        "{} functions were let go to stay within the budget; their calls and times are those until then:",
-        all.len()
+        "{} let go to stay within the budget, with the calls and times until then:",
+        match all.len() {
+            1 => "1 function was".to_owned(),
+            n => format!("{n} functions were"),
+        }
     ));
     for f in json(all, state) {
         printer.note(&format!(
-            "  {}:{}: {} calls in {}, about {:.0} % of the time",
+            "  {}:{}: {} in {}, about {:.0} % of the time",
             f.module,
             f.name,
-            f.calls,
+            crate::units::count(f.calls, "call"),
             crate::units::time(f.after_ns),
             100.0 * f.share
         ));

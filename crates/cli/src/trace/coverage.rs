@@ -23,7 +23,7 @@ use crate::printer::{Output, Printer};
 use crate::report::file_name;
 use crate::sites::{Sites, module_path};
 use crate::unit::junit::escaped;
-use crate::{missed, rejection};
+use crate::{missed, rejection, units};
 
 /// The compiled `bpf/coverage.bpf.c`, compressed by the build script.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/coverage.bpf.lzma"));
@@ -137,7 +137,7 @@ impl Coverage {
         printer.data(file, |out| write(out, &files))?;
         missed::note(printer, "", self.link.missed());
         if no_lines > 0 {
-            printer.note(&format!("the source lines of {no_lines} functions are not known: they are not in the file (`cc -g` has them, and `--json` all functions)"));
+            printer.note(&format!("the source lines of {} are not known: they are not in the file (`cc -g` has them, and `--json` all functions)", units::count(no_lines as u64, "function")));
         }
         if args.shown.report.json {
             let document = Document {
