@@ -11,8 +11,8 @@ use skep_isa::map::update::{ANY, NOEXIST};
 use skep_isa::{MapFlags, MapType};
 use skep_maps::{Access, KeyRange, Map, MapDef, Take};
 use support::qp_trie::{
-    errno, fill_to_the_limit, fixed, hostile_keys, looked_through, prog_delete, prog_update, stamp,
-    stamped, strings, uncached,
+    errno, fill_to_the_limit, fixed, hostile_keys, looked_through, prog_delete, prog_update,
+    settle, stamp, stamped, strings, uncached,
 };
 use support::{Child, Dir, Random, forked, rounds, table};
 
@@ -69,17 +69,6 @@ fn write_for_ever(map: &Map, keys: &[Vec<u8>], journal: &Journal, writer: usize,
         assert_eq!(done, 0, "there is room, and nobody else has the key");
         journal.done(i).store(n, SeqCst);
     }
-}
-
-/// What a dead writer had written down is done by the next one who meets a lock of his; who finds
-/// the trie full meets all.
-fn settle(map: &Map) {
-    let len = map.key_shape().max_len().min(8);
-    let key = |i: u32| [&i.to_le_bytes(), &[0xfd; 4][..]].concat()[8 - len..].to_vec();
-    let value = vec![3; map.user_value_size()];
-    let new = (0..).take_while(|i| map.update(&key(*i), &value, NOEXIST).is_ok()).count();
-    assert_eq!(errno(map.update(&key(new as u32), &value, NOEXIST)), 28);
-    (0..new as u32).for_each(|i| map.delete(&key(i)).expect("just put in"));
 }
 
 /// What a survivor must find. What the dead had begun is settled by what is there.

@@ -1,6 +1,7 @@
 //! What the tests of this crate share: a directory, forked children, random numbers.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod qp_audit;
 pub mod qp_trie;
 
 use std::path::{Path, PathBuf};
@@ -132,14 +133,14 @@ impl Child {
 }
 
 /// In a child: has its parent trace it, and stops; `false` where that is not allowed.
-fn stop_to_be_traced() -> bool {
+pub fn stop_to_be_traced() -> bool {
     const TRACEME: i32 = 0;
     // SAFETY: concerns this process only.
     unsafe { ptrace(TRACEME, 0, 0usize, 0usize) == 0 && stop() }
 }
 
 /// Stops this process by `SIGSTOP`.
-fn stop() -> bool {
+pub fn stop() -> bool {
     // SAFETY: stops this process only.
     unsafe { raise(19) == 0 }
 }
@@ -147,7 +148,7 @@ fn stop() -> bool {
 impl Child {
     /// Waits until a traced child has stopped, and returns the signal that did it; or the exit
     /// status of one that has ended.
-    fn wait_until_stopped(&self) -> Result<i32, i32> {
+    pub fn wait_until_stopped(&self) -> Result<i32, i32> {
         let mut status = 0;
         // SAFETY: waits for our own child.
         assert_eq!(unsafe { waitpid(self.0, &raw mut status, 0) }, self.0);
@@ -155,11 +156,38 @@ impl Child {
     }
 
     /// Has a traced child that is stopped execute one instruction.
-    fn step(&self) -> Result<i32, i32> {
+    pub fn step(&self) -> Result<i32, i32> {
         const SINGLESTEP: i32 = 9;
+        self.go_on(SINGLESTEP)
+    }
+
+    /// Has a traced child that is stopped run to its next stop.
+    pub fn resume(&self) -> Result<i32, i32> {
+        const CONT: i32 = 7;
+        self.go_on(CONT)
+    }
+
+    /// Has a traced child that is stopped stop also when it has stored to one of some words of its
+    /// memory; `false` where the processor does not offer that. All are forgotten with none.
+    pub fn watch(&self, words: &[u64]) -> bool {
+        const POKEUSER: i32 = 6;
+        /// `offsetof(struct user, u_debugreg)`.
+        const REGISTERS: usize = 848;
         // SAFETY: the child is ours and is stopped.
-        let done = unsafe { ptrace(SINGLESTEP, self.0, 0usize, 0usize) };
-        assert_eq!(done, 0, "a traced child can be stepped");
+        let set = |i: usize, value: u64| unsafe {
+            ptrace(POKEUSER, self.0, REGISTERS + 8 * i, value as usize) == 0
+        };
+        // For each its bit, and that stores to eight bytes are meant.
+        let each = (0..words.len().min(4)).map(|i| 1 << (2 * i) | 0b1001 << (16 + 4 * i));
+        set(7, 0)
+            && words.iter().take(4).enumerate().all(|(i, at)| set(i, *at))
+            && set(7, each.sum())
+    }
+
+    fn go_on(&self, how: i32) -> Result<i32, i32> {
+        // SAFETY: the child is ours and is stopped.
+        let done = unsafe { ptrace(how, self.0, 0usize, 0usize) };
+        assert_eq!(done, 0, "a traced child that is stopped goes on");
         self.wait_until_stopped()
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use skep_isa::map::DynptrUser;
+use skep_isa::map::update::NOEXIST;
 use skep_isa::{KeyShape, MapFlags, MapType};
 use skep_maps::{Map, MapDef, MapError, ProgWalk, slots};
 
@@ -231,4 +232,15 @@ pub fn fill_to_the_limit(map: &Map, there: usize) {
     for i in there..max {
         map.delete(&key(i)).expect("just put in");
     }
+}
+
+/// What a dead writer had written down is done by the next one who meets a lock of his; who finds
+/// the trie full meets all.
+pub fn settle(map: &Map) {
+    let len = map.key_shape().max_len().min(8);
+    let key = |i: u32| [&i.to_le_bytes(), &[0xfd; 4][..]].concat()[8 - len..].to_vec();
+    let value = vec![3; map.user_value_size()];
+    let new = (0..).take_while(|i| map.update(&key(*i), &value, NOEXIST).is_ok()).count();
+    assert_eq!(errno(map.update(&key(new as u32), &value, NOEXIST)), 28);
+    (0..new as u32).for_each(|i| map.delete(&key(i)).expect("just put in"));
 }
