@@ -1,4 +1,5 @@
-//! Elements out of a JSON document: what `skep map dump --json` prints, or a list of elements alone.
+//! Elements out of JSON: what `skep map dump --json` prints, a list of elements alone, or one element
+//! after the other (JSON Lines).
 
 use std::fmt;
 
@@ -9,11 +10,38 @@ use serde_json::value::RawValue;
 use super::Problem;
 use super::encoder::Encoder;
 
-/// Reads a document. `true` when the dump that it comes from was interrupted.
+/// Reads a document, or as many as there are elements. `true` when the dump that they come from was
+/// interrupted.
 pub fn read(bytes: &[u8], encoder: &mut Encoder<'_>) -> Result<bool, Problem> {
-    let mut document = Document { encoder, interrupted: false, found: false, problem: None };
+    let mut document = Document {
+        encoder,
+        interrupted: false,
+        found: false,
+        is_element: false,
+        begun: false,
+        problem: None,
+    };
     let mut reader = serde_json::Deserializer::from_slice(bytes);
-    let done = reader.deserialize_any(&mut document).and_then(|()| reader.end());
+    let mut done = reader.deserialize_any(&mut document);
+    while done.is_ok() && document.is_element {
+        let before = document.encoder.out.count;
+        (document.is_element, document.found, document.begun) = (false, false, false);
+        // Whether this is the end is asked only here: each error counts all lines before it.
+        done = reader.deserialize_any(&mut document);
+        if !document.begun && done.as_ref().is_err_and(|e| is_end(e, bytes)) {
+            (done, document.found) = (Ok(()), true);
+            break;
+        }
+        if done.is_ok() && !document.is_element {
+            let what = if document.found {
+                "after an element comes a list of them"
+            } else {
+                "after an element comes what is none: it has no `key`"
+            };
+            return Err(Problem { at: format!("entry {}", before + 1), what: what.to_owned() });
+        }
+    }
+    done = done.and_then(|()| reader.end());
     if let Some(problem) = document.problem {
         return Err(problem);
     }
@@ -31,17 +59,48 @@ pub fn read(bytes: &[u8], encoder: &mut Encoder<'_>) -> Result<bool, Problem> {
     if document.found {
         Ok(document.interrupted)
     } else {
-        let what = "the document has no `entries`: it is not what `skep map dump --json` prints";
+        let what = "the document has no `entries`: it is not what `skep map dump --json` prints, and no element with a `key` and a `value`";
         Err(Problem { at: "line 1".to_owned(), what: what.to_owned() })
     }
+}
+
+/// Tells whether there was nothing behind the last element.
+fn is_end(e: &serde_json::Error, bytes: &[u8]) -> bool {
+    e.is_eof()
+        && bytes.trim_ascii_end().ends_with(b"}")
+        && e.to_string().starts_with("EOF while parsing a value")
 }
 
 struct Document<'a, 'e> {
     encoder: &'a mut Encoder<'e>,
     interrupted: bool,
-    /// There was a list of elements.
+    /// There was a list of elements, or an element.
     found: bool,
+    /// The document was an element.
+    is_element: bool,
+    /// There was something of the document.
+    begun: bool,
     problem: Option<Problem>,
+}
+
+impl Document<'_, '_> {
+    /// Adds an element.
+    fn push<E: Error>(
+        &mut self,
+        key: Option<&RawValue>,
+        value: Option<&RawValue>,
+    ) -> Result<(), E> {
+        let done = match (key, value) {
+            (Some(key), Some(value)) => self.encoder.push_json(key.get(), value.get()),
+            (None, _) => Err("it has no `key`".to_owned()),
+            (_, None) => Err("it has no `value`".to_owned()),
+        };
+        done.map_err(|what| {
+            let at = format!("entry {}", self.encoder.out.count + 1);
+            self.problem = Some(Problem { at, what });
+            E::custom("an entry cannot be used")
+        })
+    }
 }
 
 impl<'de> Visitor<'de> for &mut Document<'_, '_> {
@@ -52,30 +111,29 @@ impl<'de> Visitor<'de> for &mut Document<'_, '_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let (mut key, mut value) = (None, None);
+        self.begun = true;
         while let Some(name) = map.next_key::<String>()? {
             match name.as_str() {
+                "key" => key = Some(map.next_value::<&RawValue>()?),
+                "value" => value = Some(map.next_value::<&RawValue>()?),
                 "raw" => self.encoder.raw |= map.next_value::<bool>()?,
                 "interrupted" => self.interrupted = map.next_value()?,
                 "entries" => map.next_value_seed(&mut *self)?,
                 _ => drop(map.next_value::<IgnoredAny>()?),
             }
         }
-        Ok(())
+        if key.is_none() && value.is_none() {
+            return Ok(());
+        }
+        (self.found, self.is_element) = (true, true);
+        self.push(key, value)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
-        self.found = true;
+        (self.found, self.begun) = (true, true);
         while let Some(Element { key, value }) = list.next_element()? {
-            let done = match (&key, &value) {
-                (Some(key), Some(value)) => self.encoder.push_json(key.get(), value.get()),
-                (None, _) => Err("it has no `key`".to_owned()),
-                (_, None) => Err("it has no `value`".to_owned()),
-            };
-            if let Err(what) = done {
-                let at = format!("entry {}", self.encoder.out.count + 1);
-                self.problem = Some(Problem { at, what });
-                return Err(A::Error::custom("an entry cannot be used"));
-            }
+            self.push(key, value)?;
         }
         Ok(())
     }

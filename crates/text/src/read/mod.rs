@@ -247,4 +247,60 @@ mod tests {
         }
         assert!(compared > 1000 && refused < compared / 20, "{compared} {refused}");
     }
+
+    /// What other programs write: an element a line, or one behind the other.
+    #[test]
+    fn elements_may_come_one_after_the_other() {
+        let shape = shape(MapType::Hash, KeyShape::Fixed(4), 4, false);
+        let read = |text: &str| match parse(text.as_bytes(), &shape, None, false, 1) {
+            Ok((elements, interrupted)) => {
+                assert!(!interrupted);
+                Ok((elements.count, elements.keys, elements.values))
+            }
+            Err((problem, _)) => Err(format!("{}: {}", problem.at, problem.what)),
+        };
+        let list = read(r#"[{"key":1,"value":2},{"key":3,"value":4}]"#);
+        assert_eq!(list, Ok((2, vec![1, 0, 0, 0, 3, 0, 0, 0], vec![2, 0, 0, 0, 4, 0, 0, 0])));
+        for lines in [
+            "{\"key\":1,\"value\":2}\n{\"key\":3,\"value\":4}\n",
+            "\n{\"value\":2,\"key\":1,\"more\":{}}\r\n\r\n{\"key\":3,\n\"value\":4}",
+            "{\"key\":1,\"value\":2}{\"key\":3,\"value\":4}",
+        ] {
+            assert_eq!(read(lines), list, "{lines}");
+        }
+        let one = "{\"key\":1,\"value\":2}\n";
+        assert_eq!(read(one).map(|(n, ..)| n), Ok(1));
+        for (second, why) in [
+            ("{\"key\":3}", "entry 2: it has no `value`"),
+            ("{\"value\":3}", "entry 2: it has no `key`"),
+            ("{\"kez\":3}", "entry 2: after an element comes what is none: it has no `key`"),
+            ("[{\"key\":3,\"value\":4}]", "entry 2: after an element comes a list of them"),
+            ("{\"entries\":[]}", "entry 2: after an element comes a list of them"),
+            (
+                "{\"key\":\"x\",\"value\":4}",
+                "entry 2: the map has no types: numbers are wanted, or with `--raw` bytes in hex",
+            ),
+            ("x", "line 2, column 1: expected value"),
+            (
+                "{\"key\":3,",
+                "line 2, column 9: the document ends too early: EOF while parsing a value",
+            ),
+        ] {
+            let error = read(&format!("{one}{second}")).expect_err(second);
+            assert!(error.ends_with(why.split_once(": ").expect("a place").1), "{error}");
+            assert_eq!(
+                error.split_once(": ").map(|e| e.0),
+                why.split_once(": ").map(|w| w.0),
+                "{error}"
+            );
+        }
+        for second in ["tru", "\"a}", "{\"key\":3,\"value\":{}", "12"] {
+            read(&format!("{one}{second}")).expect_err(second);
+        }
+        // As many as take long if each looks at those before it.
+        let many: String = (0..100_000).map(|i| format!("{{\"key\":{i},\"value\":1}}\n")).collect();
+        assert_eq!(read(&many).map(|(n, ..)| n), Ok(100_000));
+        let behind = format!("[]{one}");
+        assert_eq!(read(&behind), Err("line 1, column 3: trailing characters".to_owned()));
+    }
 }
