@@ -220,7 +220,10 @@ impl Map {
                 Err(MapError::Length { what: "key", given: key.len(), want: n as usize })
             }
             keys if keys.allows(key.len()) => Ok(()),
-            keys if key.is_empty() => Err(MapError::KeyLength { given: 0, max: keys.max_len() }),
+            // No dynptr is as long.
+            keys if key.is_empty() || key.len() > KeyShape::LONGEST as usize => {
+                Err(MapError::KeyLength { given: key.len(), max: keys.max_len() })
+            }
             KeyShape::Bytes { .. } => Err(MapError::NoElement),
         }
     }
