@@ -114,6 +114,7 @@ pub(crate) fn open(file: MapFile) -> Result<Box<dyn MapOps>, MapError> {
         max_entries: file.def.max_entries,
         detached: Mutex::new(Vec::new()),
         spare_spans: AtomicU64::new(0),
+        pause: AtomicU64::new(0),
         last_heaps: std::array::from_fn(|_| AtomicU8::new(0)),
         met: Default::default(),
     }))
@@ -131,6 +132,8 @@ struct QpTrie {
     detached: Mutex<Vec<u32>>,
     /// Empty spans up to which a user's deletion does not ask whether to give memory back.
     spare_spans: AtomicU64,
+    /// Deletions that still pass before one asks again, as programs ran on.
+    pause: AtomicU64,
     /// Which heaps threads had last.
     last_heaps: [AtomicU8; 64],
     /// What this process last saw of the locks of heaps that others hold.
@@ -214,6 +217,10 @@ impl QpTrie {
 
     #[cold]
     fn tidy_now(&self, empty: u64) {
+        let pause = self.pause.load(Relaxed);
+        if pause != 0 {
+            return self.pause.store(pause - 1, Relaxed);
+        }
         let (spans, with_memory) = self.spans_in_no_use();
         let unused: u64 = spans.iter().map(|span| span.pages).sum();
         let spare = SPARE_PAGES.max(with_memory / 2);
@@ -222,8 +229,9 @@ impl QpTrie {
             let length = unused.div_ceil(spans.len().max(1) as u64).max(1);
             empty.saturating_add((spare - unused) / length)
         } else if self.release(&spans) == 0 {
-            // Programs run on: not at once again.
-            empty.saturating_mul(2)
+            // Programs run on, until now: this is done again after as many deletions as pages were
+            // looked at.
+            return self.pause.store(with_memory, Relaxed);
         } else {
             0
         };

@@ -124,6 +124,14 @@ impl Child {
         self.state() == 'Z'
     }
 
+    /// Waits until a child that stops by itself has done so.
+    pub fn wait_until_standing(&self) {
+        while self.state() != 'T' {
+            assert!(!self.has_ended(), "the child failed");
+            std::thread::yield_now();
+        }
+    }
+
     pub fn wait_until_running(&self) {
         while self.state() != 'R' {
             assert!(!self.has_ended(), "the child failed");
