@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use skep::chain::Assignments;
 use skep::isa::sec;
 use skep::object::{CoreTarget, DwarfError, GlobalError, LinkError, LinkOptions, Object};
 use skep::prototypes::{Catalog, Given};
@@ -20,6 +21,8 @@ pub struct Objects {
     pub all: Vec<Object>,
     /// The types that programs are relocated against, if one of them needs any.
     pub target: Option<CoreTarget>,
+    /// What was set of each object's variables.
+    pub set: Vec<Assignments>,
 }
 
 impl Objects {
@@ -30,12 +33,35 @@ impl Objects {
     /// libbpf.
     pub fn read(paths: &[PathBuf], args: &ObjectArgs) -> Result<Self> {
         let mut all = paths.iter().map(|p| parse(p)).collect::<Result<Vec<_>>>()?;
+        let mut known = vec![Assignments::new(); all.len()];
         for (name, value) in &args.set {
-            set(&mut all, name, value)?;
+            set(&mut all, &mut known, name, value)?;
         }
         for (program, named) in &args.types {
             set_type(&mut all, program.as_deref(), named)?;
         }
+        Self::complete(all, known, paths, args)
+    }
+
+    /// Reads object files again, each with the variables that were set of it.
+    pub fn read_again(paths: &[PathBuf], known: Vec<Assignments>) -> Result<Self> {
+        let mut all = paths.iter().map(|p| parse(p)).collect::<Result<Vec<_>>>()?;
+        for ((object, its), path) in all.iter_mut().zip(&known).zip(paths) {
+            for (name, value) in its {
+                object
+                    .set_global(name, value)
+                    .map_err(|e| Failure::environment(format!("`{}`: {e}", path.display())))?;
+            }
+        }
+        Self::complete(all, known, paths, &ObjectArgs::default())
+    }
+
+    fn complete(
+        mut all: Vec<Object>,
+        set: Vec<Assignments>,
+        paths: &[PathBuf],
+        args: &ObjectArgs,
+    ) -> Result<Self> {
         for (object, path) in all.iter_mut().zip(paths) {
             skep::kconfig::fill(object)
                 .map_err(|e| Failure::environment(format!("`{}`: {e}", path.display())))?;
@@ -50,7 +76,7 @@ impl Objects {
             }
             (None, None) => None,
         };
-        Ok(Self { all, target })
+        Ok(Self { all, target, set })
     }
 
     /// Returns where the types of a command's functions come from: what the user named, else the
@@ -85,15 +111,23 @@ pub fn parse(path: &Path) -> Result<Object> {
     })
 }
 
-fn set(objects: &mut [Object], name: &str, value: &str) -> Result {
+/// Sets a variable of all objects that have it, and notes that.
+fn set(objects: &mut [Object], known: &mut [Assignments], name: &str, value: &str) -> Result {
     let mut unknown = None;
     let mut found = false;
-    for object in objects {
+    for (object, known) in objects.iter_mut().zip(known) {
         match object.set_global(name, value) {
-            Ok(()) => found = true,
-            Err(e @ (GlobalError::Unknown { .. } | GlobalError::NoTypes { .. })) => {
-                unknown = unknown.or(Some(e))
+            Ok(()) => {
+                found = true;
+                known.push((name.to_owned(), value.to_owned()));
             }
+            Err(GlobalError::Unknown { name, known }) => match &mut unknown {
+                Some(GlobalError::Unknown { known: all, .. }) => {
+                    all.extend(known.into_iter().filter(|k| !all.contains(k)).collect::<Vec<_>>());
+                }
+                _ => unknown = Some(GlobalError::Unknown { name, known }),
+            },
+            Err(e @ GlobalError::NoTypes { .. }) => unknown = unknown.or(Some(e)),
             Err(e) => return Err(Failure::environment(format!("--set: {e}"))),
         }
     }

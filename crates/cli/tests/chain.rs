@@ -31,6 +31,8 @@ fn prepared() -> Skep {
     let skep = Skep::new();
     let object = concat!(env!("CARGO_MANIFEST_DIR"), "/../skep/tests/data/chain.bpf.o");
     std::fs::copy(object, skep.path("chain.bpf.o")).unwrap();
+    let object = concat!(env!("CARGO_MANIFEST_DIR"), "/../skep/tests/data/variables.bpf.o");
+    std::fs::copy(object, skep.path("variables.bpf.o")).unwrap();
     std::fs::write(skep.path("packet.bin"), [0; 64]).unwrap();
     std::fs::write(skep.path("short.bin"), [0; 20]).unwrap();
     skep

@@ -89,6 +89,8 @@ pub struct SharedObject {
     pub file: PathBuf,
     /// Programs of this file that are added later share the maps.
     pub shares: bool,
+    /// Global variables that were set before loading, with their values, as text.
+    pub set: Vec<(String, String)>,
     /// The programs.
     pub programs: Vec<u32>,
     /// The maps.
@@ -125,7 +127,11 @@ pub fn encode_objects(objects: &[SharedObject]) -> Vec<u8> {
     w.u32(objects.len() as u32);
     for object in objects {
         w.u64(object.hash).bytes(object.file.as_os_str().as_bytes());
-        w.u32(u32::from(object.shares)).u32(object.programs.len() as u32);
+        w.u32(u32::from(object.shares)).u32(object.set.len() as u32);
+        for (name, value) in &object.set {
+            w.str(name).str(value);
+        }
+        w.u32(object.programs.len() as u32);
         for id in &object.programs {
             w.u32(*id);
         }
@@ -144,10 +150,14 @@ pub fn encode_objects(objects: &[SharedObject]) -> Vec<u8> {
 pub fn decode_objects(bytes: &[u8]) -> Result<Vec<SharedObject>, WireError> {
     let mut r = Reader::new(bytes);
     let mut objects = Vec::new();
-    for _ in 0..r.count(24, "objects")? {
+    for _ in 0..r.count(28, "objects")? {
         let hash = r.u64("object")?;
         let file = PathBuf::from(OsStr::from_bytes(r.bytes("object file")?));
         let shares = r.u32("shared maps")? != 0;
+        let mut set = Vec::new();
+        for _ in 0..r.count(8, "variables that were set")? {
+            set.push((r.str("variable")?.to_owned(), r.str("value of a variable")?.to_owned()));
+        }
         let programs = (0..r.count(4, "programs of an object")?)
             .map(|_| r.u32("program"))
             .collect::<Result<_, _>>()?;
@@ -156,7 +166,7 @@ pub fn decode_objects(bytes: &[u8]) -> Result<Vec<SharedObject>, WireError> {
             let name = r.str("map name")?.to_owned();
             maps.push(SharedMap { name, id: r.u32("map")?, generation: r.u64("map")? });
         }
-        objects.push(SharedObject { hash, file, shares, programs, maps });
+        objects.push(SharedObject { hash, file, shares, set, programs, maps });
     }
     Ok(objects)
 }
@@ -410,11 +420,22 @@ mod tests {
         let map = |name: &str, id| SharedMap { name: name.to_owned(), id, generation: !0 - 1 };
         let maps = vec![map("counts", 3), map(".rodata", 4)];
         let objects = vec![
-            SharedObject { hash: 7, file: "/a.o".into(), shares: true, programs: vec![1, 2], maps },
+            SharedObject {
+                hash: 7,
+                file: "/a.o".into(),
+                shares: true,
+                set: vec![
+                    ("limit".to_owned(), "64".to_owned()),
+                    ("s.a[1]".to_owned(), String::new()),
+                ],
+                programs: vec![1, 2],
+                maps,
+            },
             SharedObject {
                 hash: 8,
                 file: PathBuf::new(),
                 shares: false,
+                set: Vec::new(),
                 programs: Vec::new(),
                 maps: Vec::new(),
             },

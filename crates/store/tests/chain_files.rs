@@ -67,8 +67,9 @@ fn a_chain_that_is_changed_often_does_not_grow() -> Result<(), Box<dyn Error>> {
     let scratch = Scratch::new("often");
     let dir = Dir::create(&scratch.0)?;
     let maps = vec![SharedMap { name: "counts".to_owned(), id: 3, generation: 9 }];
-    let objects =
-        vec![SharedObject { hash: 7, file: "/a.o".into(), shares: true, programs: vec![11], maps }];
+    let set = vec![("limit".to_owned(), "64".to_owned())];
+    let (file, programs) = ("/a.o".into(), vec![11]);
+    let objects = vec![SharedObject { hash: 7, file, shares: true, set, programs, maps }];
     let file = ChainFile::create(&dir, "fw", &ChainSpec { objects, ..spec() })?;
     let opened_before = ChainFile::open(&dir, 1)?;
     let (mut length, mut most) = (file.length()?, 0);

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde_json::{Value as Json, json};
 use skep::isa::MapType;
 use skep::load::{Loaded, LoadedMap};
-use skep::maps::{MapError, PerfReader};
+use skep::maps::{Map, MapError, PerfReader};
 use skep::object::Btf;
 use skep::object::btf::Value;
 use skep_text::entries::{Entries, Entry};
@@ -101,9 +101,19 @@ pub type Samples = Vec<(u32, PerfReader)>;
 /// # Errors
 /// When somebody else reads one.
 pub fn samples(loaded: &Loaded) -> Result<Samples, ElementError> {
-    let arrays = loaded.maps().iter().filter(|m| m.map.def().map_type == MapType::PerfEventArray);
-    let open = |m: &LoadedMap| {
-        m.map.perf_reader().map(|reader| (m.map.id(), reader)).map_err(|e| unreadable(&m.name, e))
+    samples_of(loaded.maps().iter().map(|m| (m.name.as_str(), &*m.map)))
+}
+
+/// Begins to read the perf event arrays among maps, which are given with their names.
+///
+/// # Errors
+/// When somebody else reads one.
+pub fn samples_of<'a>(
+    maps: impl Iterator<Item = (&'a str, &'a Map)>,
+) -> Result<Samples, ElementError> {
+    let arrays = maps.filter(|(_, map)| map.def().map_type == MapType::PerfEventArray);
+    let open = |(name, map): (&str, &Map)| {
+        map.perf_reader().map(|reader| (map.id(), reader)).map_err(|e| unreadable(name, e))
     };
     arrays.map(open).collect()
 }
@@ -136,8 +146,21 @@ pub fn read<'a>(
     raw: bool,
     samples: &mut Samples,
 ) -> Result<Contents<'a>, ElementError> {
-    let entries = Entries::new(&map.map, &map.name, btf, raw);
-    let failed = |e: MapError| unreadable(&map.name, e);
+    read_map((&map.name, &map.map), btf, raw, samples)
+}
+
+/// Does the same for a map that is given with its name.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_map<'a>(
+    (name, map): (&str, &'a Map),
+    btf: Option<&'a Btf>,
+    raw: bool,
+    samples: &mut Samples,
+) -> Result<Contents<'a>, ElementError> {
+    let entries = Entries::new(map, name, btf, raw);
+    let failed = |e: MapError| unreadable(name, e);
     let mut elements = Vec::new();
     for element in entries.iter() {
         match element {
@@ -150,17 +173,17 @@ pub fn read<'a>(
 }
 
 /// Takes the records out of a ring; other types have none.
-fn records(map: &LoadedMap, samples: &mut Samples) -> Result<Vec<Record>, MapError> {
+fn records(map: &Map, samples: &mut Samples) -> Result<Vec<Record>, MapError> {
     let mut all = Vec::new();
-    match map.map.def().map_type {
+    match map.def().map_type {
         MapType::Ringbuf => {
-            let mut ring = map.map.consumer()?;
+            let mut ring = map.consumer()?;
             while let Some(record) = ring.next_record()? {
                 all.push((None, record.to_vec()));
             }
         }
         MapType::PerfEventArray => {
-            for (_, rings) in samples.iter_mut().filter(|(id, _)| *id == map.map.id()) {
+            for (_, rings) in samples.iter_mut().filter(|(id, _)| *id == map.id()) {
                 while let Some((ring, record)) = rings.next_record()? {
                     all.push((Some(ring), record.to_vec()));
                 }

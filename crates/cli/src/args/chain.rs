@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 
+use super::object::SetArgs;
 use super::output::JsonArgs;
 use super::prog::{EngineName, PacketArgs};
 
@@ -38,6 +39,9 @@ pub enum ChainCommand {
         /// Type of the programs
         #[arg(long = "type", default_value = "xdp", value_name = "TYPE", conflicts_with = "from")]
         prog_type: String,
+        /// Global variables
+        #[command(flatten)]
+        variables: SetArgs,
     },
     /// Add a program
     Add {
@@ -53,6 +57,9 @@ pub enum ChainCommand {
         /// Which maps it has
         #[command(flatten)]
         maps: ReuseArgs,
+        /// Global variables
+        #[command(flatten)]
+        variables: SetArgs,
         /// On an interface
         #[command(flatten)]
         on: OnKernelArgs,
@@ -96,12 +103,12 @@ pub enum ChainCommand {
         chain: String,
         /// The program's node
         from: u32,
-        /// The verdicts
+        /// Needed: the verdicts
         #[arg(long, value_name = "VERDICTS")]
-        on: String,
-        /// A node, `end:VERDICT`, `keep` (end with the program's verdict), or `none`
+        on: Option<String>,
+        /// Needed: a node, `end:VERDICT`, `keep` (end with the program's verdict), or `none`
         #[arg(long, value_name = "TARGET")]
-        to: String,
+        to: Option<String>,
         /// How often a packet may go this way: for edges that lead back
         #[arg(long, value_name = "N")]
         times: Option<u32>,
@@ -229,9 +236,18 @@ pub struct ChainRunArgs {
     /// Of these, write every N-th packet only
     #[arg(long, value_name = "N", default_value = "1", requires = "dump")]
     pub every: NonZeroU64,
+    /// Print the contents of the chain's maps, global variables and ring buffers after the run
+    #[arg(long)]
+    pub maps: bool,
+    /// Print keys and values as bytes in hex
+    #[arg(long, requires = "maps")]
+    pub raw: bool,
     /// How programs run
     #[arg(long, value_enum, default_value = "jit")]
     pub engine: EngineName,
+    /// Global variables
+    #[command(flatten)]
+    pub variables: SetArgs,
     /// How the result looks
     #[command(flatten)]
     pub format: JsonArgs,
@@ -264,6 +280,9 @@ pub struct AttachArgs {
     /// Where the bpf file system is
     #[arg(long, value_name = "DIRECTORY", default_value = "/sys/fs/bpf")]
     pub bpf_fs: PathBuf,
+    /// Global variables
+    #[command(flatten)]
+    pub variables: SetArgs,
 }
 
 /// Where an XDP program runs.
@@ -295,6 +314,9 @@ pub struct ExplainArgs {
     /// Which packet of the port, counted from 1 on; can be repeated [default: the first]
     #[arg(long, value_name = "N", requires = "input")]
     pub packet: Vec<u64>,
+    /// Global variables
+    #[command(flatten)]
+    pub variables: SetArgs,
     /// How the result looks
     #[command(flatten)]
     pub format: JsonArgs,
@@ -317,6 +339,9 @@ pub struct BenchArgs {
     /// How many packets go through the chain
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     pub repeat: u32,
+    /// Global variables
+    #[command(flatten)]
+    pub variables: SetArgs,
     /// How programs run
     #[arg(long, value_enum, default_value = "jit")]
     pub engine: EngineName,

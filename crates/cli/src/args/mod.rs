@@ -29,7 +29,7 @@ pub use map::{
     CopyArgs, CreateArgs, DeleteArgs, DumpArgs, KernelSide, LoadArgs, LookupArgs, MapArgs,
     MapCommand, MapsArgs, RangeArgs, TakeHow,
 };
-pub use object::ObjectArgs;
+pub use object::{ObjectArgs, SetArgs};
 pub use output::JsonArgs;
 pub use process::ProcessArgs;
 pub use prog::{EngineName, PacketArgs, ProgCommand, ProgDumpArgs, ProgRunArgs};

@@ -23,6 +23,22 @@ pub struct ObjectArgs {
     pub btf_from: Option<PathBuf>,
 }
 
+/// What object files of chains are read with.
+#[derive(Args, Debug, Clone, Default)]
+pub struct SetArgs {
+    /// Set a global variable, or a part of one, before loading, in all objects that have it; can be
+    /// repeated
+    #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
+    pub set: Vec<(String, String)>,
+}
+
+impl SetArgs {
+    /// Says how objects are read.
+    pub fn reading(&self) -> ObjectArgs {
+        ObjectArgs { set: self.set.clone(), ..ObjectArgs::default() }
+    }
+}
+
 fn typed(text: &str) -> Result<(Option<String>, String), String> {
     match text.split_once('=') {
         Some((program, named)) if !program.is_empty() && !named.is_empty() => {

@@ -9,6 +9,7 @@ use skep::load::LoadError;
 
 use super::explain::{edges, nodes};
 use super::file::Plan;
+use super::load::check_named;
 use super::sources::of_chain;
 use crate::args::{AttachArgs, ModeName};
 use crate::failure::{ENVIRONMENT, FAILED, Failure, Result};
@@ -19,8 +20,12 @@ use crate::units;
 /// Puts a chain on an interface.
 pub fn attach(args: &AttachArgs, printer: Printer) -> Result<u8> {
     let (sources, graph) = match Path::new(&args.from) {
-        path if path.exists() => Plan::read(path)?.for_kernel()?,
-        _ => of_chain(&args.from)?,
+        path if path.exists() => Plan::read(path)?.for_kernel(&args.variables)?,
+        _ => {
+            let named = of_chain(&args.from)?;
+            check_named(&args.from, &args.variables)?;
+            named
+        }
     };
     let names: Vec<&str> =
         (0..).map_while(|n| sources.object(n)).map(|(name, _)| name.as_str()).collect();

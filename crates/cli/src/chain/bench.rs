@@ -45,7 +45,7 @@ pub fn bench(args: &BenchArgs, printer: Printer) -> Result<u8> {
             Given::One(packet)
         }
     };
-    let opened = chain(&args.chain)?;
+    let opened = chain(&args.chain, &args.variables)?;
     let engine = match args.engine {
         EngineName::Jit => Engine::Jit,
         EngineName::Interp => Engine::Interp,

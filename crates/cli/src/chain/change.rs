@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use skep::chain::{
-    Bridge, Chain, ChainError, Edge, Edit, EditError, Graph, NodeId, Place, To, verdicts,
+    Bridge, Chain, ChainError, Edge, Edit, EditError, Graph, InCommon, NodeId, Place, To, verdicts,
 };
 use skep::dir::Kind;
 use skep::isa::sec;
@@ -13,14 +13,18 @@ use skep::{Dir, Session};
 
 use super::load::{self, Loads};
 use super::{failed, open, verdicts as parse_verdicts};
-use crate::args::{PlaceArgs, ReuseArgs};
+use crate::args::{PlaceArgs, ReuseArgs, SetArgs};
 use crate::directory;
 use crate::failure::{Failure, Result};
 use crate::map::find;
 use crate::printer::Printer;
 
 /// Makes a chain without programs, and pins it.
-pub fn create(name: &str, prog_type: &str, printer: Printer) -> Result<u8> {
+pub fn create(name: &str, prog_type: &str, variables: &SetArgs, printer: Printer) -> Result<u8> {
+    if !variables.set.is_empty() {
+        return Err(Failure::environment("--set: a chain without programs has no variables")
+            .hint("give it to `skep chain add`"));
+    }
     let session = Session::open_in(directory::create()?.path())?;
     let prog_type = sec::SECTIONS
         .iter()
@@ -65,26 +69,24 @@ pub fn place(graph: &Graph, args: &PlaceArgs, moved: Option<NodeId>) -> Result<P
 pub fn add(
     chain: &str,
     program: &str,
-    (place_args, maps): (&PlaceArgs, &ReuseArgs),
+    (place_args, maps, variables): (&PlaceArgs, &ReuseArgs, &SetArgs),
     printer: Printer,
 ) -> Result<u8> {
     let (session, chain) = open(chain)?;
     let (path, name) = load::split(program)?;
     let added = again(|| {
         let mut revision = 0;
-        let loads = Loads::new(session.dir(), path, &[name], |object, hash| {
-            let (at, mut all) = chain.shared_maps(hash)?;
-            revision = at;
-            if maps.own_maps {
-                all.clear();
-            }
-            for given in &maps.map {
-                let (name, map) = given_map(session.dir(), object, given, printer)?;
-                all.retain(|(known, _)| *known != name);
-                all.push((name, map));
-            }
-            Ok(all)
-        })?;
+        let in_common = |hash| {
+            let all = chain.in_common(hash)?;
+            revision = all.revision;
+            Ok(if maps.own_maps { InCommon::default() } else { all })
+        };
+        let given = |object: &Object| {
+            let given = maps.map.iter();
+            given.map(|text| given_map(session.dir(), object, text, printer)).collect()
+        };
+        let what = (name, variables);
+        let loads = Loads::one(session.dir(), path, what, in_common, given)?;
         let place = place(&chain.graph()?, place_args, None)?;
         let edit = Edit::Add { program: loads.program(name)?, place };
         let noted = [loads.noted(!maps.own_maps)];
@@ -157,8 +159,18 @@ pub fn moved(graph: &Graph, node: u32, args: &PlaceArgs) -> Result<Edit> {
     Ok(Edit::Move { node, place, bridge: Bridge::SameVerdict })
 }
 
-/// Says that verdicts lead somewhere; `to` is the target, and how often.
-pub fn connection(from: u32, on: &str, (to, times): (&str, Option<u32>)) -> Result<Edit> {
+/// Says that verdicts of a node lead somewhere: which, where to, and how often.
+pub fn connection(
+    chain: &str,
+    from: u32,
+    (on, to, times): (Option<&str>, Option<&str>, Option<u32>),
+) -> Result<Edit> {
+    let missing = |option: &str, what: &str| {
+        Failure::environment(format!("`{option}` is missing: {what}"))
+            .hint(format!("as in `skep chain connect {chain} {from} --on drop --to end:pass`"))
+    };
+    let on = on.ok_or_else(|| missing("--on", "it names the verdicts"))?;
+    let to = to.ok_or_else(|| missing("--to", "it says where they lead"))?;
     let (from, on) = (NodeId(from), parse_verdicts(on)?);
     Ok(match to {
         "none" => Edit::Disconnect { from, on },

@@ -12,7 +12,7 @@ use skep::chain::{Edit, Graph};
 use super::attach::failed;
 use super::change::{again, place};
 use super::{load, open, sources};
-use crate::args::{OnKernelArgs, PlaceArgs};
+use crate::args::{OnKernelArgs, PlaceArgs, SetArgs};
 use crate::failure::{Failure, Result};
 use crate::printer::Printer;
 
@@ -41,6 +41,8 @@ pub struct AddInKernel<'a> {
     pub place: &'a PlaceArgs,
     /// It shares no maps.
     pub own_maps: bool,
+    /// What its global variables are set to.
+    pub variables: &'a SetArgs,
     /// Where its maps are pinned.
     pub pin: Option<&'a Path>,
 }
@@ -55,7 +57,7 @@ pub fn add(
 ) -> Result<u8> {
     let (path, name) = load::split(program)?;
     in_kernel(interface, (bpf_fs, how.pin), printer, |sources, graph| {
-        let number = sources::add(sources, path, how.own_maps)?;
+        let number = sources::add(sources, path, how.own_maps, how.variables)?;
         let (_, object) = sources.object(number).ok_or_else(|| Failure::failed("no object"))?;
         let index = crate::prog::find(object, path, name)?;
         let name = object.programs.get(index).map_or("", |p| p.name.as_str());

@@ -5,13 +5,14 @@ use std::path::Path;
 use serde_json::{Value as Json, json};
 use skep::Session;
 use skep::chain::{Chain, Explained, Graph, Stats, To, verdicts};
-use skep::test_run::Input;
+use skep::test_run::{Input, Printed};
 use skep_text::value::hex;
 
 use super::file::Plan;
-use super::load::Loads;
+use super::load::{Loads, check_named};
 use super::{captured, failed, open, show};
-use crate::args::ExplainArgs;
+use crate::args::{ExplainArgs, SetArgs};
+use crate::directory;
 use crate::failure::{Failure, Result};
 use crate::printer::{Output, Printer};
 
@@ -22,20 +23,22 @@ const ETHERNET: usize = 14;
 pub struct Opened {
     /// The chain.
     pub chain: Chain,
-    _session: Session,
+    /// The directory that it is in.
+    pub session: Session,
     _loads: Vec<Loads>,
 }
 
 /// Opens a chain by name or id, or makes one of a file for this process alone.
-pub fn chain(text: &str) -> Result<Opened> {
+pub fn chain(text: &str, variables: &SetArgs) -> Result<Opened> {
     let path = Path::new(text);
     if !text.contains('/') && !text.ends_with(".toml") {
         let (session, chain) = open(text)?;
-        return Ok(Opened { chain, _session: session, _loads: Vec::new() });
+        check_named(text, variables)?;
+        return Ok(Opened { chain, session, _loads: Vec::new() });
     }
     let session = Session::scratch()?;
-    let (chain, loads) = Plan::read(path)?.create(&session, "file")?;
-    Ok(Opened { chain, _session: session, _loads: loads })
+    let (chain, loads) = Plan::read(path)?.create(&session, "file", variables)?;
+    Ok(Opened { chain, session, _loads: loads })
 }
 
 /// Refuses a packet that a test run does not take.
@@ -55,19 +58,21 @@ pub fn explain(args: &ExplainArgs, printer: Printer) -> Result<u8> {
         Some(port) => captured::numbered(port, &args.packet)?,
         None => (1..).zip(crate::prog::read_all(&args.data_in)?).collect(),
     };
-    let opened = chain(&args.chain)?;
+    let opened = chain(&args.chain, &args.variables)?;
     let mut runner = opened.chain.runner().map_err(failed)?;
+    let printed = printed()?;
     let mut all = Vec::new();
     for (number, packet) in &packets {
         check_length(*number, packet)?;
-        all.push((*number, runner.explain(&Input::data(packet)).map_err(failed)?));
+        let told = runner.explain(&Input::data(packet)).map_err(failed)?;
+        all.push((*number, told, printed.take()?));
     }
     if args.format.json {
         printer.json(Output::Stdout, &all.iter().map(json_of).collect::<Json>())?;
         return Ok(0);
     }
     printer.data(Output::Stdout, |out| {
-        for (number, told) in &all {
+        for (number, told, lines) in &all {
             let verdict = verdicts::name(told.outcome.retval);
             writeln!(out, "packet {number}  {verdict}")?;
             told.visits.iter().try_for_each(|visit| {
@@ -90,13 +95,14 @@ pub fn explain(args: &ExplainArgs, printer: Printer) -> Result<u8> {
                     writeln!(out, "      byte {}: {before} -> {after}", c.offset)
                 })
             })?;
+            lines.iter().try_for_each(|line| writeln!(out, "  printed  {line}"))?;
         }
         Ok(())
     })?;
     Ok(0)
 }
 
-fn json_of((number, told): &(u64, Explained)) -> Json {
+fn json_of((number, told, lines): &(u64, Explained, Vec<String>)) -> Json {
     let visits = told.visits.iter().map(|v| {
         let changes = v
             .changes
@@ -108,11 +114,22 @@ fn json_of((number, told): &(u64, Explained)) -> Json {
             "changes": changes.collect::<Json>(),
         })
     });
-    json!({
+    let mut all = json!({
         "packet": number, "verdict": verdicts::name(told.outcome.retval),
         "data_out": told.outcome.data_out.as_ref().map(|d| hex(d)),
         "path": visits.collect::<Json>(),
-    })
+    });
+    if !lines.is_empty() {
+        all["printed"] = json!(lines);
+    }
+    all
+}
+
+/// Begins to collect what programs print with `bpf_printk`.
+pub fn printed() -> Result<Printed> {
+    // The directory goes at once, the buffer with the process.
+    let scratch = directory::scratch()?;
+    Ok(Printed::start(scratch.dir())?)
 }
 
 /// What was counted of each node.

@@ -16,6 +16,7 @@ use skep::object::Object;
 use super::described::{Described, End, Order, Program, When};
 use super::failed;
 use super::load::Loads;
+use crate::args::SetArgs;
 use crate::directory;
 use crate::failure::{Failure, Result};
 use crate::printer::Printer;
@@ -51,10 +52,15 @@ impl Plan {
     }
 
     /// Loads the programs into a session, and makes the chain of them.
-    pub fn create(&self, session: &Session, name: &str) -> Result<(Chain, Vec<Loads>)> {
+    pub fn create(
+        &self,
+        session: &Session,
+        name: &str,
+        variables: &SetArgs,
+    ) -> Result<(Chain, Vec<Loads>)> {
         let described = &self.described;
         self.check_type()?;
-        let (loads, programs) = self.load(session)?;
+        let (loads, programs) = self.load(session, variables)?;
         let of = |p: &Program| loads.iter().find(|l| l.is_of(&p.object));
         let about = described.programs.iter().zip(&programs).map(|(described, program)| {
             let load = of(described);
@@ -72,11 +78,11 @@ impl Plan {
     }
 
     /// Reads the objects, and describes the chain of their programs for the kernel.
-    pub fn for_kernel(&self) -> Result<(Sources, Graph)> {
+    pub fn for_kernel(&self, variables: &SetArgs) -> Result<(Sources, Graph)> {
         self.check_type()?;
         let all = &self.described.programs;
         let paths: Vec<PathBuf> = self.paths().into_iter().cloned().collect();
-        let sources = super::sources::of_files(&paths)?;
+        let sources = super::sources::of_files(&paths, variables)?;
         let mut programs = Vec::new();
         let mut about = Vec::new();
         for program in all {
@@ -126,18 +132,21 @@ impl Plan {
     }
 
     /// Loads each object once; its programs share its maps.
-    fn load(&self, session: &Session) -> Result<(Vec<Loads>, Vec<ProgramRef>)> {
+    fn load(
+        &self,
+        session: &Session,
+        variables: &SetArgs,
+    ) -> Result<(Vec<Loads>, Vec<ProgramRef>)> {
         let all = &self.described.programs;
-        let paths = self.paths();
-        let mut loads = Vec::new();
-        for path in &paths {
-            let names: Vec<&str> =
-                all.iter().filter(|p| p.object == **path).map(|p| p.program.as_str()).collect();
-            loads.push(Loads::new(session.dir(), path, &names, |_, _| Ok(Vec::new()))?);
-        }
+        let paths: Vec<PathBuf> = self.paths().into_iter().cloned().collect();
+        let of = |path: &PathBuf| -> Vec<&str> {
+            all.iter().filter(|p| p.object == *path).map(|p| p.program.as_str()).collect()
+        };
+        let names: Vec<Vec<&str>> = paths.iter().map(of).collect();
+        let loads = Loads::all(session.dir(), &paths, variables, &names)?;
         let mut programs = Vec::new();
         for program in all {
-            let place = paths.iter().position(|p| **p == program.object);
+            let place = paths.iter().position(|p| *p == program.object);
             let from = place.and_then(|n| loads.get(n));
             let from = from.ok_or_else(|| self.wrong("a program without an object"))?;
             programs.push(from.program(&program.program)?);
@@ -275,10 +284,10 @@ fn edits(graph: &Graph) -> Vec<Edit> {
 }
 
 /// Makes a chain of the skep directory, and pins it.
-pub fn create(name: &str, path: &Path, printer: Printer) -> Result<u8> {
+pub fn create(name: &str, path: &Path, variables: &SetArgs, printer: Printer) -> Result<u8> {
     let plan = Plan::read(path)?;
     let session = Session::open_in(directory::create()?.path())?;
-    let (chain, _loads) = plan.create(&session, name)?;
+    let (chain, _loads) = plan.create(&session, name, variables)?;
     chain.pin()?;
     printer.note(&format!("chain {} `{name}`", chain.id()));
     Ok(0)

@@ -11,6 +11,7 @@ mod explain;
 mod file;
 mod live;
 mod load;
+mod maps;
 mod run;
 mod show;
 mod sources;
@@ -26,16 +27,17 @@ use crate::printer::Printer;
 /// Does what was asked for.
 pub fn run(command: &ChainCommand, printer: Printer) -> Result<u8> {
     match command {
-        ChainCommand::Create { name, from, prog_type } => match from {
-            Some(path) => file::create(name, path, printer),
-            None => change::create(name, prog_type, printer),
+        ChainCommand::Create { name, from, prog_type, variables } => match from {
+            Some(path) => file::create(name, path, variables, printer),
+            None => change::create(name, prog_type, variables, printer),
         },
-        ChainCommand::Add { chain, program, place, maps, on, pin } if on.kernel => {
-            let how = edits::AddInKernel { place, own_maps: maps.own_maps, pin: pin.as_deref() };
+        ChainCommand::Add { chain, program, place, maps, variables, on, pin } if on.kernel => {
+            let (own_maps, pin) = (maps.own_maps, pin.as_deref());
+            let how = edits::AddInKernel { place, own_maps, variables, pin };
             edits::add(chain, &on.bpf_fs, program, &how, printer)
         }
-        ChainCommand::Add { chain, program, place, maps, .. } => {
-            change::add(chain, program, (place, maps), printer)
+        ChainCommand::Add { chain, program, place, maps, variables, .. } => {
+            change::add(chain, program, (place, maps, variables), printer)
         }
         ChainCommand::Del { node: None, on, .. } if on.kernel => {
             Err(Failure::environment("no node: which program is to be taken out?")
@@ -50,7 +52,8 @@ pub fn run(command: &ChainCommand, printer: Printer) -> Result<u8> {
             edits::change(chain, on, printer, |graph| change::moved(graph, *node, place))
         }
         ChainCommand::Connect { chain, from, on: verdicts, to, times, kernel } => {
-            let edit = change::connection(*from, verdicts, (to, *times))?;
+            let edit =
+                change::connection(chain, *from, (verdicts.as_deref(), to.as_deref(), *times))?;
             edits::change(chain, kernel, printer, |_| Ok(edit.clone()))
         }
         ChainCommand::Show { chain, kernel: true, bpf_fs, json, dot, svg } => {

@@ -2,14 +2,17 @@
 
 use std::time::Instant;
 
+use serde_json::json;
 use skep::chain::{ChainError, Count};
 use skep::port::{Stats, Until};
 use skep::test_run::Engine;
+use skep_test::contents::Samples;
 
 use super::dump::{self, dump};
-use super::explain::{chain, edges, nodes};
+use super::explain::{chain, edges, nodes, printed};
 use super::failed;
 use super::live::Live;
+use super::maps::{ChainMaps, OfFile};
 use crate::args::{ChainRunArgs, EngineName};
 use crate::failure::{FAILED, Failure, Result};
 use crate::printer::{Output, Printer};
@@ -21,7 +24,7 @@ pub fn run(args: &ChainRunArgs, printer: Printer) -> Result<u8> {
         Failure::environment("no packets: give `--in PORT`")
             .hint("a capture file, an interface, or `gen:64`; docs/packets.md has all")
     })?;
-    let opened = chain(&args.chain)?;
+    let opened = chain(&args.chain, &args.variables)?;
     let engine = match args.engine {
         EngineName::Jit => Engine::Jit,
         EngineName::Interp => Engine::Interp,
@@ -30,6 +33,11 @@ pub fn run(args: &ChainRunArgs, printer: Printer) -> Result<u8> {
     let mut runner = opened.chain.runner_with(engine, count).map_err(failed)?;
     runner.publish().map_err(failed)?;
     dump(&mut runner, args, input)?;
+    let mut samples = match args.maps {
+        true => ChainMaps::open(&opened.session, &opened.chain)?.samples()?,
+        false => Samples::new(),
+    };
+    let printed = printed()?;
     let (mut source, mut outputs) = packets::ports(&args.packets, input)?;
     let stop = packets::stop_flag()?;
     let until =
@@ -78,10 +86,25 @@ pub fn run(args: &ChainRunArgs, printer: Printer) -> Result<u8> {
     } else {
         Output::Stdout
     };
+    let lines = printed.take()?;
+    // As they are now: somebody may have added programs meanwhile.
+    let maps = args.maps.then(|| ChainMaps::open(&opened.session, &opened.chain)).transpose()?;
+    let maps = maps.as_ref().map(|maps| maps.read(&graph, args.raw, &mut samples)).transpose()?;
     if args.format.json {
-        printer.json(output, &report.json())?;
+        let mut all = report.json();
+        if !lines.is_empty() {
+            all["printed"] = json!(lines);
+        }
+        if let Some(maps) = &maps {
+            all["maps"] = maps.iter().map(OfFile::json).collect();
+        }
+        printer.json(output, &all)?;
     } else {
-        printer.data(output, |out| report.write(out))?;
+        printer.data(output, |out| {
+            report.write(out)?;
+            lines.iter().try_for_each(|line| writeln!(out, "printed  {line}"))?;
+            maps.iter().flatten().try_for_each(|of| of.write(out))
+        })?;
     }
     report.failure.take().map_or(Ok(0), Err)
 }

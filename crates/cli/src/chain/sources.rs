@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use skep::chain::kernel::Sources;
-use skep::chain::{Edit, Graph, ObjectFile, ObjectHash};
+use skep::chain::kernel::{SourceFile, Sources};
+use skep::chain::{Edit, Graph, ObjectFile};
 
+use super::load::{check_variables, hash};
 use super::open;
-use crate::args::ObjectArgs;
+use crate::args::SetArgs;
 use crate::failure::{Failure, Result};
 use crate::objects::Objects;
 
@@ -16,19 +17,14 @@ fn name(path: &Path) -> String {
     name.split('.').next().unwrap_or_default().to_owned()
 }
 
-fn hash(path: &Path) -> Result<ObjectHash> {
-    let bytes = std::fs::read(path)
-        .map_err(|e| Failure::environment(format!("cannot read `{}`: {e}", path.display())))?;
-    Ok(ObjectHash::of(&bytes))
-}
-
 /// Reads object files; programs of one share its maps.
-pub fn of_files(paths: &[PathBuf]) -> Result<Sources> {
-    let objects = Objects::read(paths, &ObjectArgs::default())?;
-    let mut sources = Sources::new(objects.target);
-    for (path, object) in paths.iter().zip(objects.all) {
+pub fn of_files(paths: &[PathBuf], variables: &SetArgs) -> Result<Sources> {
+    let Objects { all, target, set } = Objects::read(paths, &variables.reading())?;
+    let mut sources = Sources::new(target);
+    for ((path, object), set) in paths.iter().zip(all).zip(set) {
         let number = sources.add(&name(path), object);
-        sources.is_from(number, path, hash(path)?, true);
+        let (path, hash) = (path.clone(), hash(path)?);
+        sources.is_from(number, SourceFile { path, hash, shares_maps: true, set });
     }
     Ok(sources)
 }
@@ -69,9 +65,13 @@ pub fn again(what: &str, graph: &Graph, files: &[ObjectFile]) -> Result<(Sources
                 .hint("add them again, or describe the chain in a file"));
         }
     }
-    let mut sources = of_files(&paths)?;
-    for (number, file) in files.iter().enumerate() {
-        sources.is_from(number, &file.path, file.hash, file.shares_maps);
+    let set = files.iter().map(|f| f.set.clone()).collect();
+    let Objects { all, target, .. } = Objects::read_again(&paths, set)?;
+    let mut sources = Sources::new(target);
+    for (file, object) in files.iter().zip(all) {
+        let number = sources.add(&name(&file.path), object);
+        let ObjectFile { path, hash, shares_maps, set, .. } = file.clone();
+        sources.is_from(number, SourceFile { path, hash, shares_maps, set });
     }
     let replace = graph.nodes().map(|(node, known)| {
         let program = &known.program;
@@ -88,18 +88,23 @@ pub fn again(what: &str, graph: &Graph, files: &[ObjectFile]) -> Result<(Sources
 
 /// Finds the object of a file in a chain whose maps a new program is to share, or reads the file.
 /// Returns its number.
-pub fn add(sources: &mut Sources, path: &Path, own_maps: bool) -> Result<usize> {
+pub fn add(
+    sources: &mut Sources,
+    path: &Path,
+    own_maps: bool,
+    variables: &SetArgs,
+) -> Result<usize> {
     let hash = hash(path)?;
-    match sources.shared(hash).filter(|_| !own_maps) {
-        Some(number) => Ok(number),
-        None => {
-            let read = Objects::read(&[path.to_owned()], &ObjectArgs::default())?;
-            sources.relocate_against(read.target);
-            let object = read.all.into_iter().next();
-            let object = object.ok_or_else(|| Failure::environment("no object"))?;
-            let number = sources.add(&name(path), object);
-            sources.is_from(number, path, hash, !own_maps);
-            Ok(number)
-        }
+    if let Some((number, there)) = sources.shared(hash).filter(|_| !own_maps) {
+        check_variables(path, &variables.set, there)?;
+        return Ok(number);
     }
+    let Objects { all, target, set } = Objects::read(&[path.to_owned()], &variables.reading())?;
+    sources.relocate_against(target);
+    let pair = all.into_iter().zip(set).next();
+    let (object, set) = pair.ok_or_else(|| Failure::environment("no object"))?;
+    let number = sources.add(&name(path), object);
+    let path = path.to_owned();
+    sources.is_from(number, SourceFile { path, hash, shares_maps: !own_maps, set });
+    Ok(number)
 }

@@ -59,7 +59,7 @@ pub use error::ChainError;
 pub use explain::{Change, Explained, Visit};
 pub use run_config::{UnknownMember, run_config};
 pub use runner::ChainRunner;
-pub use shared::{LoadedFile, NamedMaps, ObjectFile, ObjectHash};
+pub use shared::{Assignments, InCommon, LoadedFile, NamedMaps, ObjectFile, ObjectHash};
 pub use skep_net::chain::{
     BUDGET, Bridge, Edge, EdgeKey, EdgeStats, Edit, EditError, Exhausted, Graph, Node, NodeId,
     NodeStats, Place, ProgramRef, Stats, To, UnknownVerdict, Verdicts, mprog, priority, seed,
@@ -157,7 +157,7 @@ impl Chain {
     }
 
     /// Does the same, and notes which objects the programs come from, so that programs that are
-    /// added later can share their maps ([`Chain::shared_maps`]).
+    /// added later can share their maps ([`Chain::in_common`]).
     ///
     /// # Errors
     /// As [`Chain::transaction`].

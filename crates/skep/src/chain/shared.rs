@@ -7,10 +7,11 @@ use std::sync::Arc;
 use skep_maps::{Access, Map};
 use skep_net::chain::Graph;
 use skep_store::chain::{SharedMap, SharedObject};
-use skep_store::dir::Kind;
+use skep_store::dir::{Dir, Kind};
 
 use super::{Chain, Result, convert};
 use crate::load::Loaded;
+use crate::session::Session;
 
 /// Tells object files apart by their bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -35,6 +36,8 @@ pub struct LoadedFile<'a> {
     pub hash: ObjectHash,
     /// Programs of the file that are added later get the same maps.
     pub shares_maps: bool,
+    /// Which global variables were set before loading; programs that share the maps share them too.
+    pub set: Assignments,
     /// What was loaded of it.
     pub loaded: &'a Loaded,
 }
@@ -49,10 +52,28 @@ pub struct ObjectFile {
     pub hash: ObjectHash,
     /// Programs of the file that are added later get the same maps.
     pub shares_maps: bool,
+    /// Which global variables were set before loading.
+    pub set: Assignments,
     /// Ids of the programs.
     pub programs: Vec<u32>,
     /// Ids of the maps.
     pub maps: Vec<u32>,
+    shared: Vec<SharedMap>,
+}
+
+impl ObjectFile {
+    /// Opens the maps, by their names in the object, as far as they are still there.
+    #[must_use]
+    pub fn open_maps(&self, session: &Session) -> NamedMaps {
+        skep_runtime::memory::guard();
+        self.shared.iter().filter_map(|map| open(session.dir(), map)).collect()
+    }
+}
+
+fn open(dir: &Dir, shared: &SharedMap) -> Option<(String, Arc<Map>)> {
+    let map = Map::open(&dir.object(Kind::Map, shared.id), Access::ReadWrite).ok()?;
+    let is_same = map.generation() == shared.generation;
+    is_same.then(|| (shared.name.clone(), Arc::new(map)))
 }
 
 impl From<SharedObject> for ObjectFile {
@@ -61,14 +82,32 @@ impl From<SharedObject> for ObjectFile {
             path: object.file,
             hash: ObjectHash(object.hash),
             shares_maps: object.shares,
+            set: object.set,
             programs: object.programs,
             maps: object.maps.iter().map(|m| m.id).collect(),
+            shared: object.maps,
         }
     }
 }
 
+/// Global variables, or parts of them, with their values, as
+/// [`Object::set_global`](skep_object::Object::set_global) takes both.
+pub type Assignments = Vec<(String, String)>;
+
 /// Maps by their names in an object.
 pub type NamedMaps = Vec<(String, Arc<Map>)>;
+
+/// What programs of an object file have in common in a chain.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct InCommon {
+    /// The revision at which that is so, for the transaction that adds a program.
+    pub revision: u64,
+    /// The maps, for [`Loader::reuse_map`](crate::load::Loader::reuse_map).
+    pub maps: NamedMaps,
+    /// The global variables that were set; `None` when no program of the chain is of this file.
+    pub set: Option<Assignments>,
+}
 
 impl Chain {
     /// Lists the files that the programs come from; of one file several times, if programs of it do
@@ -80,25 +119,20 @@ impl Chain {
         Ok(self.file.read()?.objects.into_iter().map(ObjectFile::from).collect())
     }
 
-    /// Opens the maps that programs of an object have in this chain, by their names in it: for
-    /// [`Loader::reuse_map`](crate::load::Loader::reuse_map). With the revision at which that is
-    /// so, for the transaction that adds the program.
+    /// Tells what a program of an object file has in common with those that are in this chain: its
+    /// maps, which are opened, and what its global variables were set to.
     ///
     /// # Errors
     /// When the chain cannot be read.
-    pub fn shared_maps(&self, object: ObjectHash) -> Result<(u64, NamedMaps)> {
+    pub fn in_common(&self, object: ObjectHash) -> Result<InCommon> {
         let spec = self.file.read()?;
         let found = spec.objects.iter().find(|o| o.hash == object.0 && o.shares);
         skep_runtime::memory::guard();
         // A map that is gone is made anew.
-        let open = |shared: &SharedMap| {
-            let path = self.place.dir.object(Kind::Map, shared.id);
-            let map = Map::open(&path, Access::ReadWrite).ok()?;
-            let is_same = map.generation() == shared.generation;
-            is_same.then(|| (shared.name.clone(), Arc::new(map)))
-        };
+        let open = |shared: &SharedMap| open(&self.place.dir, shared);
         let maps = found.map(|o| o.maps.iter().filter_map(open).collect()).unwrap_or_default();
-        Ok((convert::to_graph(spec)?.revision(), maps))
+        let set = found.map(|o| o.set.clone());
+        Ok(InCommon { revision: convert::to_graph(spec)?.revision(), maps, set })
     }
 }
 
@@ -108,7 +142,7 @@ pub(super) fn objects(
     loaded: &[LoadedFile<'_>],
     graph: &Graph,
 ) -> Vec<SharedObject> {
-    for LoadedFile { file, hash, shares_maps, loaded } in loaded {
+    for LoadedFile { file, hash, shares_maps, set, loaded } in loaded {
         let programs = loaded.programs().iter().map(|p| p.id());
         let maps = loaded.maps().iter().map(|m| SharedMap {
             name: m.name.clone(),
@@ -127,6 +161,7 @@ pub(super) fn objects(
                 hash: hash.0,
                 file: std::path::absolute(file).unwrap_or_else(|_| file.clone()),
                 shares: *shares_maps,
+                set: set.clone(),
                 programs: programs.collect(),
                 maps: maps.collect(),
             }),

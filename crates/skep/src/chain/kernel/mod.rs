@@ -36,7 +36,7 @@ mod stack;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use skep_isa::{AttachType, Insn, MapFlags, MapType, ProgramType, helper, kfunc, op};
 use skep_kernel::{Btf as KernelBtf, Map, MapSpec, Program, ProgramSpec, with_maps};
@@ -50,7 +50,7 @@ use skep_vm::chain::Count;
 use self::compose::{Composed, Part};
 use self::counters::Pages;
 use self::maps::Maps;
-use super::{ObjectHash, convert};
+use super::{Assignments, ObjectHash, convert};
 
 pub use attach::{Attached, OnInterface, attach, change, detach, list, show};
 pub use error::KernelChainError;
@@ -101,17 +101,18 @@ impl Sources {
     }
 
     /// Tells which file an object is from, so that [`change`] can build on a chain that has programs
-    /// of it. `shares_maps`: programs of the file that are added later get the same maps.
-    pub fn is_from(&mut self, object: usize, path: &Path, hash: ObjectHash, shares_maps: bool) {
-        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        self.files.insert(object, SourceFile { path, hash, shares_maps });
+    /// of it.
+    pub fn is_from(&mut self, object: usize, file: SourceFile) {
+        let path = std::path::absolute(&file.path).unwrap_or_else(|_| file.path.clone());
+        self.files.insert(object, SourceFile { path, ..file });
     }
 
-    /// Finds the object of a file whose maps programs share that are added.
+    /// Finds the object of a file whose maps programs share that are added, and what its global
+    /// variables were set to.
     #[must_use]
-    pub fn shared(&self, hash: ObjectHash) -> Option<usize> {
+    pub fn shared(&self, hash: ObjectHash) -> Option<(usize, &Assignments)> {
         let mut all = self.files.iter();
-        all.find_map(|(n, file)| (file.hash == hash && file.shares_maps).then_some(*n))
+        all.find_map(|(n, f)| (f.hash == hash && f.shares_maps).then_some((*n, &f.set)))
     }
 
     /// Returns an object and its name.
@@ -160,10 +161,16 @@ impl Sources {
 }
 
 /// The file of an object.
-struct SourceFile {
-    path: PathBuf,
-    hash: ObjectHash,
-    shares_maps: bool,
+#[derive(Clone, Debug)]
+pub struct SourceFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its bytes.
+    pub hash: ObjectHash,
+    /// Programs of the file that are added later get the same maps.
+    pub shares_maps: bool,
+    /// Which of its global variables were set.
+    pub set: Assignments,
 }
 
 /// A chain's program in the kernel, with its maps. It goes when this is dropped, unless it is

@@ -53,6 +53,7 @@ pub fn encode(
             hash: file.hash.0,
             file: file.path.clone(),
             shares: file.shares_maps,
+            set: file.set.clone(),
             programs,
             maps: shared,
         });
