@@ -165,9 +165,11 @@ impl Module {
             let memory =
                 self.origin.memory().map_err(|errno| ElfError::Os { call: "open", errno })?;
             let len = usize::try_from(self.mapping.end - self.mapping.start).unwrap_or(0);
-            return Elf::from_bytes(
-                memory.read(self.mapping.start, len).ok_or(ElfError::Replaced)?,
-            );
+            let image = memory.read(self.mapping.start, len).ok_or(ElfError::Replaced)?;
+            let elf = Elf::from_bytes(image).map_err(|_| ElfError::Replaced)?;
+            // Another process may have the number by now.
+            let same = elf.build_id() == self.build_id;
+            return if same { Ok(elf) } else { Err(ElfError::Replaced) };
         }
         let mut error = ElfError::Replaced;
         match file::open(self.origin.below_root(&self.path)) {
@@ -249,7 +251,10 @@ fn list(origin: Origin) -> Result<Vec<Module>, MapsError> {
         Origin::Live(pid) => Live::of(pid)?,
         Origin::Own | Origin::Saved => Live::own()?,
     };
-    let vmas = maps.text_only().all(&Filter::default(), Want::NAME)?;
+    let maps = maps.text_only();
+    let vmas = maps.all(&Filter::default(), Want::NAME)?;
+    // Of a process whose main thread has ended, another thread shows files and memory.
+    let origin = maps.entry().map_or(origin, Origin::Live);
     let auxv = origin
         .dir()
         .and_then(|dir| file::read(format!("{dir}/auxv"), 4096).ok())

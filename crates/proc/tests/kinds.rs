@@ -74,6 +74,7 @@ fn kinds() -> Vec<Kind> {
             needs: "the right to open packet sockets",
             ..kind("socket", "socket:[", "rw-s", true)
         },
+        Kind { needs: "uprobes", ..kind("uprobes", "[uprobes]", "--xp", false) },
         kind("heap", "[heap]", "rw-p", false),
         kind("stack", "[stack]", "rw-p", false),
         kind("vdso", "[vdso]", "r-xp", false),
@@ -225,6 +226,20 @@ fn data_of_the_vdso_is_no_file_and_no_code() {
         assert_eq!(place(false), Place::Other(Reason::NotExecutable));
         assert_eq!(place(true), Place::Other(Reason::Special));
     }
+}
+
+/// The page in which the kernel steps over probed instructions is code, but of no file.
+#[test]
+fn the_page_of_uprobes_is_code_of_no_file() {
+    let f = Fixture::new();
+    let Some(&address) = f.at.get("uprobes") else { return skip("uprobes") };
+    let live = Live::of(f.pid()).unwrap();
+    let has = |filter| live.query(address, &filter, Want::NAME).unwrap().is_some();
+    assert!(has(Filter { all: Perms::EXEC, ..Filter::default() }) && !has(Filter::TEXT));
+    let mut normalizer = Normalizer::new(&live);
+    assert_eq!(normalizer.normalize(&[address]).unwrap(), [Place::Other(Reason::Special)]);
+    let modules = skep_proc::module::of(f.pid()).unwrap();
+    assert!(!modules.iter().any(|module| module.text_contains(address)));
 }
 
 /// The kernel's text has a line for the page of old system calls, its ioctl has not: no source has.

@@ -8,7 +8,9 @@ use std::process::{Command, Stdio};
 
 use common::Fixture;
 
-use skep_proc::maps::{Filter, Identity, Live, MapSource, MapsError, Perms, Snapshot, Vma, Want};
+use skep_proc::maps::{
+    Filter, Identity, Live, MapSource, MapsError, Perms, Process, Snapshot, Vma, Want,
+};
 use skep_testkit::{TempDir, skip};
 
 /// What all sources must agree on: page sizes are the ioctl's alone, the text escapes newlines.
@@ -280,6 +282,9 @@ fn without_rights() {
     let pid = std::env::var("SKEP_TEST_PID").unwrap().parse().unwrap();
     assert_eq!(Live::of(pid).unwrap_err(), MapsError::NoPermission { pid });
     assert_eq!(skep_proc::module::of(pid).unwrap_err(), MapsError::NoPermission { pid });
+    assert_eq!(Process::open(pid).unwrap_err(), MapsError::NoPermission { pid });
+    let symbolizer = skep_proc::symbolize::Symbolizer::of(pid);
+    assert_eq!(symbolizer.unwrap_err(), MapsError::NoPermission { pid });
     // A descriptor that was opened by someone with the right gives it to us.
     let fd = std::os::fd::AsFd::as_fd(&std::io::stdin()).try_clone_to_owned().unwrap();
     let live = Live::from_fd(fd, pid);

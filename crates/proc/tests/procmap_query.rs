@@ -6,10 +6,11 @@ mod common;
 
 use std::ffi::{c_int, c_ulong, c_void};
 use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
 
 use common::Fixture;
-use skep_proc::maps::{Identity, Live, MapSource, Mappings, Snapshot, Vma, Want};
+use skep_proc::maps::{Identity, Live, MapSource, Mappings, MapsError, Snapshot, Vma, Want};
 use skep_proc::procmap_query::{ProcmapQuery, procmap_query};
 use skep_testkit::skip;
 
@@ -284,4 +285,63 @@ fn a_source_that_has_ended_is_esrch() {
     }
     assert_eq!(call(q, b"", 4096, 20, ours(&live)).0, -3);
     assert_eq!(call(q, b"", 4096, 20, ours(&process)).0, -3);
+}
+
+/// The descriptor belongs to the address space that was there when it was opened.
+#[test]
+fn a_process_that_has_executed_another_program_is_esrch() {
+    let mut child = std::process::Command::new("sh")
+        .args(["-c", "echo ready; read x; exec cat"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    let maps = File::open(format!("/proc/{}/maps", child.id())).unwrap();
+    let (live, text) = (Live::of(child.id()).unwrap(), Live::of(child.id()).unwrap().text_only());
+    let process = skep_proc::maps::Process::open(child.id()).unwrap();
+    let has_ioctl = Live::own().unwrap().has_ioctl();
+    let sources: [&dyn MapSource; 3] = [&live, &text, &process];
+    let q = ProcmapQuery { query_flags: 0x10, ..FULL };
+    for source in sources {
+        assert_eq!(call(q, b"", 4096, 20, ours(source)).0, 0);
+    }
+    child.stdin.as_mut().unwrap().write_all(b"go\necho\n").unwrap();
+    line.clear();
+    out.read_line(&mut line).unwrap(); // `cat` echoes, so the exec is over
+    if has_ioctl {
+        assert_eq!(call(q, b"", 4096, 20, kernel(&maps)).0, -3);
+    }
+    for source in sources {
+        assert_eq!(call(q, b"", 4096, 20, ours(source)).0, -3);
+    }
+    drop(child.stdin.take());
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_thread_of_the_kernel_is_esrch() {
+    // 2 is kthreadd, if we can see it at all.
+    if std::fs::read_to_string("/proc/2/comm").ok().as_deref() != Some("kthreadd\n") {
+        return skip("the first pid namespace");
+    }
+    // Newer kernels refuse to open it with the same error.
+    let opened = File::open("/proc/2/maps").map_err(|e| -e.raw_os_error().unwrap());
+    if Live::own().unwrap().has_ioctl() {
+        assert_eq!(
+            opened.map_or_else(|e| e, |maps| call(FULL, b"", 4096, 20, kernel(&maps)).0),
+            -3
+        );
+    }
+    for text in [false, true] {
+        match Live::of(2) {
+            Ok(live) => {
+                let live = if text { live.text_only() } else { live };
+                assert_eq!(call(FULL, b"", 4096, 20, ours(&live)).0, -3);
+            }
+            Err(error) => assert_eq!(error, MapsError::Gone),
+        }
+    }
 }

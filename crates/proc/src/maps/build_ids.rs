@@ -91,7 +91,10 @@ impl BuildIds {
             }
             id
         });
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(key, id.clone());
+        // A process that went away, or that may not be looked at, says nothing of the file.
+        if !matches!(id, Err(NoBuildId::Unreadable | NoBuildId::NotFound)) {
+            self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(key, id.clone());
+        }
         id
     }
 }
@@ -140,11 +143,12 @@ mod tests {
         let unreadable = Err(NoBuildId::Unreadable);
         assert_eq!(ask(&BuildIds::default().in_file(&file), unreadable.clone()), unreadable);
         let first = BuildIds::default().in_file(&file);
+        assert_eq!(ask(&first, unreadable.clone()), unreadable);
         assert_eq!(ask(&first, Ok(vec![7; 20])), Ok(vec![7; 20]));
         assert_eq!(ask(&first, Ok(vec![8; 20])), Ok(vec![7; 20]));
         let second = BuildIds::default().in_file(&file);
         assert_eq!(ask(&second, Ok(vec![9; 20])), Ok(vec![7; 20]));
-        assert_eq!(read.get(), 2);
+        assert_eq!(read.get(), 3);
         std::fs::remove_dir_all(directory).unwrap();
     }
 }

@@ -32,7 +32,7 @@ impl Identity {
 pub(crate) struct Stat {
     /// Field 22.
     pub(crate) start_time: u64,
-    /// Ended, but not reaped by its parent.
+    /// Ended, but not reaped by its parent; or about to end, with its address space given up.
     pub(crate) zombie: bool,
     /// It has no address space of its own.
     pub(crate) kernel_thread: bool,
@@ -52,15 +52,32 @@ impl Stat {
         let fields: Vec<&str> = str::from_utf8(after).ok()?.split_ascii_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
         let layout = [26, 27, 28, 45, 48].map(|number| field(number).unwrap_or(0));
+        let flags = field(9)?;
         Some(Self {
             start_time: field(22)?,
-            zombie: matches!(fields.first(), Some(&("Z" | "X" | "x"))),
-            kernel_thread: field(9)? & PF_KTHREAD != 0,
+            zombie: matches!(fields.first(), Some(&("Z" | "X" | "x"))) || flags & PF_EXITING != 0,
+            kernel_thread: flags & PF_KTHREAD != 0,
             layout,
         })
     }
 }
 
+/// The thread whose entry in `/proc` shows the process's address space, files and root: the main thread,
+/// or another one if that has ended and others go on. `/proc` has an entry for each thread, though it
+/// does not list them.
+#[cfg(any(feature = "users", feature = "symbolize"))]
+pub(crate) fn entry_of(pid: u32) -> u32 {
+    let has_ended = |tid| Stat::of(tid).is_none_or(|stat| stat.zombie);
+    if !has_ended(pid) {
+        return pid;
+    }
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let mut threads = threads.filter_map(|thread| thread.file_name().to_str()?.parse().ok());
+    threads.find(|tid| *tid != pid && !has_ended(*tid)).unwrap_or(pid)
+}
+
+/// Flags of tasks (`include/linux/sched.h`).
+const PF_EXITING: u64 = 0x4;
 const PF_KTHREAD: u64 = 0x0020_0000;
 
 #[cfg(test)]
@@ -70,9 +87,11 @@ mod tests {
     #[test]
     fn a_command_with_parentheses_moves_no_field() {
         let numbers: Vec<String> = (4..=52).map(|n| n.to_string()).collect();
-        let text = format!("7 (a) R 1 (b)) Z {}\n", numbers.join(" "));
-        let stat = Stat::parse(text.as_bytes()).expect("a line of the kernel's form");
+        let text = |state| format!("7 (a) R 1 (b)) {state} {}\n", numbers.join(" "));
+        let stat = Stat::parse(text("Z").as_bytes()).expect("a line of the kernel's form");
         assert_eq!((stat.start_time, stat.zombie, stat.kernel_thread), (22, true, false));
+        // Field 9 is 9, which has not the bit of those that exit.
+        assert!(!Stat::parse(text("R").as_bytes()).expect("another").zombie);
         assert_eq!(stat.layout, [26, 27, 28, 45, 48]);
         assert_eq!(Stat::parse(b"7 (a"), None);
     }

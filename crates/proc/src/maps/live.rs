@@ -26,16 +26,22 @@ const MAX_TEXT: usize = 1 << 30;
 ///
 /// Bound to the address space at the time of opening: after the process calls `exec` every question
 /// fails with [`MapsError::Gone`], and the caller opens a new one. Each answer is consistent in
-/// itself, two answers need not be.
+/// itself, two answers need not be. A process whose main thread has ended is asked through another
+/// one of its threads.
 #[derive(Debug)]
 pub struct Live {
     fd: OwnedFd,
     /// `None` for the own process.
     pid: Option<u32>,
+    /// Stands in for the main thread where that had ended when the process was opened; looked for once.
+    #[cfg(feature = "users")]
+    other_thread: std::sync::OnceLock<Option<(u32, OwnedFd)>>,
     /// The kernel has answered `ENOTTY`, or the caller wants it so.
     text: AtomicBool,
     /// The kernel has answered a query.
     answered: AtomicBool,
+    /// The descriptor has shown an address space.
+    shown: AtomicBool,
     /// Buffers of the last query, for the next one.
     buffers: Mutex<Query>,
     #[cfg(feature = "users")]
@@ -76,8 +82,11 @@ impl Live {
         Self {
             fd,
             pid,
+            #[cfg(feature = "users")]
+            other_thread: std::sync::OnceLock::new(),
             text: AtomicBool::new(false),
             answered: AtomicBool::new(false),
+            shown: AtomicBool::new(false),
             buffers: Mutex::new(Query::new()),
             #[cfg(feature = "users")]
             build_ids: std::sync::Arc::default(),
@@ -88,7 +97,52 @@ impl Live {
     ///
     /// The permission was checked when it was opened, so this needs none.
     pub fn from_fd(fd: OwnedFd, pid: u32) -> Self {
-        Self::new(fd, Some(pid))
+        let live = Self::new(fd, Some(pid));
+        // It shows what it was opened for, or nothing.
+        #[cfg(feature = "users")]
+        let _ = live.other_thread.set(None);
+        live
+    }
+
+    /// The descriptor that shows the address space.
+    fn fd(&self) -> &OwnedFd {
+        #[cfg(feature = "users")]
+        if let Some(Some((_, fd))) = self.other_thread.get() {
+            return fd;
+        }
+        &self.fd
+    }
+
+    /// The number under which `/proc` shows the address space; `None` for the own process.
+    pub(crate) fn entry(&self) -> Option<u32> {
+        #[cfg(feature = "users")]
+        if let Some(Some((tid, _))) = self.other_thread.get() {
+            return Some(*tid);
+        }
+        self.pid
+    }
+
+    /// Looks for a thread that goes on after the main thread has ended, when the descriptor shows no
+    /// address space. Once one was shown, that is the one in question.
+    #[cfg(feature = "users")]
+    fn find_other_thread(&self) -> bool {
+        let Some(pid) = self.pid.filter(|_| !self.shown.load(Ordering::Relaxed)) else {
+            return false;
+        };
+        if self.other_thread.get().is_some() {
+            return false;
+        }
+        let other = self.other_thread.get_or_init(|| {
+            let tid = super::identity::entry_of(pid);
+            let open = |tid| file::open(format!("/proc/{tid}/maps")).ok();
+            open(tid).filter(|_| tid != pid).map(|fd| (tid, fd))
+        });
+        other.is_some()
+    }
+
+    #[cfg(not(feature = "users"))]
+    fn find_other_thread(&self) -> bool {
+        false
     }
 
     /// Remembers build ids in `known`, which may be shared with other processes' mappings: each
@@ -116,29 +170,39 @@ impl Live {
             return false;
         }
         if !self.answered.load(Ordering::Relaxed) {
-            let answer = Query::new().ask(&self.fd, 0, 0, false, false);
+            let answer = Query::new().ask(self.fd(), 0, 0, false, false);
             self.answered.store(!matches!(answer, Err(Errno::NOTTY)), Ordering::Relaxed);
         }
         self.answered.load(Ordering::Relaxed)
     }
 
     /// Tells whether the address space has ended.
-    #[cfg(feature = "users")]
     pub(crate) fn is_gone(&self) -> bool {
+        self.shows_nothing() && (!self.find_other_thread() || self.shows_nothing())
+    }
+
+    fn shows_nothing(&self) -> bool {
+        // A read of one byte is enough: it is nothing then.
+        let no_text = || !matches!(file::read_exact_at(self.fd(), 0, 1), Ok(Some(_)));
         if self.text.load(Ordering::Relaxed) {
-            // A read of one byte is enough: it is nothing then.
-            return !matches!(file::read_exact_at(&self.fd, 0, 1), Ok(Some(_)));
+            return no_text();
         }
-        match Query::new().ask(&self.fd, 0, 0, false, false) {
-            Err(Errno::NOTTY) => !matches!(file::read_exact_at(&self.fd, 0, 1), Ok(Some(_))),
+        match Query::new().ask(self.fd(), 0, 0, false, false) {
+            Err(Errno::NOTTY) => no_text(),
             Err(errno) => errno == Errno::SRCH,
             Ok(_) => false,
         }
     }
 
+    /// Keeps what was read under the process's number if that still shows the address space in question:
+    /// the number may be another process's, and that of another program.
+    fn still<T>(&self, read: T) -> Option<T> {
+        (self.pid.is_none() || !self.is_gone()).then_some(read)
+    }
+
     /// Reads all that passes the filter, without what takes more than the text.
     fn read_text(&self, filter: &Filter, want: Want) -> Result<Vec<Vma>, MapsError> {
-        let text = file::read_to_end(&self.fd, MAX_TEXT).map_err(|errno| match errno {
+        let text = file::read_to_end(self.fd(), MAX_TEXT).map_err(|errno| match errno {
             Errno::SRCH => MapsError::Gone,
             errno => MapsError::Os { call: "read", errno },
         })?;
@@ -159,13 +223,15 @@ impl Live {
         })?;
         if want.page_size {
             self.add_page_sizes(&mut out);
+            return self.still(out).ok_or(MapsError::Gone);
         }
         Ok(out)
     }
 
     /// Fills in page sizes from `smaps`, as far as that can be read.
     fn add_page_sizes(&self, vmas: &mut [Vma]) {
-        let Ok(text) = file::read(format!("{}/smaps", self.dir()), MAX_TEXT) else { return };
+        let dir = self.entry().map_or_else(|| "/proc/thread-self".to_owned(), |_| self.dir());
+        let Ok(text) = file::read(format!("{dir}/smaps"), MAX_TEXT) else { return };
         let (mut vmas, mut start) = (vmas.iter_mut().peekable(), 0);
         for line in text.split(|&b| b == b'\n') {
             let word = line.split(|&b| b == b' ').next().unwrap_or_default();
@@ -186,7 +252,7 @@ impl Live {
 
     /// The process in `/proc`.
     fn dir(&self) -> String {
-        self.pid.map_or_else(|| "/proc/self".to_owned(), |pid| format!("/proc/{pid}"))
+        self.entry().map_or_else(|| "/proc/self".to_owned(), |pid| format!("/proc/{pid}"))
     }
 
     /// One ioctl; `Err(NOTTY)` makes the caller use the text.
@@ -202,11 +268,11 @@ impl Live {
         flags |= if filter.file_backed { FILE_BACKED } else { 0 };
         let mut at = addr;
         loop {
-            let (answer, named) = match query.ask(&self.fd, at, flags, want.name, want.build_id) {
+            let (answer, named) = match query.ask(self.fd(), at, flags, want.name, want.build_id) {
                 Err(Errno::NOENT) => return Ok(None),
                 // The id always fits, so it is the name that does not; the text has it.
                 Err(Errno::NAMETOOLONG) => {
-                    (query.ask(&self.fd, at, flags, false, want.build_id)?, false)
+                    (query.ask(self.fd(), at, flags, false, want.build_id)?, false)
                 }
                 other => (other?, want.name),
             };
@@ -256,7 +322,7 @@ impl Live {
     fn read_build_id(&self, vma: &Vma) -> Result<Vec<u8>, NoBuildId> {
         let of = |elf: Elf| elf.build_id().map(|id| id.0).ok_or(NoBuildId::NoNote);
         if vma.name.as_deref() == Some(b"[vdso]") {
-            let memory = self.pid.map_or_else(Memory::own, Memory::of).ok();
+            let memory = self.entry().map_or_else(Memory::own, Memory::of).ok();
             let len = usize::try_from(vma.end - vma.start).unwrap_or(0);
             let image = memory.and_then(|memory| memory.read(vma.start, len));
             let image = image.ok_or(NoBuildId::Unreadable)?;
@@ -286,7 +352,8 @@ impl Live {
                 return Ok(id);
             }
         }
-        self.read_build_id(vma)
+        let read = self.read_build_id(vma);
+        self.still(read).unwrap_or(Err(NoBuildId::Unreadable))
     }
 
     /// Tells whether the kernel may be asked for a build id. It reads the file for that, whatever it
@@ -370,8 +437,8 @@ impl Live {
     }
 }
 
-impl MapSource for Live {
-    fn query(&self, addr: u64, filter: &Filter, want: Want) -> Result<Option<Vma>, MapsError> {
+impl Live {
+    fn query_once(&self, addr: u64, filter: &Filter, want: Want) -> Result<Option<Vma>, MapsError> {
         if !self.text.load(Ordering::Relaxed) {
             // Whether the kernel may be asked for the build id is known when the file is.
             let now = Want { build_id: false, ..want };
@@ -389,15 +456,40 @@ impl MapSource for Live {
         Ok(filter.find(&vmas, addr).map(|at| self.finish(vmas.swap_remove(at), want, true)))
     }
 
-    /// Reads the text, which costs no more than asking for every mapping, unless the kernel can
-    /// filter or page sizes are wanted.
-    fn all(&self, filter: &Filter, want: Want) -> Result<Vec<Vma>, MapsError> {
+    fn all_once(&self, filter: &Filter, want: Want) -> Result<Vec<Vma>, MapsError> {
         let filtered = filter.all != Perms::NONE || filter.file_backed;
         if (filtered || want.page_size) && self.has_ioctl() {
             return self.walk(filter, want).collect();
         }
         let vmas = self.read_text(filter, want)?.into_iter();
         Ok(vmas.map(|vma| self.finish(vma, want, true)).collect())
+    }
+
+    /// Asks again through another thread where the main thread had ended before the first question.
+    fn or_by_other_thread<T>(
+        &self,
+        ask: impl Fn() -> Result<T, MapsError>,
+    ) -> Result<T, MapsError> {
+        let mut answer = ask();
+        if matches!(answer, Err(MapsError::Gone)) && self.find_other_thread() {
+            answer = ask();
+        }
+        if answer.is_ok() {
+            self.shown.store(true, Ordering::Relaxed);
+        }
+        answer
+    }
+}
+
+impl MapSource for Live {
+    fn query(&self, addr: u64, filter: &Filter, want: Want) -> Result<Option<Vma>, MapsError> {
+        self.or_by_other_thread(|| self.query_once(addr, filter, want))
+    }
+
+    /// Reads the text, which costs no more than asking for every mapping, unless the kernel can
+    /// filter or page sizes are wanted.
+    fn all(&self, filter: &Filter, want: Want) -> Result<Vec<Vma>, MapsError> {
+        self.or_by_other_thread(|| self.all_once(filter, want))
     }
 
     fn no_build_id(&self, vma: &Vma) -> Option<NoBuildId> {

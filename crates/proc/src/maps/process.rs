@@ -6,7 +6,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags};
 
 use super::filter::{Filter, Want};
-use super::identity::{Identity, Stat};
+use super::identity::{Identity, Stat, entry_of};
 use super::live::Live;
 use super::vma::Vma;
 use super::{MapSource, MapsError, NoBuildId};
@@ -38,6 +38,16 @@ impl Process {
     /// # Errors
     /// [`MapsError::Ended`], [`MapsError::KernelThread`], [`MapsError::NoPermission`].
     pub fn open(pid: u32) -> Result<Self, MapsError> {
+        loop {
+            match Self::open_once(pid) {
+                // In between: the new program is the one that was asked for.
+                Err(MapsError::Execed { .. }) => {}
+                other => return other,
+            }
+        }
+    }
+
+    fn open_once(pid: u32) -> Result<Self, MapsError> {
         let id = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let id = id.ok_or(MapsError::Ended { pid })?;
         // Where the system call is missing or forbidden the start time has to do.
@@ -49,6 +59,8 @@ impl Process {
         if stat.kernel_thread {
             return Err(MapsError::KernelThread { pid });
         }
+        // A main thread that has ended has no address space.
+        let stat = if stat.zombie { Stat::of(entry_of(pid)).unwrap_or(stat) } else { stat };
         let live = Live::of(pid).map_err(|error| match error {
             MapsError::Gone => MapsError::Ended { pid },
             error => error,
@@ -56,11 +68,8 @@ impl Process {
         let identity = Identity::of(pid);
         let process = Self { pid, pidfd, identity, layout: stat.layout, live, generation: 0 };
         // Whatever was read before is of this process if it has not ended by now.
-        match process.check() {
-            Err(MapsError::Execed { .. }) => Self::open(pid),
-            Err(error) => Err(error),
-            Ok(()) => Ok(process),
-        }
+        process.check()?;
+        Ok(process)
     }
 
     /// Remembers build ids in `known`, as [`Live::with_build_ids`]; [`reopen`](Self::reopen) keeps to
@@ -100,11 +109,11 @@ impl Process {
             return Err(ended);
         }
         let stat = Stat::of(self.pid).ok_or(ended.clone())?;
-        if stat.start_time != self.identity.start_time || stat.zombie && self.pidfd.is_none() {
+        if stat.start_time != self.identity.start_time {
             return Err(ended);
         }
         if stat.zombie {
-            // Its first thread has ended, others go on, and `/proc/PID` shows no address space.
+            // All of it is about to end; or its main thread has ended, and others go on.
             return if self.live.is_gone() { Err(ended) } else { Ok(()) };
         }
         if stat.layout != self.layout || self.live.is_gone() {

@@ -4,10 +4,10 @@
 use std::ffi::OsStr;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::file;
-use crate::maps::{Filter, Live, MapSource, Want};
+use crate::maps::{Filter, Live, MapSource, Want, entry_of};
 
 /// Larger files are not read.
 const MAX_TEXT: usize = 1 << 30;
@@ -68,14 +68,15 @@ impl OutsideNames {
             .and_then(|ids| ids.split(|b| b.is_ascii_whitespace()).next_back())
             .and_then(|id| str::from_utf8(id).ok()?.parse().ok())
             .unwrap_or(pid);
-        let path = format!("/proc/{pid}/root/tmp/perf-{own}.map");
+        let root = PathBuf::from(format!("/proc/{}/root", entry_of(pid)));
+        let path = root.join(format!("tmp/perf-{own}.map"));
         let names = file::read(path, MAX_TEXT).map_or_else(|_| Self::default(), Self::perf_map);
         let name = format!("/jit-{own}.dump");
         let mapped = Live::of(pid).and_then(|maps| maps.all(&Filter::TEXT, Want::NAME));
         let mapped = mapped.unwrap_or_default().into_iter().filter_map(|vma| vma.name);
         let dump = mapped.filter(|path| path.ends_with(name.as_bytes())).find_map(|path| {
             let path = Path::new(OsStr::from_bytes(path.strip_prefix(b"/")?));
-            file::read(Path::new(&format!("/proc/{pid}/root")).join(path), MAX_TEXT).ok()
+            file::read(root.join(path), MAX_TEXT).ok()
         });
         dump.into_iter().fold(names, |names, dump| names.with_jitdump(&dump))
     }
