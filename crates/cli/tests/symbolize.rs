@@ -528,6 +528,9 @@ fn a_process_is_asked_for_its_own_addresses() {
     assert!(is_there(&found[0]), "{found}");
     child.stdin.as_mut().expect("a pipe").write_all(b"\n").unwrap();
     fails(&skep, &["symbolize", "-p", "4194304", "0"], 1, "there is no process");
+    if std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n") {
+        fails(&skep, &["symbolize", "-p", "2", "0"], 1, "process `2` is a thread of the kernel");
+    }
     fails(
         &skep,
         &["symbolize", "-p", &std::process::id().to_string(), "xyz"],

@@ -13,7 +13,7 @@ use serde_json::{Value as Json, json};
 use skep_proc::demangle::demangle;
 use skep_proc::elf::ET_REL;
 use skep_proc::maps::{
-    Filter, Live, MapSource, MapsError, Perms, Snapshot, Vma, Want as VmaWant, open_core,
+    Filter, MapSource, MapsError, Perms, Process, Snapshot, Vma, Want as VmaWant, open_core,
 };
 use skep_proc::module;
 use skep_proc::symbolize::{
@@ -112,13 +112,17 @@ fn open(args: &SymbolizeArgs, fetch: Option<Fetch>, printer: Printer) -> Result<
             .hint("name it: `-p PID`, `--file BINARY`, `--core FILE` or `--snapshot FILE`"));
     };
     let gone = |error| match error {
-        MapsError::Gone => Failure::failed(format!("there is no process `{pid}`")),
+        MapsError::Gone | MapsError::Ended { .. } => {
+            Failure::failed(format!("there is no process `{pid}`"))
+        }
         e => failure(e),
     };
-    let live = Live::of(pid).map_err(gone)?;
+    let process = Process::open(pid).map_err(gone)?;
     let space = AddressSpace::of_modules(module::of(pid).map_err(gone)?);
     let space = space.with_outside(OutsideNames::of_process(pid));
-    Ok(Source::Process(Box::new(with_fetch(space)), Box::new(live)))
+    // What was read since it was opened is of this process, and of this program of it.
+    process.check().map_err(gone)?;
+    Ok(Source::Process(Box::new(with_fetch(space)), Box::new(process)))
 }
 
 fn cannot_read(path: &Path) -> String {

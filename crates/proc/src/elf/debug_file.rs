@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::{Elf, SHT_NOBITS, SHT_SYMTAB, Source, u32_at};
+use super::{Elf, SHT_NOBITS, SHT_SYMTAB, Section, Source, u32_at};
 
 const DEBUG_DIR: &str = "/usr/lib/debug";
 
@@ -17,13 +17,16 @@ impl Elf {
     /// Finds the debug file of this file, which lies at `path`; looks for both below `root` (`/`
     /// usually).
     ///
-    /// A file counts only if it has symbols and belongs to this one: equal build ids or, when one
+    /// A file counts only if it has symbols or lines and belongs to this one: equal build ids or, when one
     /// of the two has none, the checksum that `.gnu_debuglink` asks for.
     pub fn debug_file(&self, path: &Path, root: &Path) -> Option<(PathBuf, Self)> {
         let own_id = self.build_id();
         let below = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
-        let has_symbols =
-            |e: &Self| e.sections.iter().any(|s| s.kind == SHT_SYMTAB && s.size >= 24);
+        let has_symbols = |e: &Self| {
+            // What `eu-strip -g` splits off has lines only: the table of symbols stays.
+            let has_lines = |s: &Section| s.name == b".debug_info" && s.kind != SHT_NOBITS;
+            e.sections.iter().any(|s| s.kind == SHT_SYMTAB && s.size >= 24 || has_lines(s))
+        };
         if let Some(id) = own_id.as_ref().map(ToString::to_string)
             && let (Some(first), Some(rest)) = (id.get(..2), id.get(2..))
         {
@@ -56,6 +59,55 @@ impl Elf {
         None
     }
 
+    /// Finds the file that `dwz` moved debug information to which several files have in common, by the
+    /// name that this file has for it: relative to this file, which lies at `path`, or to `root`; else by
+    /// the build id that is asked for.
+    #[cfg(feature = "symbolize")]
+    pub(crate) fn alternate_file(&self, path: &Path, root: &Path) -> Option<Self> {
+        let (name, id) = self.alternate_link()?;
+        let name = Path::new(OsStr::from_bytes(&name));
+        let named = match name.strip_prefix("/") {
+            Ok(below) => Some(root.join(below)),
+            // Links lead to where the file was put, such as from `.build-id`.
+            Err(_) => std::fs::canonicalize(path).ok().and_then(|at| Some(at.parent()?.join(name))),
+        };
+        let hex: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+        let by_id = hex.split_at_checked(2).map(|(first, rest)| {
+            let path = format!("{DEBUG_DIR}/.build-id/{first}/{rest}.debug");
+            root.join(path.trim_start_matches('/'))
+        });
+        let mut files = [named, by_id].into_iter().flatten();
+        files.find_map(|file| Self::open(&file).ok().filter(|elf| elf.is_alternate(&id)))
+    }
+
+    /// Name and build id in `.gnu_debugaltlink`, or name and checksum in `.debug_sup` (DWARF 5).
+    #[cfg(feature = "symbolize")]
+    fn alternate_link(&self) -> Option<(Vec<u8>, Vec<u8>)> {
+        if let Some(data) = self.small_section(".gnu_debugaltlink") {
+            let (name, id) = data.split_at_checked(data.iter().position(|&b| b == 0)?)?;
+            return Some((name.to_vec(), id.get(1..)?.to_vec()));
+        }
+        let (false, name, checksum) = supplement(&self.small_section(".debug_sup")?)? else {
+            return None;
+        };
+        Some((name, checksum))
+    }
+
+    #[cfg(feature = "symbolize")]
+    fn is_alternate(&self, id: &[u8]) -> bool {
+        self.build_id().is_some_and(|own| own.0 == id)
+            || self
+                .small_section(".debug_sup")
+                .and_then(|data| supplement(&data))
+                .is_some_and(|(is_supplement, _, checksum)| is_supplement && checksum == id)
+    }
+
+    #[cfg(feature = "symbolize")]
+    fn small_section(&self, name: &str) -> Option<Vec<u8>> {
+        let section = self.section(name).filter(|s| s.kind != SHT_NOBITS && s.size <= 1 << 16)?;
+        self.section_data(section).ok()
+    }
+
     /// Name and checksum in `.gnu_debuglink`.
     fn debug_link(&self) -> Option<(Vec<u8>, u32)> {
         let section =
@@ -84,6 +136,19 @@ impl Elf {
         }
         Some(!crc)
     }
+}
+
+/// What `.debug_sup` says (DWARF 5, section 7.3.6): whether the file is the one with what others have in
+/// common, else the name of that; and the checksum that both have.
+#[cfg(feature = "symbolize")]
+fn supplement(data: &[u8]) -> Option<(bool, Vec<u8>, Vec<u8>)> {
+    let (5, [is_supplement, rest @ ..]) = (super::u16_at(data, 0), data.get(2..)?) else {
+        return None;
+    };
+    let (name, rest) = rest.split_at_checked(rest.iter().position(|&b| b == 0)?)?;
+    // The length is a LEB128 number; checksums are short.
+    let [0, len @ 1..0x80, checksum @ ..] = rest else { return None };
+    Some((*is_supplement != 0, name.to_vec(), checksum.get(..usize::from(*len))?.to_vec()))
 }
 
 const CRC_TABLE: [u32; 256] = {

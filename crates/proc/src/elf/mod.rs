@@ -388,10 +388,12 @@ impl Elf {
     /// Reads the functions of the file at `path` below `root` (`/` usually); one without `.symtab`
     /// gets the names of its separate debug file, if that is installed.
     pub fn functions_at(&self, path: &Path, root: &Path) -> Result<Functions, ElfError> {
-        if self.sections.iter().any(|s| s.kind == SHT_SYMTAB && s.size >= 24) {
+        let has_symbols =
+            |elf: &Self| elf.sections.iter().any(|s| s.kind == SHT_SYMTAB && s.size >= 24);
+        if has_symbols(self) {
             return self.functions();
         }
-        let debug = self.debug_file(path, root);
+        let debug = self.debug_file(path, root).filter(|(_, elf)| has_symbols(elf));
         Functions::of(self, debug.as_ref().map(|(path, elf)| (path.as_path(), elf)))
     }
 

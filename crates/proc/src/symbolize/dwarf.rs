@@ -9,7 +9,7 @@ use std::sync::Arc;
 use gimli::{SectionId, UnitType};
 
 use super::answers::{Answers, FrameRecord};
-use super::functions::{Chains, Names};
+use super::functions::{Chains, Names, Units};
 use super::image::Image;
 use super::lines::{Files, Row, rows};
 use super::relocated::relocate;
@@ -30,9 +30,15 @@ const UNBOUNDED_LOOKS: usize = 100_000_000;
 #[derive(Debug)]
 pub(super) struct Debug {
     image: Arc<Image>,
+    /// Where the file lies, and where absolute paths in it begin.
+    path: PathBuf,
+    root: PathBuf,
     inflated: Vec<(SectionId, Vec<u8>)>,
     /// Sections of the package of split units beside the file (`FILE.dwp`).
     package: Option<Box<Debug>>,
+    /// Sections of the file that `dwz` moved to what several files have in common, and the offsets of
+    /// the units there.
+    alternate: Option<(Box<Debug>, Vec<usize>)>,
     index: Option<Index>,
 }
 
@@ -65,22 +71,31 @@ struct Task<'d, 'a> {
 }
 
 impl Debug {
-    /// Takes a file with debug information. `None` if it has none; `path` is where the file lies.
-    pub fn new(image: Arc<Image>, path: &Path) -> Result<Option<Self>, ElfError> {
+    /// Takes a file with debug information. `None` if it has none; `path` is where the file lies, and
+    /// `root` where absolute paths in it begin.
+    pub fn new(image: Arc<Image>, path: &Path, root: &Path) -> Result<Option<Self>, ElfError> {
         if image.elf.section(".debug_info").is_none_or(|s| s.size == 0 || s.kind == 8) {
             return Ok(None);
         }
         let mut package = path.as_os_str().to_owned();
         package.push(".dwp");
-        let mut debug = Self::read(image, false)?;
+        let mut debug = Self { path: path.into(), root: root.into(), ..Self::read(image, false)? };
         debug.package = Self::open_split(Path::new(&package)).map(Box::new);
+        let alternate = debug.image.elf.alternate_file(path, root);
+        let alternate =
+            alternate.and_then(|elf| Self::read(Arc::new(Image::new(elf).ok()?), false).ok());
+        debug.alternate = alternate.map(|debug| {
+            let units = debug.unit_offsets();
+            (Box::new(debug), units)
+        });
         Ok(Some(debug))
     }
 
     /// Inflates the sections that are compressed, and fills in addresses that no linker has.
     fn read(image: Arc<Image>, split: bool) -> Result<Self, ElfError> {
         let mut inflated = Vec::new();
-        for id in SECTIONS {
+        let unread = UNREAD.into_iter().filter(|_| split);
+        for id in SECTIONS.into_iter().chain(unread) {
             let Some(name) = name(id, split) else { continue };
             let mut bytes = image.inflated(name)?;
             if image.elf.kind() == ET_REL && !split {
@@ -92,7 +107,8 @@ impl Debug {
                 inflated.push((id, bytes));
             }
         }
-        Ok(Self { image, inflated, package: None, index: None })
+        let (path, root) = (PathBuf::new(), PathBuf::new());
+        Ok(Self { image, path, root, inflated, package: None, alternate: None, index: None })
     }
 
     fn open_split(path: &Path) -> Option<Self> {
@@ -111,7 +127,18 @@ impl Debug {
 
     fn dwarf(&self, split: bool) -> Dwarf<'_> {
         let load = |id| Ok::<_, gimli::Error>(self.bytes(id, split));
-        gimli::Dwarf::load(load).unwrap_or_default()
+        let mut dwarf = gimli::Dwarf::load(load).unwrap_or_default();
+        if let Some((alternate, _)) = &self.alternate {
+            dwarf.set_sup(alternate.dwarf(false));
+        }
+        dwarf
+    }
+
+    fn unit_offsets(&self) -> Vec<usize> {
+        let dwarf = self.dwarf(false);
+        let mut units = dwarf.units();
+        let next = || units.next().ok().flatten();
+        std::iter::from_fn(next).filter_map(|unit| Some(unit.debug_info_offset()?.0)).collect()
     }
 
     /// Fills in the frames of all addresses. With `inlined`, also those of functions that others
@@ -189,8 +216,10 @@ impl Debug {
             // What a damaged tree says before the damage is taken.
             let _ = chains.read(dwarf, unit);
             // Only units of the file itself refer to one another.
-            let others = if split { &[][..] } else { units };
-            names.resolve(dwarf, unit, others, &mut chains, &mut answers.strings);
+            let own = Units { dwarf, offsets: if split { &[][..] } else { units } };
+            let alternate = self.alternate.as_ref().zip(dwarf.sup());
+            let alternate = alternate.map(|((_, offsets), dwarf)| Units { dwarf, offsets });
+            names.resolve(unit, own, alternate, &mut chains, &mut answers.strings);
         });
         for (at, wanted) in task.wanted.iter().enumerate() {
             let row = lines.get(at).copied().flatten();
@@ -240,15 +269,37 @@ impl Debug {
             }
         }
         let Ok(name) = task.dwarf.attr_string(unit, name) else { return };
-        let path = path_of(unit.comp_dir.map_or(&[][..], |d| d.slice()), name.slice());
-        if let Some(file) = Self::open_split(&path) {
-            read_split(file.dwarf(true), task.dwarf, unit, read);
+        for path in self.split_paths(unit.comp_dir.map_or(&[][..], |d| d.slice()), name.slice()) {
+            if let Some(file) = Self::open_split(&path)
+                && read_split(file.dwarf(true), task.dwarf, unit, read)
+            {
+                return;
+            }
         }
+        // The skeleton may have the functions that others were inlined into (`-fsplit-dwarf-inlining`).
+        read(task.dwarf, unit, false);
+    }
+
+    /// Where the file of a split unit may be: under its name, as seen from the directory that it was
+    /// compiled in, or where that is not there any more, from the one of this file; or beside this file.
+    fn split_paths(&self, dir: &[u8], name: &[u8]) -> [PathBuf; 3] {
+        use std::ffi::OsStr;
+        use std::os::unix::ffi::OsStrExt;
+        let (dir, name) = (Path::new(OsStr::from_bytes(dir)), Path::new(OsStr::from_bytes(name)));
+        let here = self.path.parent().unwrap_or(&self.root);
+        let compiled = dir.join(name);
+        let compiled = match compiled.strip_prefix("/") {
+            Ok(below) => self.root.join(below),
+            Err(_) => here.join(&compiled),
+        };
+        // A name that is absolute stays so.
+        let relative = name.strip_prefix("/").unwrap_or(name);
+        [compiled, here.join(relative), here.join(name.file_name().unwrap_or_default())]
     }
 }
 
 /// What is done with a unit; the last is whether it was split off.
-type Reader<'r> = dyn FnMut(&Dwarf<'_>, &Unit<'_>, bool) + 'r;
+type Reader<'r> = dyn for<'a> FnMut(&Dwarf<'a>, &Unit<'a>, bool) + 'r;
 
 /// Calls `read` with the unit that was split off from `unit`; tells whether it is there.
 fn read_split<'a>(
@@ -268,13 +319,6 @@ fn read_split<'a>(
         }
     }
     false
-}
-
-/// A file of a unit, by its name there and the directory that the unit was compiled in.
-fn path_of(dir: &[u8], name: &[u8]) -> PathBuf {
-    use std::ffi::OsStr;
-    use std::os::unix::ffi::OsStrExt;
-    Path::new(OsStr::from_bytes(dir)).join(OsStr::from_bytes(name))
 }
 
 fn frame(
@@ -307,11 +351,15 @@ const SECTIONS: [SectionId; 12] = [
     SectionId::DebugTuIndex,
 ];
 
+/// Those that nothing is read of, but whose sizes are checked with what a package says of its units.
+const UNREAD: [SectionId; 4] =
+    [SectionId::DebugLoc, SectionId::DebugLocLists, SectionId::DebugMacinfo, SectionId::DebugMacro];
+
 fn name(id: SectionId, split: bool) -> Option<&'static str> {
-    if !SECTIONS.contains(&id) {
-        return None;
+    if split && (SECTIONS.contains(&id) || UNREAD.contains(&id)) {
+        return id.dwo_name();
     }
-    if split { id.dwo_name() } else { Some(id.name()) }
+    SECTIONS.contains(&id).then_some(id.name())
 }
 
 /// The unit at an offset; `None` if it is damaged.

@@ -160,11 +160,12 @@ impl SymbolFile {
             return &self.main;
         }
         // Looking for the debug file opens others; those of the file itself come first.
-        if self.separate().is_none() && self.small.is_none() {
+        let no_table = self.separate().is_none_or(|(_, image)| !has_table(image));
+        if no_table && self.small.is_none() {
             self.small = Some(self.debugdata().filter(has_table));
         }
         match (&self.separate, &self.small) {
-            (Some(Some((_, image))), _) => image,
+            (Some(Some((_, image))), _) if has_table(image) => image,
             (_, Some(Some(image))) => image,
             _ => &self.main,
         }
@@ -202,7 +203,7 @@ impl SymbolFile {
                 _ => return Ok(None),
             }
         };
-        Debug::new(image, &path)
+        Debug::new(image, &path, &self.root)
     }
 
     /// The small ELF file with symbols that is compressed inside of this one.

@@ -220,40 +220,58 @@ pub(super) struct Names {
     known: HashMap<usize, (u32, bool)>,
 }
 
-/// A unit that names are looked up in.
+/// The units of one file, that entries refer to.
+#[derive(Clone, Copy)]
+pub(super) struct Units<'d, 'a> {
+    pub dwarf: &'d Dwarf<'a>,
+    /// Their offsets in `.debug_info`; none where units refer to themselves only.
+    pub offsets: &'d [usize],
+}
+
+/// Units that are read for the names in them.
 struct Reading<'d, 'a> {
-    dwarf: &'d Dwarf<'a>,
-    units: &'d [usize],
-    others: HashMap<usize, Rc<Unit<'a>>>,
+    /// The file itself, and the one that holds what several files have in common.
+    files: [Option<Units<'d, 'a>>; 2],
+    /// By file and offset.
+    others: HashMap<(Place, usize), Rc<Unit<'a>>>,
     /// The language of a unit mangles no names.
-    plain: HashMap<usize, bool>,
+    plain: HashMap<(Place, usize), bool>,
+}
+
+/// Which of the two files.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Place {
+    Own,
+    Alternate,
 }
 
 impl Names {
-    /// Finds the names of all functions of a unit; `units`: the offsets of those that it may refer
+    /// Finds the names of all functions of a unit; `own` and `alternate`: the units that it may refer
     /// to.
-    pub fn resolve(
+    pub fn resolve<'a>(
         &mut self,
-        dwarf: &Dwarf<'_>,
-        unit: &Unit<'_>,
-        units: &[usize],
+        unit: &Unit<'a>,
+        own: Units<'_, 'a>,
+        alternate: Option<Units<'_, 'a>>,
         chains: &mut Chains<'_>,
         strings: &mut Strings,
     ) {
-        let mut reading = Reading { dwarf, units, others: HashMap::new(), plain: HashMap::new() };
+        let files = [Some(own), alternate];
+        let mut reading = Reading { files, others: HashMap::new(), plain: HashMap::new() };
         let start = unit.header.debug_info_offset().map_or(0, |o| o.0);
-        if units.is_empty() {
+        if own.offsets.is_empty() {
             // Offsets in files of split units count anew in each.
             self.known.clear();
         }
         for function in &mut chains.functions {
             let key = start.saturating_add(function.entry.0);
             let known = self.known.get(&key).copied();
-            let found = known.or_else(|| reading.name(unit, function.entry, strings, STEPS));
+            let found =
+                known.or_else(|| reading.name(Place::Own, unit, function.entry, strings, STEPS));
             (function.name, function.linkage) = found.unwrap_or_default();
             self.known.insert(key, (function.name, function.linkage));
         }
-        if units.is_empty() {
+        if own.offsets.is_empty() {
             self.known.clear();
         }
     }
@@ -263,13 +281,15 @@ impl<'a> Reading<'_, 'a> {
     /// The best name of an entry, and whether linkers see it.
     fn name(
         &mut self,
+        place: Place,
         unit: &Unit<'a>,
         entry: UnitOffset,
         strings: &mut Strings,
         steps: usize,
     ) -> Option<(u32, bool)> {
+        let Units { dwarf, .. } = (*self.files.get(place as usize)?)?;
         let entry = unit.entry(entry).ok()?;
-        let text = |value: Value<_>| self.dwarf.attr_string(unit, value).ok();
+        let text = |value: Value<_>| dwarf.attr_string(unit, value).ok();
         let linkage = [dw::DW_AT_linkage_name, dw::DW_AT_MIPS_linkage_name]
             .into_iter()
             .find_map(|name| entry.attr_value(name))
@@ -283,43 +303,48 @@ impl<'a> Reading<'_, 'a> {
             .find_map(|name| entry.attr_value(name));
         let linked = match link {
             _ if steps == 0 => None,
-            Some(Value::UnitRef(at)) => self.name(unit, at, strings, steps - 1),
-            Some(Value::DebugInfoRef(at)) => self.name_elsewhere(at.0, strings, steps - 1),
+            Some(Value::UnitRef(at)) => self.name(place, unit, at, strings, steps - 1),
+            Some(Value::DebugInfoRef(at)) => self.name_elsewhere(place, at.0, strings, steps - 1),
+            Some(Value::DebugInfoRefSup(at)) => {
+                self.name_elsewhere(Place::Alternate, at.0, strings, steps - 1)
+            }
             _ => None,
         };
         match (own, linked) {
             (_, Some((name, true))) => Some((name, true)),
-            (Some(own), _) => Some((strings.add(own.slice()), self.is_plain(unit))),
+            (Some(own), _) => Some((strings.add(own.slice()), self.is_plain(place, unit))),
             (None, linked) => linked,
         }
     }
 
     fn name_elsewhere(
         &mut self,
+        place: Place,
         at: usize,
         strings: &mut Strings,
         steps: usize,
     ) -> Option<(u32, bool)> {
-        let number = self.units.partition_point(|start| *start <= at).checked_sub(1)?;
-        let start = *self.units.get(number)?;
-        let unit = match self.others.get(&start) {
+        let Units { dwarf, offsets } = (*self.files.get(place as usize)?)?;
+        let number = offsets.partition_point(|start| *start <= at).checked_sub(1)?;
+        let start = *offsets.get(number)?;
+        let unit = match self.others.get(&(place, start)) {
             Some(unit) => Rc::clone(unit),
             None => {
-                let unit = Rc::new(unit_at(self.dwarf, start)?);
+                let unit = Rc::new(unit_at(dwarf, start)?);
                 if self.others.len() >= KEPT_UNITS {
                     self.others.clear();
                 }
-                self.others.insert(start, Rc::clone(&unit));
+                self.others.insert((place, start), Rc::clone(&unit));
                 unit
             }
         };
-        self.name(&unit, UnitOffset(at - start), strings, steps)
+        self.name(place, &unit, UnitOffset(at - start), strings, steps)
     }
 
     /// Tells whether names of a unit's language are those that linkers see.
-    fn is_plain(&mut self, unit: &Unit<'_>) -> bool {
+    fn is_plain(&mut self, place: Place, unit: &Unit<'_>) -> bool {
         let start = unit.header.debug_info_offset().map_or(0, |o| o.0);
-        *self.plain.entry(start).or_insert_with(|| {
+        *self.plain.entry((place, start)).or_insert_with(|| {
             let root = unit.entry(unit.header.root_offset());
             let language = root.ok().and_then(|root| root.attr_value(dw::DW_AT_language));
             let Some(Value::Language(language)) = language else { return false };

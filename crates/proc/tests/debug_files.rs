@@ -1,0 +1,297 @@
+//! Wherever a compiler, a linker or a package puts debug information, the answers are those that the
+//! whole file has; and those are the ones of binutils.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use skep_proc::elf::Elf;
+use skep_proc::symbolize::{SymbolFile, Want};
+use skep_testkit::TempDir;
+use skep_testkit::run::run;
+use skep_testkit::skip::{has_command, skip};
+
+const LIMIT: Duration = Duration::from_secs(100);
+const ALL: Want = Want { lines: true, inlined: true };
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+}
+
+fn tool(dir: &TempDir, command: &[&str]) {
+    let (name, args) = command.split_first().unwrap();
+    let ended = run(Command::new(name).args(args).current_dir(dir.path()), b"", LIMIT);
+    assert_eq!(ended.shell_status(), 0, "{command:?} {}", ended.transcript());
+}
+
+/// Compiles one of the two programs, which is `name` then.
+fn build(dir: &TempDir, compiler: &str, number: &str, name: &str, flags: &[&str]) -> PathBuf {
+    let source = fixture(&format!("shared_{number}.c"));
+    let base = [compiler, "-O2", "-g", "-Wl,--build-id=sha1"];
+    let last = ["-o", name, source.to_str().unwrap()];
+    tool(dir, &[&base[..], flags, &last].concat());
+    dir.join(name)
+}
+
+fn code(path: &Path) -> Vec<u64> {
+    Elf::open(path).unwrap().section(".text").unwrap().range().collect()
+}
+
+/// Lines as `addr2line -fi` prints them, with an address before each.
+fn said(file: &mut SymbolFile, addrs: &[u64]) -> Vec<String> {
+    let answers = file.find(addrs, ALL);
+    let mut lines = Vec::new();
+    for addr in addrs {
+        let answer = answers.get(*addr).unwrap();
+        let nearest = answer.nearest().map(|symbol| symbol.first_name);
+        let file_of_symbol = answer.nearest().and_then(|symbol| symbol.file);
+        let text =
+            |bytes: Option<&[u8]>| String::from_utf8_lossy(bytes.unwrap_or(b"??")).into_owned();
+        let number = |line| if line == 0 { "?".to_owned() } else { format!("{line}") };
+        for (at, frame) in answer.frames().enumerate() {
+            let name = frame.name.or(nearest.filter(|_| at == 0));
+            let line = number(frame.line);
+            lines.push(format!("{addr:x} {} {}:{line}", text(name), text(frame.file)));
+        }
+        if answer.frames().len() == 0 {
+            let line = if nearest.is_some() { "?" } else { "0" };
+            lines.push(format!("{addr:x} {} {}:{line}", text(nearest), text(file_of_symbol)));
+        }
+    }
+    lines
+}
+
+fn of(path: &Path, addrs: &[u64]) -> Vec<String> {
+    said(&mut SymbolFile::open(path).unwrap(), addrs)
+}
+
+/// The same by binutils.
+fn by_binutils(path: &Path, addrs: &[u64]) -> Vec<String> {
+    let input: String = addrs.iter().map(|addr| format!("{addr:#x}\n")).collect();
+    let mut command = Command::new("addr2line");
+    let ended = run(command.arg("-afie").arg(path), input.as_bytes(), LIMIT);
+    assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+    let text = String::from_utf8(ended.stdout).unwrap();
+    let mut lines = text.lines().peekable();
+    let mut out = Vec::new();
+    let mut addr = 0;
+    while let Some(line) = lines.next() {
+        if let Some(hex) = line.strip_prefix("0x") {
+            addr = u64::from_str_radix(hex, 16).unwrap();
+            continue;
+        }
+        let place = lines.next().unwrap();
+        let place = place.split(" (disc").next().unwrap();
+        out.push(format!("{addr:x} {line} {place}"));
+    }
+    out
+}
+
+#[track_caller]
+fn same(got: &[String], want: &[String]) {
+    for (got, want) in got.iter().zip(want) {
+        assert_eq!(got, want);
+    }
+    assert_eq!(got.len(), want.len());
+}
+
+/// Programs that were compiled have functions that were inlined three deep.
+fn whole(dir: &TempDir, compiler: &str, number: &str, flags: &[&str]) -> (PathBuf, Vec<String>) {
+    let path = build(dir, compiler, number, &format!("whole-{number}"), flags);
+    let want = of(&path, &code(&path));
+    assert!(want.iter().any(|line| line.contains(" sum_of_numbers ")), "{want:?}");
+    assert!(want.iter().any(|line| line.contains(&format!(" outer_{number} "))), "{want:?}");
+    (path, want)
+}
+
+/// `dwz` moves what several files have in common to another one, as packages of Debian and Fedora do.
+#[test]
+fn what_files_have_in_common_is_read_from_the_alternate_file() {
+    if !has_command("dwz") {
+        return skip("dwz");
+    }
+    for flags in [&["-gdwarf-4"][..], &["-gdwarf-5"]] {
+        let dir = TempDir::new();
+        let (one, want) = whole(&dir, "cc", "one", flags);
+        let (two, want_two) = whole(&dir, "cc", "two", flags);
+        if has_command("addr2line") {
+            same(&want, &by_binutils(&one, &code(&one)));
+        }
+        // Of one file alone.
+        fs::copy(&one, dir.join("alone")).unwrap();
+        tool(&dir, &["dwz", "alone"]);
+        same(&of(&dir.join("alone"), &code(&one)), &want);
+        for (how, section) in [(&[][..], ".gnu_debugaltlink"), (&["--dwarf-5"], ".debug_sup")] {
+            for (path, name) in [(&one, "one"), (&two, "two")] {
+                fs::copy(path, dir.join(name)).unwrap();
+            }
+            tool(&dir, &[&["dwz"], how, &["-m", "common", "one", "two"]].concat());
+            let elf = Elf::open(dir.join("one")).unwrap();
+            assert!(elf.section(section).is_some(), "{section}");
+            same(&of(&dir.join("one"), &code(&one)), &want);
+            same(&of(&dir.join("two"), &code(&two)), &want_two);
+            // Not where the process runs: relative to the file, also when a link leads there.
+            fs::create_dir_all(dir.join("links")).unwrap();
+            let link = dir.join("links").join(section);
+            std::os::unix::fs::symlink(dir.join("one"), &link).unwrap();
+            same(&of(&link, &code(&one)), &want);
+            // Another file of that name is none.
+            let common = fs::read(dir.join("common")).unwrap();
+            fs::copy(&one, dir.join("common")).unwrap();
+            let without = of(&dir.join("one"), &code(&one));
+            assert!(!without.iter().any(|line| line.contains(" sum_of_numbers ")), "{without:?}");
+            // Below the directory of debug files, by its build id.
+            if section == ".gnu_debugaltlink" {
+                let root = dir.join("root");
+                install(&root, &common);
+                let elf = Elf::open(dir.join("one")).unwrap();
+                let path = fs::canonicalize(dir.join("one")).unwrap();
+                let below = root.join(path.strip_prefix("/").unwrap());
+                fs::create_dir_all(below.parent().unwrap()).unwrap();
+                fs::copy(&path, &below).unwrap();
+                let mut file = SymbolFile::new(elf, &path, &root).unwrap();
+                same(&said(&mut file, &code(&one)), &want);
+            }
+            fs::remove_file(dir.join("common")).unwrap();
+        }
+    }
+}
+
+/// Puts a file where debug files are found by build id.
+fn install(root: &Path, bytes: &[u8]) {
+    let id = Elf::from_bytes(bytes.to_vec()).unwrap().build_id().unwrap().to_string();
+    let dir = root.join("usr/lib/debug/.build-id").join(&id[..2]);
+    fs::create_dir_all(&dir).unwrap();
+    fs::write(dir.join(format!("{}.debug", &id[2..])), bytes).unwrap();
+}
+
+#[test]
+fn debug_files_are_found_by_build_id() {
+    if !has_command("objcopy") {
+        return skip("objcopy");
+    }
+    let dir = TempDir::new();
+    let (path, want) = whole(&dir, "cc", "one", &[]);
+    let (other, _) = whole(&dir, "cc", "two", &[]);
+    let name = path.to_str().unwrap();
+    tool(&dir, &["objcopy", "--only-keep-debug", name, "debug"]);
+    tool(&dir, &["objcopy", "--strip-all", name, "stripped"]);
+    let root = dir.join("root");
+    let open = || {
+        let elf = Elf::open(dir.join("stripped")).unwrap();
+        SymbolFile::new(elf, Path::new("/bin/stripped"), &root).unwrap()
+    };
+    let none = said(&mut open(), &code(&path));
+    assert!(none.iter().all(|line| !line.contains("shared")), "{none:?}");
+    install(&root, &fs::read(dir.join("debug")).unwrap());
+    same(&said(&mut open(), &code(&path)), &want);
+    // The right name, but another file.
+    let id = Elf::open(&path).unwrap().build_id().unwrap().to_string();
+    let place = root.join(format!("usr/lib/debug/.build-id/{}/{}.debug", &id[..2], &id[2..]));
+    fs::copy(other, &place).unwrap();
+    same(&said(&mut open(), &code(&path)), &none);
+    fs::write(&place, b"\x7fELF").unwrap();
+    same(&said(&mut open(), &code(&path)), &none);
+}
+
+/// A debug file may have lines only, while the symbols stay in the program.
+#[test]
+fn lines_alone_may_be_in_the_debug_file() {
+    if !has_command("eu-strip") {
+        return skip("eu-strip");
+    }
+    let dir = TempDir::new();
+    let (path, want) = whole(&dir, "cc", "one", &[]);
+    for flag in ["-g", "-s"] {
+        tool(&dir, &["eu-strip", flag, "-f", "debug", "-o", "stripped", path.to_str().unwrap()]);
+        same(&of(&dir.join("stripped"), &code(&path)), &want);
+        // Names without lines.
+        let mut file = SymbolFile::open(&dir.join("stripped")).unwrap();
+        let addrs = code(&path);
+        let answers = file.find(&addrs, Want::default());
+        let names = addrs.iter().filter_map(|a| answers.get(*a)?.symbol());
+        assert!(names.into_iter().any(|symbol| symbol.name == b"outer_one"), "{flag}");
+    }
+}
+
+/// `-gsplit-dwarf` leaves most of debug information in files of its own, which a tool puts into one.
+#[test]
+fn split_units_are_read_from_files_and_packages() {
+    let packers = ["llvm-dwp-19", "dwp"];
+    let packers: Vec<_> = packers.into_iter().filter(|tool| has_command(tool)).collect();
+    let mut compilers = vec!["cc"];
+    compilers.extend(has_command("clang-19").then_some("clang-19"));
+    for compiler in compilers {
+        for version in ["-gdwarf-4", "-gdwarf-5"] {
+            let dir = TempDir::new();
+            let (path, want) = whole(&dir, compiler, "one", &[version]);
+            let addrs = code(&path);
+            let split = build(&dir, compiler, "one", "split", &[version, "-gsplit-dwarf"]);
+            let files = || {
+                let all = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
+                all.filter(|path| path.extension().is_some_and(|ext| ext == "dwo"))
+                    .collect::<Vec<_>>()
+            };
+            let [unit] = &files()[..] else { panic!("{:?}", files()) };
+            same(&of(&split, &addrs), &want);
+            // Both were moved together.
+            let moved = TempDir::new();
+            fs::copy(&split, moved.join("split")).unwrap();
+            let unit_moved = moved.join(unit.file_name().unwrap());
+            fs::rename(unit, &unit_moved).unwrap();
+            same(&of(&moved.join("split"), &addrs), &want);
+            // Another unit's file is none; nor is no file.
+            let without = of(&split, &addrs);
+            assert!(!without.iter().any(|line| line.contains(" sum_of_numbers ")), "{without:?}");
+            build(&dir, compiler, "two", "two", &[version, "-gsplit-dwarf"]);
+            fs::rename(&files()[0], unit).unwrap();
+            same(&of(&split, &addrs), &without);
+            for packer in &packers {
+                // That of binutils knows no DWARF 5, and that of LLVM does not end with that of gcc.
+                let gcc = compiler == "cc";
+                if version == "-gdwarf-5" && (*packer == "dwp" || gcc) {
+                    continue;
+                }
+                fs::copy(&unit_moved, unit).unwrap();
+                tool(&dir, &[packer, "-e", split.to_str().unwrap(), "-o", "split.dwp"]);
+                fs::remove_file(unit).unwrap();
+                same(&of(&split, &addrs), &want);
+                fs::remove_file(dir.join("split.dwp")).unwrap();
+            }
+            fs::remove_file(unit_moved).unwrap();
+        }
+    }
+}
+
+/// A library with the debug files of its package.
+#[test]
+fn a_library_has_the_lines_of_its_package() {
+    let library = Path::new("/lib/x86_64-linux-gnu/libc.so.6");
+    let installed = Elf::open(library).ok().and_then(|elf| elf.debug_file(library, "/".as_ref()));
+    if installed.is_none() || !has_command("addr2line") {
+        return skip("the debug files of the C library (libc6-dbg)");
+    }
+    let addrs: Vec<u64> = code(library).into_iter().step_by(4099).collect();
+    let (got, want) = (of(library, &addrs), by_binutils(library, &addrs));
+    assert!(got.len() > addrs.len(), "{} {}", got.len(), addrs.len());
+    assert_eq!(got.len(), want.len());
+    let mut others = 0;
+    for (got, want) in got.iter().zip(&want) {
+        // A name of a file that is empty is none.
+        if got != want && *got != want.replace(" :?", " ??:?") {
+            // Of tables of files that repeat the first one binutils takes another (DWARF 5).
+            others += 1;
+            if has_command("llvm-symbolizer") {
+                let (addr, place) =
+                    (got.split(' ').next().unwrap(), got.rsplit('/').next().unwrap());
+                let mut llvm = Command::new("llvm-symbolizer");
+                let args = ["-e", library.to_str().unwrap(), &format!("0x{addr}")];
+                let ended = run(llvm.args(args), b"", LIMIT);
+                let said = String::from_utf8(ended.stdout).unwrap();
+                assert!(said.contains(&format!("/{place}:")), "{got} {want} {said}");
+            }
+        }
+    }
+    assert!(others * 10 < want.len(), "{others} of {}", want.len());
+}
