@@ -5,6 +5,10 @@
 
 __attribute__((noinline, noclone)) long tiny(long a, long b)
 {
+#ifdef NOP5
+	/* Here the kernel puts a call in place of a uprobe's breakpoint. */
+	__asm__ volatile(".byte 0x0f, 0x1f, 0x44, 0x00, 0x00");
+#endif
 	__asm__ volatile("" : "+r"(a));
 	return a + (b ^ 1);
 }

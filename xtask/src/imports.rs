@@ -64,7 +64,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("skep-capi", &["skep", "skep-proc", "skep-sys"]),
     ("skep-preload", &["skep-sys", "skep-attach", "skep-runtime"]),
     ("skep-testkit", &["skep-kernel"]),
-    ("xtask", &["skep-kernel", "skep-testkit"]),
+    ("xtask", &["skep-isa", "skep-kernel", "skep-testkit"]),
 ];
 
 /// Crates from outside that may be linked into `libskep_preload.so`; procedural macros run in the

@@ -167,6 +167,20 @@ pub(crate) struct LinkCreate {
     pub flags: u32,
 }
 
+/// `BPF_LINK_CREATE` with `BPF_TRACE_UPROBE_MULTI`.
+#[repr(C, align(8))]
+#[derive(Default)]
+pub(crate) struct UprobeMulti {
+    pub link: LinkCreate,
+    pub path: u64,
+    pub offsets: u64,
+    pub ref_ctr_offsets: u64,
+    pub cookies: u64,
+    pub count: u32,
+    pub flags: u32,
+    pub pid: u32,
+}
+
 /// `BPF_LINK_UPDATE`; `BPF_LINK_DETACH` reads the first field alone.
 #[repr(C, align(8))]
 #[derive(Default)]

@@ -1,4 +1,4 @@
-//! Programs attached by links: XDP programs to interfaces.
+//! Programs attached by links: XDP programs to interfaces, others to instructions of processes.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -66,6 +66,20 @@ impl Link {
             flags,
         };
         sys::create_link(attr).map(|fd| Self { fd })
+    }
+
+    /// Attaches a program of type `kprobe`, loaded for [`AttachType::TraceUprobeMulti`], to
+    /// instructions of a file, at these offsets in it, in all processes that execute them.
+    ///
+    /// # Errors
+    /// The kernel refuses: `EINVAL` of kernels before 6.6, which cannot.
+    pub fn uprobes(program: &Program, path: &CStr, offsets: &[u64]) -> Result<Self> {
+        let attr = attr::LinkCreate {
+            prog_fd: program.fd() as u32,
+            attach_type: AttachType::TraceUprobeMulti as u32,
+            ..Default::default()
+        };
+        sys::create_uprobe_link(attr, path, offsets).map(|fd| Self { fd })
     }
 
     /// Opens a link that is pinned under a path; `None` when something else is.

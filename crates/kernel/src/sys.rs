@@ -454,6 +454,24 @@ pub(crate) fn create_link(mut attr: attr::LinkCreate) -> Result<OwnedFd> {
     unsafe { bpf_fd(Command::LinkCreate, &mut attr) }
 }
 
+/// Attaches a program to instructions of a file, at these offsets in it, in all processes.
+pub(crate) fn create_uprobe_link(
+    link: attr::LinkCreate,
+    path: &CStr,
+    offsets: &[u64],
+) -> Result<OwnedFd> {
+    let mut attr = attr::UprobeMulti {
+        link,
+        path: path.as_ptr() as u64,
+        offsets: offsets.as_ptr() as u64,
+        count: offsets.len() as u32,
+        ..Default::default()
+    };
+    // SAFETY: path and offsets live during the call, and as many offsets as it says; the command
+    // returns a descriptor.
+    unsafe { bpf_fd(Command::LinkCreate, &mut attr) }
+}
+
 /// The memory of records.
 fn bytes_of<const N: usize>(records: &[[u32; N]]) -> &[u8] {
     // SAFETY: integers have no padding, and bytes any value; length and lifetime are the slice's.

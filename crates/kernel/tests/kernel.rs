@@ -1,11 +1,13 @@
 //! The commands against the running kernel. They need the right to use bpf(2).
 
-use skep_isa::{MapType, ProgramType};
+use std::ffi::CString;
+
+use skep_isa::{AttachType, MapType, ProgramType};
 use skep_kernel::{
-    Btf, Command, Map, MapSpec, Program, ProgramSpec, RingReader, TestRun, map_ids, possible_cpus,
-    with_maps,
+    Btf, Command, Link, Map, MapSpec, Program, ProgramSpec, RingReader, TestRun, map_ids,
+    possible_cpus, with_maps,
 };
-use skep_testkit::skip::without_bpf;
+use skep_testkit::skip::{skip, without_bpf};
 
 fn array(max_entries: u32) -> MapSpec<'static> {
     MapSpec::new(MapType::Array, 4, 8, max_entries)
@@ -198,4 +200,63 @@ fn records_of_a_ring_buffer_arrive_in_order() {
     assert_eq!(reader.drain(|record| records.push(record.to_vec())), 5);
     assert_eq!(records, vec![7u64.to_le_bytes().to_vec(); 5]);
     assert_eq!(reader.drain(|_| ()), 0);
+}
+
+#[inline(never)]
+extern "C" fn probed(n: u64) -> u64 {
+    std::hint::black_box(n) * 3 + 1
+}
+
+/// Where an address of this process is: a file, and the offset in it.
+fn place_in_file(address: u64) -> (CString, u64) {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let hex = |text| u64::from_str_radix(text, 16).unwrap();
+    for line in maps.lines() {
+        let words: Vec<_> = line.split_ascii_whitespace().collect();
+        let (start, end) = words[0].split_once('-').unwrap();
+        if (hex(start)..hex(end)).contains(&address) {
+            return (CString::new(words[5]).unwrap(), address - hex(start) + hex(words[2]));
+        }
+    }
+    panic!("nothing is mapped at {address:#x}")
+}
+
+/// This test is the one process with the function.
+#[test]
+fn a_program_runs_at_an_instruction_as_long_as_its_link_lives() {
+    if without_bpf() {
+        return;
+    }
+    let map = Map::create(&array(1)).unwrap();
+    // r0 = bpf_map_lookup_elem(map 0, &0); if (r0) *r0 += 1; return 0
+    let count: [[u8; 8]; 12] = [
+        [0x7a, 0x0a, 0xf8, 0xff, 0, 0, 0, 0],
+        [0xbf, 0xa2, 0, 0, 0, 0, 0, 0],
+        [0x07, 0x02, 0, 0, 0xf8, 0xff, 0xff, 0xff],
+        [0x18, 0x51, 0, 0, 0, 0, 0, 0],
+        [0; 8],
+        [0x85, 0, 0, 0, 1, 0, 0, 0],
+        [0x15, 0x00, 0x03, 0, 0, 0, 0, 0],
+        [0x79, 0x01, 0, 0, 0, 0, 0, 0],
+        [0x07, 0x01, 0, 0, 1, 0, 0, 0],
+        [0x7b, 0x10, 0, 0, 0, 0, 0, 0],
+        [0xb7, 0, 0, 0, 0, 0, 0, 0],
+        [0x95, 0, 0, 0, 0, 0, 0, 0],
+    ];
+    let insns = with_maps(count.as_flattened(), &[&map]);
+    let mut spec = ProgramSpec::new(ProgramType::Kprobe, &insns);
+    spec.attach_type = Some(AttachType::TraceUprobeMulti);
+    let program = Program::load(&spec).unwrap();
+    let (path, offset) = place_in_file(probed as extern "C" fn(u64) -> u64 as usize as u64);
+    assert!(Link::uprobes(&program, c"/no/such/file", &[offset]).is_err());
+    let link = match Link::uprobes(&program, &path, &[offset]) {
+        Ok(link) => link,
+        Err(refused) => return skip(&format!("uprobes by links: {refused}")),
+    };
+    let sum: u64 = (0..100).map(|n| probed(n)).sum();
+    assert_eq!(sum, 3 * 99 * 100 / 2 + 100);
+    assert_eq!(map.lookup(&[0; 4]).unwrap(), 100u64.to_le_bytes());
+    drop(link);
+    probed(1);
+    assert_eq!(map.lookup(&[0; 4]).unwrap(), 100u64.to_le_bytes());
 }

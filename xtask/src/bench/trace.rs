@@ -1,7 +1,8 @@
 //! The bench of `skep trace`: what does it cost the traced program, and what do others?
 //!
 //! Rivals: uftrace, which writes a record for each event and whose targets are built with `-pg`;
-//! the kernel's uprobes, counted by perf. Both are left out, with an empty rival, on machines that
+//! the kernel's uprobes where they cost least, at a 5-byte NOP that it replaces by a call, with a
+//! program that counts. Both are left out, with an empty rival, on machines that
 //! lack them.
 
 use anyhow::Result;
