@@ -575,3 +575,147 @@ fn a_key_that_was_put_beside_is_found() {
         writer.join().expect("no panic");
     });
 }
+
+/// `shm/qp/memory.rs`, `Log`: a writer dies after any of its stores, and who takes its heap over does those
+/// that were written down. A reader sees the leaf that was there or the new one, whole, and what it saw
+/// stays; the count of elements is that of the link.
+#[test]
+fn a_change_of_a_dead_writer_is_made_or_not() {
+    const KEY: usize = 0;
+    const VALUE: usize = 1;
+    const LINK: usize = 2;
+    const ELEMENTS: usize = 3;
+    // Of the log: the number of stores, and the values for the link and for the elements.
+    const NUMBER: usize = 4;
+    const NEW_LINK: usize = 5;
+    const NEW_ELEMENTS: usize = 6;
+    for lives in 0..=8 {
+        loom::model(move || {
+            let words = Arc::new([const { 0 }; 7].map(AtomicU64::new));
+            let writer = {
+                let words = words.clone();
+                thread::spawn(move || {
+                    let stores = [
+                        // fill_leaf, set_value
+                        (KEY, 2, Relaxed),
+                        (VALUE, 2, Relaxed),
+                        // commit_these
+                        (NEW_LINK, 2, Relaxed),
+                        (NEW_ELEMENTS, 1, Relaxed),
+                        (NUMBER, 2, Release),
+                        (LINK, 2, Release),
+                        (ELEMENTS, 1, Release),
+                        (NUMBER, 0, Release),
+                    ];
+                    for (at, value, ordering) in stores.into_iter().take(lives) {
+                        words[at].store(value, ordering);
+                    }
+                })
+            };
+            let reader = {
+                let words = words.clone();
+                thread::spawn(move || {
+                    let mut before = 0;
+                    for _ in 0..2 {
+                        let link = words[LINK].load(Acquire);
+                        assert!(link >= before, "what was seen stays");
+                        if link == 2 {
+                            let leaf = [KEY, VALUE].map(|at| words[at].load(Relaxed));
+                            assert_eq!(leaf, [2, 2], "whole");
+                        }
+                        before = link;
+                    }
+                })
+            };
+            // Nobody takes a lock over from the living.
+            writer.join().expect("no panic");
+            // replay
+            if words[NUMBER].load(Acquire) != 0 {
+                let [link, elements] = [NEW_LINK, NEW_ELEMENTS].map(|at| words[at].load(Relaxed));
+                words[LINK].store(link, Release);
+                words[ELEMENTS].store(elements, Release);
+                words[NUMBER].store(0, Release);
+            }
+            reader.join().expect("no panic");
+            let made = words[LINK].load(Relaxed) == 2;
+            assert_eq!(words[ELEMENTS].load(Relaxed), u64::from(made));
+            assert_eq!(made, lives >= 5, "what was written down is done");
+        });
+    }
+}
+
+/// `qp_trie/change.rs`: a node is replaced by a copy while another writer, who found it before, puts a child
+/// into it. That is not lost: it is in the copy, or the writer finds the node obsolete and begins again.
+#[test]
+fn a_child_is_not_put_into_a_node_that_was_replaced() {
+    const OBSOLETE: u64 = 0x20;
+    loom::model(|| {
+        let root = Arc::new(AtomicU64::new(0));
+        let (heads, children) =
+            (Arc::new([0, 0].map(AtomicU64::new)), Arc::new([0, 0].map(AtomicU64::new)));
+        // The stripe of both nodes and of the root; how it is taken is another model's.
+        let stripe = Arc::new(loom::sync::Mutex::new(()));
+        let replaces = {
+            let (root, heads, children, stripe) =
+                (root.clone(), heads.clone(), children.clone(), stripe.clone());
+            thread::spawn(move || {
+                let held = stripe.lock().expect("no panic");
+                // copy_with, and the stores of the change
+                children[1].store(children[0].load(Relaxed), Relaxed);
+                root.store(1, Release);
+                heads[0].store(OBSOLETE, Release);
+                drop(held);
+            })
+        };
+        loop {
+            let node = root.load(Acquire) as usize;
+            let held = stripe.lock().expect("no panic");
+            // `holds`
+            if heads[node].load(Relaxed) & OBSOLETE == 0 {
+                children[node].store(7, Release);
+                break;
+            }
+            drop(held);
+            thread::yield_now();
+        }
+        replaces.join().expect("no panic");
+        assert_eq!(children[root.load(Relaxed) as usize].load(Relaxed), 7);
+    });
+}
+
+/// `shm/epoch.rs`: an element is put in while a strict walk begins. What was put in before is returned;
+/// what somebody began to put in when the walk had begun is passed over.
+#[test]
+fn a_strict_walk_returns_what_was_there_when_it_began() {
+    // The first walk, before which nothing is stamped, and a later one.
+    for walks_before in [0, 1] {
+        loom::model(move || {
+            let walks = Arc::new(AtomicU64::new(walks_before));
+            let words = Arc::new([const { 0 }; 4].map(AtomicU64::new));
+            let writer = {
+                let (walks, words) = (walks.clone(), words.clone());
+                thread::spawn(move || {
+                    let [row, link, is_in, begun] = &*words;
+                    let is_later = begun.load(Acquire) != 0;
+                    // stamp
+                    if walks.load(Acquire) != 0 {
+                        row.store(walks.load(Acquire), Relaxed);
+                    }
+                    link.store(1, Release);
+                    is_in.store(1, Release);
+                    is_later
+                })
+            };
+            let [row, link, is_in, begun] = &*words;
+            let was_in = is_in.load(Acquire) != 0;
+            // begin
+            let number = walks.fetch_add(1, SeqCst) + 1;
+            begun.store(1, Release);
+            // is_newer
+            let returned = link.load(Acquire) != 0 && row.load(Acquire) < number;
+            let is_later = writer.join().expect("no panic");
+            assert!(returned || !was_in, "it was there");
+            assert!(!returned || !is_later, "it was not");
+        });
+    }
+}
