@@ -4,12 +4,14 @@
 mod support;
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering::SeqCst;
 
 use skep_isa::map::DynptrUser;
 use skep_isa::{KeyShape, MapFlags, MapType};
-use skep_maps::{Access, Map, MapDef, SlotTable, slots, stays_out};
+use skep_maps::{Access, KeyRange, Map, MapDef, SlotTable, slots, stays_out};
 use skep_testkit::skip;
-use support::qp_trie::{fixed, strings};
+use support::qp_audit::{audit, heaps_at};
+use support::qp_trie::{errno, fixed, strings, uncached};
 use support::{Dir, Own, Random, apart, forked, rounds, table, word};
 
 const NEEDS: &str = "user and pid namespaces of its own";
@@ -145,14 +147,53 @@ fn a_lock_is_not_taken_over_from_another_namespace() {
     let token = u64::from(std::process::id()) << 22
         | rustix::thread::gettid().as_raw_nonzero().get() as u64;
     let stripes: Vec<_> = (0..2).map(|s| word(&map, 128 + 64 * s)).collect();
-    stripes.iter().for_each(|word| word.store(token, std::sync::atomic::Ordering::SeqCst));
+    stripes.iter().for_each(|word| word.store(token, SeqCst));
     let done = apart(Own::Pids, || {
         // SAFETY: a key and a value of the map.
         assert!(unsafe { map.prog_update([1u8; 8].as_ptr(), [2u8; 8].as_ptr(), 0) } < 0);
         assert_eq!(map.lookup(&[1; 8]).expect("reads"), [1; 8]);
     });
-    assert_eq!(lock.load(std::sync::atomic::Ordering::SeqCst), token);
+    assert_eq!(lock.load(SeqCst), token);
     if !done {
+        skip(NEEDS);
+    }
+}
+
+/// The same of a trie: its heap, its spans and all its stripes are held, and it is read.
+#[test]
+fn locks_of_a_trie_are_not_taken_over_from_another_namespace() {
+    let _alone = ALONE.lock();
+    let dir = Dir::new();
+    let mut ran = true;
+    for def in [strings(20, 40, 8), uncached(strings(20, 40, 8))] {
+        let map = dir.make(&def);
+        map.update(b"key", &[1; 40], 0).expect("room");
+        let token = u64::from(std::process::id()) << 22
+            | rustix::thread::gettid().as_raw_nonzero().get() as u64;
+        let stripes = (0..64).map(|i| 4096 + 64 * i);
+        let locks: Vec<u64> = [128, heaps_at(&map)].into_iter().chain(stripes).collect();
+        locks.iter().for_each(|at| word(&map, *at).store(token, SeqCst));
+        ran &= apart(Own::Pids, || {
+            for key in [&b"key"[..], b"new"] {
+                let description = DynptrUser { data: key.as_ptr() as u64, size: 3, reserved: 0 };
+                let at = (&raw const description).cast();
+                // SAFETY: a key and a value of the map.
+                assert!(unsafe { map.prog_update(at, [2; 40].as_ptr(), 0) } < 0);
+                // SAFETY: as before.
+                assert!(unsafe { map.prog_delete(at) } < 0);
+                assert_eq!(errno(map.update(key, &[2; 40], 0)), 1);
+                assert_eq!(errno(map.delete(key)), 1);
+            }
+            assert_eq!(map.delete_range(&KeyRange::ALL).map_err(|e| e.errno()), Err(1));
+            assert_eq!(map.lookup(b"key").expect("reads"), [1; 40]);
+            assert_eq!(map.iter().count(), 1);
+        });
+        assert!(locks.iter().all(|at| word(&map, *at).load(SeqCst) == token));
+        locks.iter().for_each(|at| word(&map, *at).store(0, SeqCst));
+        map.update(b"new", &[3; 40], 0).expect("they are free again");
+        assert_eq!(audit(&map).elements, 2);
+    }
+    if !ran {
         skip(NEEDS);
     }
 }
