@@ -69,7 +69,7 @@ pub use map_in_map::{InnerMaps, InnerOpener, set_inner_opener};
 pub use perf_event_array::PerfReader;
 pub use references::drop_references;
 pub use ringbuf::Consumer;
-pub use shm::ranges::{for_each_column, is_mapped};
+pub use shm::ranges::{for_each_column, is_mapped, note_replaced};
 pub use shm::spin;
 pub use shm::{
     Access, Lease, Limit, MAX_META, MAX_PAYLOAD, MappedView, NewObject, ObjectError, ObjectFile,

@@ -5,14 +5,16 @@ mod support;
 
 use std::cell::Cell;
 use std::os::unix::fs::MetadataExt;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use skep_isa::map::update::NOEXIST;
 use skep_maps::{Access, KeyRange, Map, MapError};
 use skep_testkit::run::SetOnDrop;
 use skep_testkit::skip;
 use support::qp_trie::{as_program, stamp, stamped, strings, uncached};
-use support::{Dir, Random, forked, on_small_tmpfs, rounds, stop, table};
+use support::{
+    Dir, Random, fill_up, forked, on_small_tmpfs, rounds, stop, stop_to_be_traced, table,
+};
 
 const STAY: u64 = 300;
 const GO: u64 = 6000;
@@ -136,5 +138,114 @@ fn a_stopped_program_costs_memory_up_to_a_limit() {
     });
     if !ran {
         skip("a tmpfs of its own");
+    }
+}
+
+/// What a process does that guards its maps against `SIGBUS`: it puts memory of its own where there is none.
+fn guard() {
+    #[repr(C)]
+    struct Action {
+        handler: extern "C" fn(i32, *const i64, *const u8),
+        mask: [u64; 16],
+        flags: i32,
+        restorer: usize,
+    }
+    unsafe extern "C" {
+        fn sigaction(signal: i32, action: *const Action, old: *mut Action) -> i32;
+        fn mmap(at: u64, len: usize, rights: i32, flags: i32, fd: i32, offset: i64) -> u64;
+    }
+    extern "C" fn on_bus(_: i32, info: *const i64, _: *const u8) {
+        // SAFETY: `si_addr` is the third word.
+        let at = unsafe { info.add(2).read() } as u64 & !4095;
+        assert!(skep_maps::is_mapped(at));
+        // SAFETY: as `skep_runtime::memory` does.
+        assert_eq!(unsafe { mmap(at, 4096, 3, 0x32, -1, 0) }, at);
+        skep_maps::note_replaced();
+        FAULTS.fetch_add(1, Relaxed);
+    }
+    const SIGINFO: i32 = 4;
+    let action = Action { handler: on_bus, mask: [0; 16], flags: SIGINFO, restorer: 0 };
+    // SAFETY: the handler only makes a system call, and the structure is that of x86-64.
+    assert_eq!(unsafe { sigaction(SIGBUS, &raw const action, std::ptr::null_mut()) }, 0);
+}
+
+const SIGBUS: i32 = 7;
+static FAULTS: AtomicU64 = AtomicU64::new(0);
+
+/// A reader stands at any instruction of a lookup while all is deleted, memory is given back, and
+/// others take what there is. It touches memory that is not there: then it reads again, and later it sees
+/// what is put in there.
+#[test]
+fn a_reader_of_memory_that_was_given_back_sees_what_comes_later() {
+    const KEYS: u64 = 250;
+    const NO: i32 = 77;
+    let mut may_trace = true;
+    let ran = on_small_tmpfs("2m", |dir| {
+        for def in [uncached(strings(40, 1000, 400)), strings(40, 1000, 400)] {
+            let map = dir.make(&def);
+            let fill = |map: &Map| {
+                for key in (0..KEYS).map(goes) {
+                    map.update(&key, &stamped(map, &key, 2), NOEXIST).expect("room");
+                }
+            };
+            fill(&map);
+            let mut faulted = 0;
+            for steps in 0.. {
+                let reader = forked(|| {
+                    guard();
+                    let key = goes(KEYS / 2);
+                    let _ = map.lookup(&key);
+                    if !stop_to_be_traced() {
+                        return NO;
+                    }
+                    let found = map.lookup(&key);
+                    stop();
+                    let is_whole = |found: &[u8], key: &[u8]| stamp(&map, key, found) == Some(2);
+                    let was_right = match &found {
+                        Ok(found) => is_whole(found, &key),
+                        Err(e) => matches!(e, MapError::NoElement),
+                    };
+                    stop();
+                    let is_there =
+                        |key: Vec<u8>| map.lookup(&key).is_ok_and(|v| is_whole(&v, &key));
+                    match FAULTS.load(Relaxed) {
+                        _ if !was_right => 3,
+                        _ if !(0..KEYS).map(goes).all(is_there) => 2,
+                        faults => i32::from(faults != 0),
+                    }
+                });
+                if reader.wait_until_stopped() == Err(NO) {
+                    std::mem::forget(reader);
+                    may_trace = false;
+                    return;
+                }
+                let is_over = (0..7 * steps).any(|_| reader.step() == Ok(19));
+                assert_eq!(map.delete_range(&KeyRange::ALL).expect("deletes"), KEYS);
+                let filler = fill_up(dir);
+                let mut at = if is_over { Ok(19) } else { reader.resume() };
+                while at == Ok(SIGBUS) {
+                    at = reader.resume_with(SIGBUS as usize);
+                }
+                assert_eq!(at, Ok(19), "after {} instructions", 7 * steps);
+                assert_eq!(reader.resume(), Ok(19), "after {} instructions", 7 * steps);
+                std::fs::remove_file(filler).expect("ours");
+                fill(&map);
+                let status = reader.resume();
+                std::mem::forget(reader);
+                assert!(
+                    matches!(status, Err(0 | 1)),
+                    "{status:?} after {} instructions",
+                    7 * steps
+                );
+                faulted += u32::from(status == Err(1));
+                if is_over {
+                    break;
+                }
+            }
+            assert!(faulted > 0, "memory that is given back is missed by some");
+        }
+    });
+    if !ran || !may_trace {
+        skip("a tmpfs of its own, and ptrace(2)");
     }
 }

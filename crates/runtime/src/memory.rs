@@ -87,6 +87,7 @@ unsafe fn repair(addr: u64) -> bool {
     if !unsafe { replace(page, PAGE) } {
         return false;
     }
+    skep_maps::note_replaced();
     let mut pages = 1;
     // SAFETY: columns of ours.
     skep_maps::for_each_column(|start, end| pages += unsafe { sweep(start, end) });

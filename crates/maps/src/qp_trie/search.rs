@@ -25,6 +25,7 @@ impl QpTrie {
     #[inline(never)]
     pub(super) fn read_again<T>(&self, mut f: impl FnMut() -> T) -> Option<T> {
         let writable = self.memory.writable();
+        self.memory.map_replaced_again();
         if let Some(result) = version::read_often(self.memory.version(), writable, &mut f) {
             return Some(result);
         }

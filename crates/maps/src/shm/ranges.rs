@@ -91,6 +91,20 @@ pub fn is_mapped(addr: u64) -> bool {
     chunks().flat_map(|chunk| &chunk.entries).any(here) || columns::is_mapped(addr)
 }
 
+/// Pages that were replaced by memory of this process alone.
+static REPLACED: AtomicU64 = AtomicU64::new(0);
+
+/// Notes that a page of an object had no memory and was replaced by memory of this process alone. A map
+/// whose pages get memory later shows them again. May be called in a signal handler.
+pub fn note_replaced() {
+    REPLACED.fetch_add(1, AcqRel);
+}
+
+/// Counts what was noted.
+pub(crate) fn replaced() -> u64 {
+    REPLACED.load(Acquire)
+}
+
 /// Calls `f` with where each thread's values in a per-CPU map begin and end, for all such maps. May
 /// be called in a signal handler.
 pub fn for_each_column(f: impl FnMut(u64, u64)) {

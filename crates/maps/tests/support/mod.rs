@@ -166,13 +166,18 @@ impl Child {
     /// Has a traced child that is stopped execute one instruction.
     pub fn step(&self) -> Result<i32, i32> {
         const SINGLESTEP: i32 = 9;
-        self.go_on(SINGLESTEP)
+        self.go_on(SINGLESTEP, 0)
     }
 
     /// Has a traced child that is stopped run to its next stop.
     pub fn resume(&self) -> Result<i32, i32> {
+        self.resume_with(0)
+    }
+
+    /// The same, with the signal that stopped it.
+    pub fn resume_with(&self, signal: usize) -> Result<i32, i32> {
         const CONT: i32 = 7;
-        self.go_on(CONT)
+        self.go_on(CONT, signal)
     }
 
     /// Has a traced child that is stopped stop also when it has stored to one of some words of its
@@ -192,9 +197,9 @@ impl Child {
             && set(7, each.sum())
     }
 
-    fn go_on(&self, how: i32) -> Result<i32, i32> {
+    fn go_on(&self, how: i32, signal: usize) -> Result<i32, i32> {
         // SAFETY: the child is ours and is stopped.
-        let done = unsafe { ptrace(how, self.0, 0usize, 0usize) };
+        let done = unsafe { ptrace(how, self.0, 0usize, signal) };
         assert_eq!(done, 0, "a traced child that is stopped goes on");
         self.wait_until_stopped()
     }

@@ -11,7 +11,7 @@ use super::{
     MAGAZINE_LEN, MAGAZINES, STRIPE, STRIPES, STRIPES_AT,
 };
 use crate::shm::object::ObjectFile;
-use crate::shm::{PAGE, copy, reserve, sys};
+use crate::shm::{PAGE, copy, ranges, reserve, sys};
 
 /// A mapped trie.
 #[derive(Debug)]
@@ -25,6 +25,8 @@ pub(crate) struct QpMemory {
     blocks_len: u64,
     /// Bytes that references count.
     unit: u64,
+    /// [`ranges::replaced`] when the file was last mapped.
+    replaced: AtomicU64,
 }
 
 // SAFETY: `base` is the payload of `file`, reached through atomics and word-wise copies only.
@@ -57,7 +59,34 @@ impl QpMemory {
         let cache = base.wrapping_add(CACHE_AT as usize);
         let blocks_len = (geometry.arena_pages * PAGE).saturating_sub(PAGE);
         let unit = 1 << (geometry.unit_shift & 63);
-        Some(Self { geometry, file, base, cache, arena, blocks_len, unit })
+        let replaced = AtomicU64::new(ranges::replaced());
+        Some(Self { geometry, file, base, cache, arena, blocks_len, unit, replaced })
+    }
+
+    /// Maps the file once more where it is, if a page of this process's objects was replaced. A reader who
+    /// stands in a span that is given away may touch a page that has no memory, and on a full file
+    /// system there is none for it. He reads again, as the version changed; but what others put there
+    /// later would be in the file only.
+    pub(crate) fn map_replaced_again(&self) {
+        let now = ranges::replaced();
+        if now != self.replaced.load(Relaxed) {
+            self.map_again(now);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn map_again(&self, now: u64) {
+        let (base, len) = (self.base as u64, self.geometry.payload_len);
+        let len = len.wrapping_add(PAGE - 1) & !(PAGE - 1);
+        // SAFETY: the second mapping is nobody's, and takes the place of the first in one go: of the
+        // same bytes, and as long as `file` has it.
+        let done = !sys::is_closed()
+            && sys::map_again(base, len)
+                .is_some_and(|again| unsafe { sys::move_mapping(again, len, len, base) });
+        if done {
+            self.replaced.store(now, Relaxed);
+        }
     }
 
     pub(crate) fn writable(&self) -> bool {
@@ -328,6 +357,7 @@ impl QpMemory {
         let entries = self.base.wrapping_add(self.entry_at(first, 0).0 as usize);
         let pages = self.arena.wrapping_add((first.wrapping_mul(PAGE)) as usize);
         let n = end.wrapping_sub(first);
+        self.map_replaced_again();
         // SAFETY: both lie inside the payload, which is mapped writable.
         unsafe {
             reserve::populate(entries, n.wrapping_mul(ENTRY))
