@@ -247,4 +247,54 @@ fn when_a_sink_fails_the_others_are_flushed_and_the_counts_are_kept() {
     assert_eq!(stats.verdicts, [0, 0, 107, 0, 213]);
     assert_eq!((outputs.sent(good).packets, stats.no_target), (107, 106));
     assert!(FLUSHED.iter().all(|flushed| flushed.load(Relaxed)));
+    // Every frame is somewhere.
+    assert_eq!((stats.sent.packets, stats.sent.unwritten), (107 + 85, 22));
+    assert_eq!(stats.packets, stats.sent.packets + stats.sent.unwritten + stats.no_target);
+}
+
+/// What comes before a sink that fails, and behind it, gets its frames all the same.
+#[test]
+fn sinks_beside_one_that_fails_get_their_frames_of_the_batch() {
+    static FLUSHED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
+    let mut outputs = Outputs::new();
+    let mut add = |n: usize, left| outputs.add(Box::new(Failing { left, flushed: &FLUSHED[n] }));
+    let sinks = [add(0, u64::MAX), add(1, 0), add(2, u64::MAX)];
+    (0..3).for_each(|n| outputs.send_verdict(n, sinks[n]));
+    let run = |batch: &mut Batch, verdicts: &mut Verdicts| {
+        let verdict = |n: usize| Verdict::from_raw(n as u32 % 3, Target::Port(0));
+        (0..batch.len()).for_each(|n| verdicts.set(n, verdict(n)));
+        ControlFlow::Continue(())
+    };
+    let error = pump(&mut Generator::new(&[64]), &mut outputs, &EVER, run).expect_err("it fails");
+    assert_eq!(error.stats.packets, 64);
+    let sent = sinks.map(|sink| (outputs.sent(sink).packets, outputs.sent(sink).unwritten));
+    assert_eq!(sent, [(22, 0), (0, 21), (21, 0)]);
+}
+
+/// Gives ten frames, and with the last three an error.
+struct Ends(u8);
+
+impl Source for Ends {
+    fn receive(&mut self, batch: &mut Batch, _: Duration) -> Result<Received, PortError> {
+        let count = if self.0 == 0 { 7 } else { 3 };
+        (0..count).for_each(|_| assert!(batch.push(Default::default(), &[self.0; 60])));
+        self.0 += 1;
+        match self.0 {
+            1 => Ok(Received::Frames),
+            2 => Err(PortError::Down { name: "a test".to_owned() }),
+            _ => panic!("it has failed"),
+        }
+    }
+}
+
+#[test]
+fn frames_that_came_with_an_error_are_run_and_sent() {
+    let [near, _far] = memory::pair([1, 2], 100);
+    let mut outputs = Outputs::new();
+    let sink = outputs.add(Box::new(near.sink));
+    outputs.send_verdict(0, sink);
+    let run = |_: &mut Batch, _: &mut Verdicts| ControlFlow::Continue(());
+    let error = pump(&mut Ends(0), &mut outputs, &EVER, run).expect_err("the source fails");
+    assert_eq!(error.to_string(), "the interface `a test` is down, or gone");
+    assert_eq!((error.stats.packets, error.stats.bytes, error.stats.sent.packets), (10, 600, 10));
 }

@@ -298,5 +298,8 @@ fn an_output_that_fails_in_a_thread_ends_the_run() {
         let (stats, error) = setup.pump(form, &mut source(2000), &mut outputs, None);
         assert_eq!(error.as_deref(), Some("the other end of `a test` is gone"), "{form:?}");
         assert_eq!(stats.verdicts.iter().sum::<u64>(), stats.packets);
+        // Those that waited for the output, in all threads, are counted too.
+        let lost = stats.sent.unwritten + stats.queue_full;
+        assert_eq!((stats.sent.packets, stats.verdicts[4]), (0, lost), "{form:?} {stats:?}");
     }
 }

@@ -244,21 +244,40 @@ impl Outputs {
     /// Sends the frames of a batch by their verdicts.
     ///
     /// # Errors
-    /// When a sink takes no more; those before it have got their frames.
+    /// When a sink takes no more, the first of these errors; the others have got their frames, and what
+    /// the failed one did not take is counted ([`Sent::unwritten`]).
     pub fn send(&mut self, batch: &Batch, verdicts: &Verdicts) -> Result<(), PortError> {
-        self.send_batch(batch, verdicts)?;
-        let mut own = verdicts.own.iter().take(verdicts.own_used);
-        own.try_for_each(|(batch, verdicts)| self.send_batch(batch, verdicts))
+        self.sort_out(verdicts);
+        let mut done = self.send_sorted(batch);
+        for (batch, verdicts) in verdicts.own.iter().take(verdicts.own_used) {
+            self.sort_out(verdicts);
+            done = done.and(self.send_sorted(batch));
+        }
+        done
     }
 
-    fn send_batch(&mut self, batch: &Batch, verdicts: &Verdicts) -> Result<(), PortError> {
+    /// Sends no frame of a batch, because a sink failed before, and counts those that a sink would have
+    /// got.
+    pub fn give_up(&mut self, verdicts: &Verdicts) {
+        let own = verdicts.own.iter().take(verdicts.own_used).map(|(_, verdicts)| verdicts);
+        for verdicts in std::iter::once(verdicts).chain(own) {
+            self.sort_out(verdicts);
+            for output in &mut self.sinks {
+                output.sent.unwritten += output.frames.len() as u64;
+                output.frames.clear();
+            }
+        }
+    }
+
+    /// Says which frames each sink gets.
+    fn sort_out(&mut self, verdicts: &Verdicts) {
         if self.sinks.is_empty() {
             let ends = |(index, verdict): &(usize, &Verdict)| {
                 matches!(verdict, Verdict::Redirect(_)) && !verdicts.is_handed_over(*index as u16)
             };
             let frames = verdicts.all().iter().enumerate().filter(ends).count();
             self.unsent.no_target += (frames + verdicts.copies().len()) as u64;
-            return Ok(());
+            return;
         }
         for (index, verdict) in verdicts.all().iter().enumerate() {
             if verdicts.is_handed_over(index as u16) {
@@ -275,24 +294,25 @@ impl Outputs {
             let other = self.by_verdict.get(Verdict::Redirect(*target).kind()).copied().flatten();
             self.give(*index, self.target(*target).or(other), true);
         }
+    }
+
+    fn send_sorted(&mut self, batch: &Batch) -> Result<(), PortError> {
         let mut done = Ok(());
         for output in self.sinks.iter_mut().filter(|output| !output.frames.is_empty()) {
-            if done.is_ok() {
-                match output.sink.send(batch, &output.frames) {
-                    Ok(sent) => {
-                        let dropped = output.sink.dropped();
-                        output.sent += sent;
-                        output.sent.take_back(dropped);
-                        if dropped.is_unwritten && dropped.packets > 0 {
-                            // It failed, and says why.
-                            done = output.sink.flush();
-                        }
-                    }
-                    Err(e) => done = Err(e),
-                }
-                output.dirty = true;
+            let before = output.sent.all();
+            let mut sent = output.sink.send_counted(batch, &output.frames, &mut output.sent);
+            let dropped = output.sink.dropped();
+            output.sent.take_back(dropped);
+            if sent.is_err() {
+                let counted = output.sent.all() - before;
+                output.sent.unwritten += (output.frames.len() as u64).saturating_sub(counted);
+            } else if dropped.unwritten > 0 {
+                // It failed, and says why.
+                sent = output.sink.flush();
             }
+            output.dirty = true;
             output.frames.clear();
+            done = done.and(sent);
         }
         done
     }

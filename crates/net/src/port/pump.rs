@@ -136,15 +136,18 @@ fn move_frames(
         }
         batch.clear();
         batch.set_limit(usize::try_from(left).unwrap_or(MAX_FRAMES));
-        let received = source.receive(&mut batch, time.map_or(WAIT, |time| time.min(WAIT)))?;
-        match received {
-            Received::Frames => {}
-            Received::Nothing => {
+        let received = source.receive(&mut batch, time.map_or(WAIT, |time| time.min(WAIT)));
+        let failed = match received {
+            Ok(Received::Frames) => Ok(()),
+            Ok(Received::Nothing) => {
                 lock(outputs).flush()?;
                 continue;
             }
-            Received::End => return Ok(()),
-        }
+            Ok(Received::End) => return Ok(()),
+            Err(e) if batch.is_empty() => return Err(e),
+            // After the frames that came before.
+            Err(e) => Err(e),
+        };
         stats.packets += batch.len() as u64;
         stats.bytes += batch.bytes();
         verdicts.reset(batch.len());
@@ -166,5 +169,6 @@ fn move_frames(
         if after.is_break() {
             return Ok(());
         }
+        failed?;
     }
 }

@@ -31,13 +31,18 @@ impl Sent {
 
     /// Says of frames that were taken that they were dropped then.
     pub(super) fn take_back(&mut self, dropped: Dropped) {
-        let packets = dropped.packets.min(self.packets);
-        self.packets -= packets;
+        let ring_full = dropped.ring_full.min(self.packets);
+        let unwritten = dropped.unwritten.min(self.packets - ring_full);
+        self.packets -= ring_full + unwritten;
         self.bytes = self.bytes.saturating_sub(dropped.bytes);
-        match dropped.is_unwritten {
-            true => self.unwritten += packets,
-            false => self.ring_full += packets,
-        }
+        self.ring_full += ring_full;
+        self.unwritten += unwritten;
+    }
+
+    /// Counts all frames, whatever became of them.
+    pub(super) fn all(&self) -> u64 {
+        let Self { packets, bytes: _, ring_full, too_large, too_short, unwritten } = self;
+        packets + ring_full + too_large + too_short + unwritten
     }
 }
 
@@ -55,12 +60,12 @@ impl std::ops::AddAssign for Sent {
 /// Frames that a [`Sink`] has said it took, and that got lost on their way then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Dropped {
-    /// How many.
-    pub packets: u64,
-    /// Bytes of these.
+    /// Frames that were dropped because the other side did not keep up.
+    pub ring_full: u64,
+    /// Frames that were dropped because the port failed.
+    pub unwritten: u64,
+    /// Bytes of all these.
     pub bytes: u64,
-    /// The port failed; else the other side did not keep up.
-    pub is_unwritten: bool,
 }
 
 /// A port that frames go to.
@@ -72,6 +77,21 @@ pub trait Sink: Send {
     /// When the port takes no more frames at all; a frame that it cannot take is counted in the
     /// result instead.
     fn send(&mut self, batch: &Batch, frames: &[u16]) -> Result<Sent, PortError>;
+
+    /// Does the same, and adds up what became of frames also when it fails. Sinks that may fail behind
+    /// some of the frames that they were given have their own.
+    ///
+    /// # Errors
+    /// As [`Sink::send`]. Frames that were not counted then have not been sent.
+    fn send_counted(
+        &mut self,
+        batch: &Batch,
+        frames: &[u16],
+        sent: &mut Sent,
+    ) -> Result<(), PortError> {
+        *sent += self.send(batch, frames)?;
+        Ok(())
+    }
 
     /// Tells what was taken by [`Sink::send`] and dropped afterwards, since it was asked last.
     fn dropped(&mut self) -> Dropped {

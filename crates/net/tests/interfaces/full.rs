@@ -8,9 +8,10 @@ use std::time::Instant;
 
 use skep_isa::ProgramType;
 use skep_kernel::{Link, Program, ProgramSpec, XdpMode};
+use skep_net::port::capture::{Format, Writer};
 use skep_net::port::generator::Generator;
 use skep_net::port::interface::xdp::{self, XdpOptions};
-use skep_net::port::interface::{PacketSink, PacketSource};
+use skep_net::port::interface::{PacketSink, PacketSource, Tap};
 use skep_net::port::{Batch, Outputs, Sink, Source, Until, Verdict, pump};
 use skep_testkit::network::{self, command};
 use skep_testkit::skip;
@@ -159,5 +160,56 @@ fn an_interface_that_goes_down_ends_waiting_on_its_queue() {
         let gone = gone.map(|e| e.to_string());
         assert_eq!(gone, Some("the interface `two` is down, or gone".into()));
         command("ip link del one");
+    }
+}
+
+/// An output that goes away in mid-run: what it was given and did not take is counted, and another
+/// output gets all of its frames. By packet sockets, XDP sockets and TAP devices.
+#[test]
+fn what_an_output_that_goes_away_did_not_take_is_counted() {
+    if !network::enter(true) || without_bpf() {
+        return;
+    }
+    for kind in ["packet", "xdp", "tap"] {
+        let name = if kind == "tap" { "tap7" } else { "one" };
+        if kind != "tap" {
+            veth(1500);
+        }
+        let sink: Box<dyn Sink> = match kind {
+            "packet" => Box::new(PacketSink::open(name).unwrap_or_else(|e| panic!("{e}"))),
+            "xdp" => match xdp::open_sink(name, &XdpOptions::default()) {
+                Ok(sink) => Box::new(sink),
+                Err(e) => return skip(&format!("AF_XDP ({e})")),
+            },
+            _ => match Tap::open(name) {
+                Ok(tap) => Box::new(tap),
+                Err(e) => return skip(&format!("/dev/net/tun ({e})")),
+            },
+        };
+        let mut outputs = Outputs::new();
+        let goes = outputs.add(sink);
+        let stays = Writer::new("nowhere", Box::new(std::io::sink()), Format::Pcapng);
+        let stays = outputs.add(Box::new(stays));
+        outputs.send_verdict(Verdict::Pass.kind(), goes);
+        outputs.send_verdict(Verdict::Drop.kind(), stays);
+        let mut batches = 0;
+        let failed =
+            pump(&mut Generator::new(&[64]), &mut outputs, &Until::default(), |batch, all| {
+                let verdict = |n| if n % 2 == 0 { Verdict::Pass } else { Verdict::Drop };
+                (0..batch.len()).for_each(|n| all.set(n, verdict(n)));
+                batches += 1;
+                if batches == 20 {
+                    command(&format!("ip link del {name}"));
+                }
+                ControlFlow::Continue(())
+            });
+        let failed = failed.expect_err("the interface is gone");
+        assert_eq!(failed.to_string(), format!("the interface `{name}` is down, or gone"));
+        let (gone, stayed, stats) = (outputs.sent(goes), outputs.sent(stays), failed.stats);
+        assert_eq!(stayed.packets, stats.verdicts[Verdict::Drop.kind()], "{kind}");
+        assert!(gone.unwritten >= 32 && gone.packets > 0, "{kind}: {gone:?}");
+        assert_eq!(gone.bytes, 64 * gone.packets, "{kind}");
+        let counted = gone.packets + gone.ring_full + gone.unwritten;
+        assert_eq!(counted, stats.verdicts[Verdict::Pass.kind()], "{kind}: {gone:?}");
     }
 }

@@ -152,9 +152,15 @@ fn work(shared: &Shared<'_>, mut queue: MemorySource, program: u32, cpu: u32) {
             }
         }
         drop(done);
-        if !shared.failed.load(Relaxed)
-            && let Err(e) = lock(&shared.outputs).send(&batch, &verdicts)
-        {
+        let mut outputs = lock(&shared.outputs);
+        let sent = if shared.failed.load(Relaxed) {
+            outputs.give_up(&verdicts);
+            Ok(())
+        } else {
+            outputs.send(&batch, &verdicts)
+        };
+        drop(outputs);
+        if let Err(e) = sent {
             shared.fail(e);
         }
     }

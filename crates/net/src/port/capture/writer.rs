@@ -282,7 +282,7 @@ impl Writer {
         }
         let whole = self.ends.partition_point(|(end, _)| *end as usize <= done);
         let lost = self.ends.get(whole..).unwrap_or_default();
-        self.dropped.packets += lost.len() as u64;
+        self.dropped.unwritten += lost.len() as u64;
         self.dropped.bytes += lost.iter().map(|(_, len)| u64::from(*len)).sum::<u64>();
         let lost = lost.len() as u64;
         self.packets += whole as u64;
@@ -330,7 +330,7 @@ impl Sink for Writer {
     }
 
     fn dropped(&mut self) -> Dropped {
-        Dropped { is_unwritten: true, ..std::mem::take(&mut self.dropped) }
+        std::mem::take(&mut self.dropped)
     }
 
     fn flush(&mut self) -> Result<(), PortError> {

@@ -103,6 +103,16 @@ impl Source for Tap {
 impl Sink for Tap {
     fn send(&mut self, batch: &Batch, frames: &[u16]) -> Result<Sent, PortError> {
         let mut sent = Sent::default();
+        self.send_counted(batch, frames, &mut sent)?;
+        Ok(sent)
+    }
+
+    fn send_counted(
+        &mut self,
+        batch: &Batch,
+        frames: &[u16],
+        sent: &mut Sent,
+    ) -> Result<(), PortError> {
         for frame in frames.iter().filter_map(|index| batch.frame(usize::from(*index))) {
             let mut waited = false;
             loop {
@@ -125,6 +135,6 @@ impl Sink for Tap {
                 break;
             }
         }
-        Ok(sent)
+        Ok(())
     }
 }

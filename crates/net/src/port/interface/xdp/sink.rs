@@ -89,37 +89,30 @@ impl XdpSink {
         let last = self.completion.available().checked_sub(1);
         let chunk = last.map(|n| (self.completion.address(n) / CHUNK).wrapping_sub(CHUNKS));
         let len = chunk.and_then(|chunk| self.lengths.get(usize::try_from(chunk).ok()?));
-        self.dropped.packets += 1;
+        self.dropped.ring_full += 1;
         self.dropped.bytes += u64::from(len.copied().unwrap_or_default());
     }
 
-    /// Counts the frames that the kernel did not take as dropped, each once.
-    fn give_up(&mut self, pending: u32) {
+    /// Gives up the frames that the kernel has not taken; returns how many, each once.
+    fn give_up(&mut self, pending: u32) -> u64 {
         let new = pending.min(self.send.since(self.given_up));
         let lengths = (1..=new).map(|back| u64::from(self.send.frame(back.wrapping_neg()).1));
         self.dropped.bytes += lengths.sum::<u64>();
-        self.dropped.packets += u64::from(new);
         self.given_up = self.send.place();
+        u64::from(new)
     }
 
-    /// Finds a chunk for a frame, and waits for one if there is none.
-    fn chunk(&mut self, pending: &mut u32) -> Result<Option<u64>, PortError> {
-        if self.free.is_empty() || self.send.room() <= *pending {
-            self.send.add(std::mem::take(pending));
-            self.kick()?;
-            if self.free.is_empty() || self.send.room() == 0 {
-                sys::wait(self.socket.fd.as_fd(), libc::POLLOUT, WAIT)
-                    .map_err(failed(&self.socket.name, "poll"))?;
-                self.kick()?;
-            }
+    /// After an error the kernel takes no frame any more.
+    fn give_up_on_error(&mut self, done: Result<(), PortError>) -> Result<(), PortError> {
+        if done.is_err() {
+            self.dropped.unwritten += self.give_up(self.send.pending());
         }
-        Ok(if self.send.room() > *pending { self.free.pop() } else { None })
+        done
     }
-}
 
-impl Sink for XdpSink {
-    fn send(&mut self, batch: &Batch, frames: &[u16]) -> Result<Sent, PortError> {
-        let (mut sent, mut pending) = (Sent::default(), 0);
+    /// Puts frames into the ring.
+    fn put(&mut self, batch: &Batch, frames: &[u16], sent: &mut Sent) -> Result<(), PortError> {
+        let mut pending = 0;
         for frame in frames.iter().filter_map(|index| batch.frame(usize::from(*index))) {
             let len = frame.bytes.len();
             if len as u64 > CHUNK {
@@ -140,18 +133,10 @@ impl Sink for XdpSink {
             }
         }
         self.send.add(pending);
-        self.kick()?;
-        Ok(sent)
+        self.kick()
     }
 
-    fn dropped(&mut self) -> Dropped {
-        std::mem::take(&mut self.dropped)
-    }
-
-    /// Waits until the kernel has taken all frames: it takes none while the socket's buffer is full of
-    /// frames that the other side has not taken. When it goes on with none for 100 ms, the rest counts
-    /// as dropped.
-    fn flush(&mut self) -> Result<(), PortError> {
+    fn wait_for_all(&mut self) -> Result<(), PortError> {
         let (mut left, mut since) = (u32::MAX, Instant::now());
         loop {
             self.kick()?;
@@ -163,10 +148,54 @@ impl Sink for XdpSink {
             if pending < left {
                 (left, since) = (pending, Instant::now());
             } else if since.elapsed() > WAIT {
-                self.give_up(pending);
+                self.dropped.ring_full += self.give_up(pending);
                 return Ok(());
             }
             std::thread::sleep(PAUSE);
         }
+    }
+
+    /// Finds a chunk for a frame, and waits for one if there is none.
+    fn chunk(&mut self, pending: &mut u32) -> Result<Option<u64>, PortError> {
+        if self.free.is_empty() || self.send.room() <= *pending {
+            self.send.add(std::mem::take(pending));
+            self.kick()?;
+            if self.free.is_empty() || self.send.room() == 0 {
+                sys::wait(self.socket.fd.as_fd(), libc::POLLOUT, WAIT)
+                    .map_err(failed(&self.socket.name, "poll"))?;
+                self.kick()?;
+            }
+        }
+        Ok(if self.send.room() > *pending { self.free.pop() } else { None })
+    }
+}
+
+impl Sink for XdpSink {
+    fn send(&mut self, batch: &Batch, frames: &[u16]) -> Result<Sent, PortError> {
+        let mut sent = Sent::default();
+        self.send_counted(batch, frames, &mut sent)?;
+        Ok(sent)
+    }
+
+    fn send_counted(
+        &mut self,
+        batch: &Batch,
+        frames: &[u16],
+        sent: &mut Sent,
+    ) -> Result<(), PortError> {
+        let done = self.put(batch, frames, sent);
+        self.give_up_on_error(done)
+    }
+
+    fn dropped(&mut self) -> Dropped {
+        std::mem::take(&mut self.dropped)
+    }
+
+    /// Waits until the kernel has taken all frames: it takes none while the socket's buffer is full of
+    /// frames that the other side has not taken. When it goes on with none for 100 ms, the rest counts
+    /// as dropped.
+    fn flush(&mut self) -> Result<(), PortError> {
+        let done = self.wait_for_all();
+        self.give_up_on_error(done)
     }
 }
