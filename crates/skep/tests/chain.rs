@@ -13,7 +13,7 @@ use skep::chain::{
     Verdicts, Watch, priority, run_config,
 };
 use skep::isa::ProgramType;
-use skep::object::Object;
+use skep::object::{Btf, Object};
 use skep::port::batch::Meta;
 use skep::port::{
     self, Batch, Outputs, PortError, Received, Sent, Sink, Source, Target, Until, Verdict,
@@ -336,6 +336,44 @@ fn run_configs_are_what_libxdp_reads() -> Result<(), Box<dyn std::error::Error>>
         "`XDP_RUN_CONFIG(unknown_members)` has `priority_of_another`: it may have `priority`, and \
          verdicts such as `XDP_PASS`"
     );
+    Ok(())
+}
+
+/// Types of somebody else's object, damaged in some places: a place in a chain, or an error of one
+/// line; never a panic, and never without end.
+#[test]
+fn damaged_run_configs_are_places_or_errors() -> Result<(), Box<dyn std::error::Error>> {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/libxdp/");
+    let object = Object::parse(&std::fs::read(format!("{dir}configs.bpf.o"))?)?;
+    let bytes = object.btf.as_deref().ok_or("it has types")?.raw().to_vec();
+    let mut rng = Random::new(7);
+    let (mut places, mut errors, mut changed) = (0, 0, 0);
+    let whole: Vec<_> = {
+        let btf = Btf::parse(&bytes)?;
+        object.programs.iter().map(|p| run_config(&btf, &p.name).ok()).collect()
+    };
+    for _ in 0..20_000 {
+        let mut damaged = bytes.clone();
+        for _ in 0..1 + rng.below(4) {
+            let (at, by) = (rng.below(damaged.len()), [0, 1, 4, 0xff, rng.next_u64() as u8]);
+            damaged[at] = by[rng.below(5)];
+        }
+        let Ok(btf) = Btf::parse(&damaged) else { continue };
+        for (program, whole) in object.programs.iter().zip(&whole) {
+            match run_config(&btf, &program.name) {
+                Ok(config) => {
+                    places += 1;
+                    changed += u64::from(Some(config) != *whole);
+                    assert!(config.actions < 1 << 5, "{config:?}");
+                }
+                Err(e) => {
+                    errors += 1;
+                    assert!(!e.to_string().contains(char::is_control), "{e:?}");
+                }
+            }
+        }
+    }
+    assert!(places > 1000 && errors > 1000 && changed > 1000, "{places} {errors} {changed}");
     Ok(())
 }
 

@@ -244,3 +244,80 @@ fn random_chains_of_random_programs_agree_with_the_kernel() -> Result<(), Error>
     assert!(runs > 10 * rounds && verdicts.len() > 20, "{runs} runs, {} verdicts", verdicts.len());
     Ok(())
 }
+
+/// Rounds that `may_goto` allows each program here. In the kernel, where a chain is one function, all
+/// programs have one budget, and time may be counted instead.
+const ROUNDS: u32 = 8 << 20;
+
+/// A program that would loop for ever but for its budget answers then, what it did to the packet stays,
+/// and the chain goes on and counts: as compiled, interpreted, and in the kernel.
+#[test]
+fn a_program_that_loops_to_its_budget_is_one_of_the_chain() -> Result<(), Error> {
+    let begin = "mov r6, r1\nldxw r7, [r6+0]\nldxw r8, [r6+4]\nmov r9, r7\nadd r9, 14\nmov r0, 0\n\
+                 jgt r9, r8, end\n";
+    let spin = "mov r2, 0\nloop: may_goto out\nadd r2, 1\nja loop\nout: ldxw r3, [r7+4]\nadd r3, r2\n\
+                stxw [r7+4], r3\nmov r0, 2\n";
+    let mark = "stb [r7+0], 0x5a\nmov r0, 3\n";
+    let insns = [spin, mark].map(|body| {
+        let text = format!("{begin}{body}end: exit");
+        text::assemble(&text).unwrap_or_else(|e| panic!("{e:?}\n{text}"))
+    });
+    let bytes = object(&insns);
+    let session = Session::scratch()?;
+    let loaded = session.loader().load_bytes(&bytes)?;
+    let mut sources = Sources::new(None);
+    let of = sources.add("spin", Object::parse(&bytes).expect("it was just made"));
+    let chain = Chain::create(&session, "spin", ProgramType::Xdp)?;
+    let mut edits = Vec::new();
+    for name in ["p0", "p1", "p0"] {
+        chain.add(loaded.program(name)?, Place::Loose)?;
+        let program = sources.program(of, name).expect("it is there");
+        edits.push(Edit::Add { program, place: Place::Loose });
+    }
+    let mut rest = vec![Edit::Entry(Some(NodeId(1)))];
+    for (from, on, to) in [(1, "pass", 2), (2, "tx", 3)] {
+        let (on, edge) = (on.parse().expect("a verdict"), Edge::to(To::Node(NodeId(to))));
+        rest.push(Edit::Connect { from: NodeId(from), on, edge, expected: None });
+    }
+    chain.transaction(0, &rest)?;
+    let mut packet = [0x11; 60];
+    packet[4..8].fill(0);
+    let mut want = packet;
+    want[0] = 0x5a;
+    want[4..8].copy_from_slice(&(2 * ROUNDS).to_ne_bytes());
+    let runs = |stats: &skep::chain::Stats| -> Vec<_> {
+        stats.nodes.values().map(|n| (n.runs(), n.verdicts())).collect()
+    };
+    let mut counted = Vec::new();
+    for engine in [Engine::Jit, Engine::Interp] {
+        let mut runner = chain.runner_with(engine, Count::Runs)?;
+        let ran = runner.test_run(&Input::data(&packet))?;
+        assert_eq!((ran.retval, ran.data_out.as_deref()), (2, Some(&want[..])), "{engine:?}");
+        counted.push(runs(&runner.stats()));
+    }
+    let all = ["pass", "tx", "pass"].map(|verdict| (1, vec![(verdict.to_owned(), 1)]));
+    assert_eq!(counted, [all.to_vec(), all.to_vec()]);
+    if let Err(e) = skep_kernel::probe() {
+        skep_testkit::skip(e.requirement().unwrap_or("bpf(2)"));
+        return Ok(());
+    }
+    edits.extend(rest);
+    let (graph, _) = Graph::new(ProgramType::Xdp).transaction(0, &edits).expect("as here");
+    let kernel = match KernelChain::load(&sources, &graph, Count::Runs, None) {
+        Ok(kernel) => kernel,
+        // Before Linux 6.9.
+        Err(KernelChainError::Refused { last, .. }) if last.contains("unknown opcode e5") => {
+            skep_testkit::skip("may_goto");
+            return Ok(());
+        }
+        Err(e) => panic!("{e}\n{e:#?}"),
+    };
+    let run = TestRun { data_in: &packet, data_out: 4096, ..TestRun::default() };
+    let mut got = kernel.program().test_run(&run).expect("it runs");
+    let rounds = got.data_out.get(4..8).and_then(|b| b.first_chunk().copied());
+    assert!(rounds.map(u32::from_ne_bytes) > Some(60_000), "{rounds:?}");
+    got.data_out[4..8].copy_from_slice(&want[4..8]);
+    assert_eq!((got.retval, &got.data_out[..]), (2, &want[..]));
+    assert_eq!(runs(&kernel.stats().expect("counters")), counted[0]);
+    Ok(())
+}

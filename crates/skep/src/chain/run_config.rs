@@ -23,7 +23,9 @@ const VERDICTS: [&str; 5] = ["XDP_ABORTED", "XDP_DROP", "XDP_PASS", "XDP_TX", "X
 /// Says that the place of a program in a chain is described by something unknown.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "`XDP_RUN_CONFIG({program})` has `{member}`: it may have `priority`, and verdicts such as `XDP_PASS`"
+    "`XDP_RUN_CONFIG({program})` has `{}`: it may have `priority`, and verdicts such as `XDP_PASS`",
+    // Nobody checked what the object has there.
+    member.escape_debug()
 )]
 pub struct UnknownMember {
     /// The program.
