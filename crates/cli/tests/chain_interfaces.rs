@@ -6,7 +6,7 @@ mod common;
 use std::io::Read;
 use std::time::{Duration, Instant};
 
-use common::{Skep, json, out, text};
+use common::{Skep, fails, json, out, text};
 use serde_json::{Value as Json, json};
 use skep_testkit::network::{self, command, veth};
 use skep_testkit::run::Running;
@@ -158,21 +158,119 @@ fn an_interface_that_goes_away_ends_a_run_with_its_report() {
     assert!(said.contains("the interface `two` is down, or gone"), "{said}");
     assert_eq!(report["error"], json!("the interface `two` is down, or gone"));
 
-    // An output goes: what it has taken is counted, what it has not is not.
-    veth("one", "two");
-    let running = start(&skep, "swap.toml", &["--in", "gen:64", "--out", "*=one"], 0);
-    let packets = || {
-        let devices = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
-        let line = devices.lines().find(|l| l.contains("one:")).unwrap().to_owned();
-        line.split_whitespace().nth(10).unwrap().parse::<u64>().unwrap()
-    };
-    until("something is sent", || packets() > 0);
-    command("ip link del one");
-    let (status, report, said) = ended(running);
-    assert_eq!(status, Some(1), "{said}");
-    assert!(said.contains("the interface `one` is down, or gone"), "{said}");
-    let (packets, sent) = (report["packets"].as_u64(), report["sent"]["packets"].as_u64());
-    assert!(packets >= sent && report["nodes"][0]["runs"].as_u64() == packets, "{report}");
+    // An output goes, of each kind: what it has taken is counted, and what it has not, too.
+    for (to, name, column) in [("one", "one", 10), ("xdp:one@0", "one", 10), ("tap:t1", "t1", 2)] {
+        if name == "one" {
+            veth("one", "two");
+        } else if !std::path::Path::new("/dev/net/tun").exists() {
+            return skip("/dev/net/tun");
+        }
+        let to = format!("*={to}");
+        let running = start(&skep, "swap.toml", &["--in", "gen:64", "--out", &to], 0);
+        let packets = || {
+            let devices = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+            let line = devices.lines().find(|l| l.contains(&format!("{name}:")));
+            let word = line.and_then(|line| line.split_whitespace().nth(column));
+            word.map_or(0, |word| word.parse::<u64>().unwrap())
+        };
+        until("something is sent", || packets() > 100);
+        command(&format!("ip link del {name}"));
+        let (status, report, said) = ended(running);
+        assert_eq!(status, Some(1), "{said}");
+        assert!(said.contains(&format!("the interface `{name}` is down, or gone")), "{said}");
+        assert_eq!(report["nodes"][0]["runs"], report["packets"]);
+        assert!(report["dropped"]["unwritten"].as_u64() > Some(0), "{report}");
+        assert_eq!(accounted(&report), report["packets"].as_u64(), "{report}");
+    }
+}
+
+/// Packets that were sent or are known to be lost.
+fn accounted(report: &Json) -> Option<u64> {
+    let dropped = report["dropped"].as_object()?.values().filter_map(Json::as_u64);
+    Some(report["sent"]["packets"].as_u64()? + dropped.sum::<u64>())
+}
+
+/// Each kind of file that packets are written to, on a disk that is full sooner or later.
+#[test]
+fn each_kind_of_file_on_a_full_disk_is_reported() {
+    if !network::enter(true) {
+        return;
+    }
+    let skep = prepared();
+    let chain = skep.path("fw.toml").display().to_string();
+    let disk = skep.path("disk");
+    std::fs::create_dir(&disk).unwrap();
+    command(&format!("mount -t tmpfs -o size=64k none {}", disk.display()));
+    let bad = skep.path("bad.pcap");
+    for (option, file) in [
+        ("--out=pass=", "ok.pcap"),
+        ("--out=pass=", "ok.pcapng"),
+        ("--dump=mark=", "mark.pcap"),
+        ("--dump=mark:after=", "mark.pcapng"),
+    ] {
+        let path = disk.join(file);
+        let wanted = format!("{option}{}", path.display());
+        let drops = format!("drop={}", bad.display());
+        let args = ["chain", "run", &chain, "--in", "gen:64+54", "--packets", "9000", "--json"];
+        let ended = skep.run(args.iter().chain(&[wanted.as_str(), "--out", &drops]));
+        let (report, said) = (json(&ended.stdout), text(&ended.stderr));
+        assert_eq!(ended.shell_status(), 1, "{}", ended.transcript());
+        let full = format!("cannot write `{}` any further: No space left", path.display());
+        assert!(said.contains(&full), "{said}");
+        assert!(report["error"].as_str().is_some_and(|e| e.contains(&full)), "{report}");
+        // The other file has all of its packets.
+        let dropped = report["verdicts"]["drop"].as_u64().unwrap();
+        assert_eq!(std::fs::metadata(&bad).unwrap().len(), 24 + dropped * (16 + 54));
+        if option.starts_with("--out") {
+            assert_eq!(accounted(&report), report["packets"].as_u64(), "{report}");
+        }
+        let there = path.display().to_string();
+        let again = out(&skep, &["chain", "run", &chain, "--in", &there, "--json"]);
+        let again = json(again.as_bytes());
+        let count = again["packets"].as_u64().unwrap();
+        assert!(count > 100, "{again}");
+        assert_eq!(again["cut_at"], json!(null));
+        assert!(said.contains(&format!("{count} packets are in it")), "{count}: {said}");
+        std::fs::remove_file(&path).unwrap();
+    }
+    command(&format!("umount {}", disk.display()));
+    // The report itself.
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = skep.command(["chain", "run", &chain, "--in", "gen:64", "--packets", "5"]);
+    let ended = command.stdout(full).output().unwrap();
+    let said = text(&ended.stderr);
+    assert!(said.contains("cannot write to `stdout`: No space left"), "{said}");
+    assert_eq!(ended.status.code(), Some(2));
+}
+
+/// The file that describes the chain, and its objects, were overwritten.
+#[test]
+fn no_output_is_a_file_that_the_chain_comes_from() {
+    let skep = prepared();
+    let object = skep.path("own.bpf.o").display().to_string();
+    std::fs::copy(format!("{DATA}/chain.bpf.o"), &object).unwrap();
+    let chain = skep.path("own.toml").display().to_string();
+    std::fs::write(&chain, format!("[[program]]\nobject = '{object}'\nprogram = 'mark'\n"))
+        .unwrap();
+    out(&skep, &["chain", "create", "own", &chain, "--quiet"]);
+    let link = skep.path("link").display().to_string();
+    std::os::unix::fs::symlink(&chain, &link).unwrap();
+    let files = || [&chain, &object].map(|path| std::fs::read(path).unwrap());
+    let before = files();
+    for (run, option) in [
+        (chain.as_str(), format!("--out={chain}")),
+        (&chain, format!("--out=pass={object}")),
+        (&chain, format!("--out=drop={link}")),
+        (&chain, format!("--dump=mark={chain}")),
+        ("own", format!("--out=pass={object}")),
+        ("own", format!("--dump=1:after={object}")),
+    ] {
+        let line = ["chain", "run", run, "--in", "gen:64", "--packets", "5", &option];
+        fails(&skep, &line, 2, "is a part of what is run, and would be overwritten");
+    }
+    let program = ["prog", "run", &object, "mark", "--in", "gen:64", "--packets", "5"];
+    fails(&skep, &[&program[..], &["--out", &object]].concat(), 2, "would be overwritten");
+    assert!(files() == before);
 }
 
 #[test]

@@ -71,6 +71,11 @@ fn nodes(graph: &Graph, text: &str) -> Result<Vec<NodeId>> {
     Ok(found)
 }
 
+/// Lists the files that packets are written to.
+pub fn targets(wants: &[String]) -> impl Iterator<Item = &Path> {
+    wants.iter().filter_map(|text| wanted(text).ok()).map(|wanted| wanted.path)
+}
+
 /// Makes a runner write packets to the files.
 pub fn dump(runner: &mut ChainRunner, args: &ChainRunArgs, input: &str) -> Result<()> {
     if args.dump.is_empty() {

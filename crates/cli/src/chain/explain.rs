@@ -1,6 +1,6 @@
 //! The way of packets through a chain.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value as Json, json};
 use skep::Session;
@@ -25,7 +25,17 @@ pub struct Opened {
     pub chain: Chain,
     /// The directory that it is in.
     pub session: Session,
+    /// The files that describe it.
+    described: Vec<PathBuf>,
     _loads: Vec<Loads>,
+}
+
+impl Opened {
+    /// Lists the files that it comes from: those that describe it, and the objects of its programs.
+    pub fn files(&self) -> Result<Vec<PathBuf>> {
+        let objects = self.chain.object_files()?.into_iter().map(|file| file.path);
+        Ok(self.described.iter().cloned().chain(objects).collect())
+    }
 }
 
 /// Opens a chain by name or id, or makes one of a file for this process alone.
@@ -34,11 +44,13 @@ pub fn chain(text: &str, variables: &SetArgs) -> Result<Opened> {
     if !text.contains('/') && !text.ends_with(".toml") {
         let (session, chain) = open(text)?;
         check_named(text, variables)?;
-        return Ok(Opened { chain, session, _loads: Vec::new() });
+        return Ok(Opened { chain, session, described: Vec::new(), _loads: Vec::new() });
     }
     let session = Session::scratch()?;
-    let (chain, loads) = Plan::read(path)?.create(&session, "file", variables)?;
-    Ok(Opened { chain, session, _loads: loads })
+    let plan = Plan::read(path)?;
+    let (chain, loads) = plan.create(&session, "file", variables)?;
+    let described = plan.into_files();
+    Ok(Opened { chain, session, described, _loads: loads })
 }
 
 /// Refuses a packet that a test run does not take.

@@ -25,6 +25,7 @@ use crate::printer::Printer;
 pub struct Plan {
     described: Described,
     from: String,
+    files: Vec<PathBuf>,
 }
 
 impl Plan {
@@ -48,7 +49,12 @@ impl Plan {
             return Err(Failure::environment(format!("`{from}` describes no program"))
                 .hint("docs/chains.md has examples"));
         }
-        Ok(Self { described: all, from })
+        Ok(Self { described: all, from, files })
+    }
+
+    /// Returns the files that were read.
+    pub fn into_files(self) -> Vec<PathBuf> {
+        self.files
     }
 
     /// Loads the programs into a session, and makes the chain of them.
@@ -346,7 +352,7 @@ mod tests {
                 }
             }
             let chain = Described::parse(&text, Path::new("damaged.toml")).and_then(|described| {
-                let plan = Plan { described, from: "damaged.toml".to_owned() };
+                let plan = Plan { described, from: "damaged.toml".to_owned(), files: Vec::new() };
                 let program = |(id, program): (u32, &Program)| ProgramRef {
                     id,
                     name: program.program.clone(),

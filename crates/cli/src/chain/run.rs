@@ -1,5 +1,6 @@
 //! `skep chain run`: a chain on the packets of a port.
 
+use std::path::PathBuf;
 use std::time::Instant;
 
 use serde_json::json;
@@ -25,6 +26,9 @@ pub fn run(args: &ChainRunArgs, printer: Printer) -> Result<u8> {
             .hint("a capture file, an interface, or `gen:64`; docs/packets.md has all")
     })?;
     let opened = chain(&args.chain, &args.variables)?;
+    let outputs = packets::targets(&args.packets);
+    let targets = outputs.iter().map(PathBuf::as_path).chain(dump::targets(&args.dump));
+    packets::check_kept(targets, &opened.files()?)?;
     let engine = match args.engine {
         EngineName::Jit => Engine::Jit,
         EngineName::Interp => Engine::Interp,

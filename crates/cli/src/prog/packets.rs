@@ -1,5 +1,6 @@
 //! `skep prog run --in`: an XDP program on the packets of a port, and where they went.
 
+use std::fs::Metadata;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -114,13 +115,27 @@ pub fn ports(args: &PacketArgs, input: &str) -> Result<(Box<dyn Source>, Outputs
     Ok((source, outputs))
 }
 
+/// Refuses to write over the files that what is run comes from.
+pub fn check_kept<'a>(targets: impl IntoIterator<Item = &'a Path>, kept: &[PathBuf]) -> Result<()> {
+    for path in targets {
+        let same = |kept: &PathBuf| file(path).is_some_and(|f| file(kept) == Some(f));
+        if kept.iter().any(same) {
+            let shown = path.display();
+            let what = format!("`{shown}` is a part of what is run, and would be overwritten");
+            return Err(Failure::environment(what).hint("write to another file"));
+        }
+    }
+    Ok(())
+}
+
+/// What tells a file from others.
+fn file(path: &Path) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt as _;
+    path.metadata().ok().filter(Metadata::is_file).map(|meta| (meta.dev(), meta.ino()))
+}
+
 /// Refuses to write a file that packets are read from, or that another output has.
 pub fn check_target(path: &Path, input: &str, others: &[&Path]) -> Result<()> {
-    use std::os::unix::fs::MetadataExt as _;
-    let file = |path: &Path| match path.metadata() {
-        Ok(meta) if meta.is_file() => Some((meta.dev(), meta.ino())),
-        _ => None,
-    };
     // An interface may be several outputs.
     let interface = !path.exists() && Path::new("/sys/class/net").join(path).exists();
     let same = |other: &Path| path == other && !interface;

@@ -25,6 +25,8 @@ const MAX_INPUT: u64 = 1 << 20;
 /// Runs the program on every input and prints what came of it.
 pub fn run(args: &ProgRunArgs, printer: Printer) -> Result<u8> {
     let inputs = inputs(args)?;
+    let targets = packets::targets(&args.packets);
+    packets::check_kept(targets.iter().map(PathBuf::as_path), std::slice::from_ref(&args.object))?;
     let objects = Objects::read(std::slice::from_ref(&args.object), &args.reading)?;
     let Some(object) = objects.all.first() else { return Err(Failure::environment("no object")) };
     let index = super::find(object, &args.object, &args.program)?;
