@@ -11,6 +11,7 @@
 //! * [`Target`] is the stopped process: memory, mappings, descriptors, registers;
 //! * [`Image`] is a shared library that [`Target::load`] puts there without a dynamic linker, and
 //!   [`Target::start_thread`] makes a thread that runs it;
+//! * [`Tracer`] follows processes for longer: what they make and execute stands before it begins;
 //! * [`Error`] names the step that failed and what would help.
 //!
 //! A tracer that is killed at any time leaves a process that goes on rightly (`call.rs` says how).
@@ -21,20 +22,25 @@
 mod call;
 mod error;
 mod files;
+mod follow;
 mod image;
 mod load;
 mod memory;
 mod registers;
 mod rseq;
+mod start;
 mod stop;
 mod stub;
 mod sys;
 mod target;
 mod task;
 mod thread_words;
+mod wake;
 
 pub use error::{Error, Refusal, Unfit};
+pub use follow::{Event, Tracer};
 pub use image::{Image, ImageError};
 pub use load::Loaded;
 pub use registers::{NO_CALL, Registers, Restart};
+pub use sys::{NoTerminalStops, share_memory};
 pub use target::{Target, stop, stop_others};

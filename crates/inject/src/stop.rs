@@ -17,7 +17,9 @@
 //! traced, another thread of this process notes those ends ([`note_ends`]): else a tracer that has
 //! some of the threads and asks for the next would wait for ever, and the process with it.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -51,6 +53,20 @@ enum State {
     Foreign,
 }
 
+/// What a process that is [followed](crate::Tracer) is stopped with: its threads are traced before and
+/// afterwards.
+#[derive(Debug, Default)]
+pub(crate) struct Following {
+    /// Threads that stand before, and shall do so afterwards.
+    pub(crate) standing: BTreeSet<u32>,
+    /// Processes that were made meanwhile, and by which.
+    pub(crate) born: Vec<(u32, u32)>,
+    /// It executes another program since, and stands before the first instruction of that.
+    pub(crate) executes: bool,
+    /// Threads that `SIGSTOP` or its like has stopped.
+    pub(crate) stopped: Vec<u32>,
+}
+
 /// The threads of a process, stopped or about to be.
 #[derive(Debug)]
 pub(crate) struct Threads {
@@ -61,24 +77,21 @@ pub(crate) struct Threads {
     threads: BTreeMap<u32, State>,
     /// Threads that signals of the whole process are sent to.
     addressed: BTreeSet<u32>,
+    following: Option<Rc<RefCell<Following>>>,
 }
 
 impl Threads {
     /// Stops all threads of a process but one, if one is given. They all run on when that takes longer
     /// than `patience`.
-    pub(crate) fn stop(pid: u32, except: Option<u32>, patience: Duration) -> Result<Self, Error> {
-        let refused = |reason| Error::Refused { pid, reason };
-        if pid == std::process::id() {
-            return Err(refused(Refusal::Itself));
-        }
-        // The id of a thread that does not lead a process has a folder too, which no list shows.
-        match Status::of(pid, pid).and_then(|status| status.number("Tgid")) {
-            None => return Err(Error::NoProcess { pid }),
-            Some(of) if of != pid => return Err(refused(Refusal::Thread { of })),
-            Some(_) => {}
-        }
+    pub(crate) fn stop(
+        pid: u32,
+        except: Option<u32>,
+        patience: Duration,
+        following: Option<Rc<RefCell<Following>>>,
+    ) -> Result<Self, Error> {
+        check(pid)?;
         let (threads, addressed) = (BTreeMap::new(), BTreeSet::from([pid]));
-        let mut all = Self { pid, except, patience, threads, addressed };
+        let mut all = Self { pid, except, patience, threads, addressed, following };
         all.gather(Instant::now() + patience)?;
         all.check_memory()?;
         Ok(all)
@@ -127,31 +140,26 @@ impl Threads {
 
     /// Begins to trace a thread; tells whether there is a new one to wait for.
     fn seize(&mut self, tid: u32) -> Result<bool, Error> {
-        /// A thread that ends cannot be traced, and that of the process that executes a program then
-        /// takes its id: who asks for the reason meets another thread.
-        const TRIES: u32 = 10;
         let pid = self.pid;
-        for tries in 1.. {
-            match sys::seize(tid) {
-                Ok(()) => {
-                    sys::interrupt(tid).ok();
-                    break;
+        if let Some(following) = &self.following {
+            if following.borrow().standing.contains(&tid) {
+                let stands = sys::is_at_event_stop(tid);
+                self.threads.insert(tid, if stands { State::Stopped } else { State::Coming });
+                if !stands {
+                    go_on_to_a_stop(tid, 0);
                 }
-                Err(Errno::SRCH) => return Ok(false),
-                Err(_) => {}
+                return Ok(true);
             }
-            match task::stat(pid, tid) {
-                None => return Ok(false),
-                Some(stat) if stat.is_not_of_program() => return Ok(false),
-                Some(_) => {}
-            }
-            match Refusal::of(pid, tid) {
-                // A thread that one of ours has made is traced from its first instruction on.
-                Refusal::Traced { by, .. } if by == own_thread() => break,
-                _ if tries < TRIES => std::thread::yield_now(),
-                reason => return Err(Error::Refused { pid, reason }),
+            if sys::interrupt(tid).is_ok() {
+                self.threads.insert(tid, State::Coming);
+                return Ok(true);
             }
         }
+        let seize = if self.following.is_some() { sys::seize_to_follow } else { sys::seize };
+        if !begin_to_trace(pid, tid, seize)? {
+            return Ok(false);
+        }
+        sys::interrupt(tid).ok();
         self.threads.insert(tid, State::Coming);
         Ok(true)
     }
@@ -207,19 +215,28 @@ impl Threads {
             }
             _ if state == State::Foreign => {
                 let signal = if let Happened::Signal(signal) = happened { signal } else { 0 };
-                sys::detach(tid, signal).ok();
+                let go_on = if self.following.is_some() { sys::resume } else { sys::detach };
+                go_on(tid, signal).ok();
                 self.threads.remove(&tid);
             }
             Happened::Event(sys::EVENT_STOP) => {
                 self.threads.insert(tid, State::Stopped);
             }
             Happened::Event(event) => {
-                if event == sys::EVENT_CLONE
+                if let sys::EVENT_CLONE | sys::EVENT_FORK | sys::EVENT_VFORK = event
                     && let Ok(new) = sys::event_message(tid)
                 {
                     let is_ours = task::stat(self.pid, new).is_some();
                     let state = if is_ours { State::Coming } else { State::Foreign };
                     self.threads.entry(new).or_insert(state);
+                    if let Some(following) = self.following.as_ref().filter(|_| !is_ours) {
+                        following.borrow_mut().born.push((new, self.pid));
+                    }
+                }
+                if let Some(following) = &self.following
+                    && event == sys::EVENT_EXEC
+                {
+                    following.borrow_mut().executes = true;
                 }
                 self.go_on(tid, 0);
             }
@@ -295,6 +312,50 @@ impl Threads {
     }
 }
 
+/// Refuses what is no other process's id.
+pub(crate) fn check(pid: u32) -> Result<(), Error> {
+    let refused = |reason| Error::Refused { pid, reason };
+    if pid == std::process::id() {
+        return Err(refused(Refusal::Itself));
+    }
+    // The id of a thread that does not lead a process has a folder too, which no list shows.
+    match Status::of(pid, pid).and_then(|status| status.number("Tgid")) {
+        None => Err(Error::NoProcess { pid }),
+        Some(of) if of != pid => Err(refused(Refusal::Thread { of })),
+        Some(_) => Ok(()),
+    }
+}
+
+/// Begins to trace a thread, unless it ends.
+pub(crate) fn begin_to_trace(
+    pid: u32,
+    tid: u32,
+    seize: fn(u32) -> Result<(), Errno>,
+) -> Result<bool, Error> {
+    /// A thread that ends cannot be traced, and that of the process that executes a program then
+    /// takes its id: who asks for the reason meets another thread.
+    const TRIES: u32 = 10;
+    for tries in 1.. {
+        match seize(tid) {
+            Ok(()) => break,
+            Err(Errno::SRCH) => return Ok(false),
+            Err(_) => {}
+        }
+        match task::stat(pid, tid) {
+            None => return Ok(false),
+            Some(stat) if stat.is_not_of_program() => return Ok(false),
+            Some(_) => {}
+        }
+        match Refusal::of(pid, tid) {
+            // A thread that one of ours has made is traced from its first instruction on.
+            Refusal::Traced { by, .. } if by == own_thread() => break,
+            _ if tries < TRIES => std::thread::yield_now(),
+            reason => return Err(Error::Refused { pid, reason }),
+        }
+    }
+    Ok(true)
+}
+
 /// Notes the ends of a process's threads for as long as another thread of ours begins to trace them,
 /// until that drops the sender.
 pub(crate) fn note_ends(pid: u32, until: &Receiver<()>) {
@@ -321,8 +382,22 @@ impl Drop for Threads {
         let (first, then): (Vec<u32>, Vec<u32>) =
             self.ids().partition(|tid| self.addressed.contains(tid));
         for tid in first.into_iter().chain(then) {
+            let Some(following) = &self.following else {
+                repeat_interrupted_call(self.pid, tid);
+                sys::detach(tid, 0).ok();
+                continue;
+            };
+            let mut following = following.borrow_mut();
+            if following.standing.contains(&tid) || following.executes {
+                continue;
+            }
             repeat_interrupted_call(self.pid, tid);
-            sys::detach(tid, 0).ok();
+            if sys::is_stopped_by_signal(tid) {
+                following.stopped.push(tid);
+                sys::listen(tid).ok();
+            } else {
+                sys::resume(tid, 0).ok();
+            }
         }
         // Threads that do not stand are let go by the kernel when the tracing thread ends.
     }
@@ -330,7 +405,7 @@ impl Drop for Threads {
 
 /// Has a thread make a system call again that failed only because it was stopped. A program
 /// without signal handlers need not know of `EINTR`. A time limit begins anew.
-fn repeat_interrupted_call(pid: u32, tid: u32) {
+pub(crate) fn repeat_interrupted_call(pid: u32, tid: u32) {
     let Ok(Some(registers)) = sys::registers(tid) else { return };
     let is_signal_free = || Status::of(pid, tid).is_some_and(|status| !status.has_pending_signal());
     if registers.restart() != Restart::Interrupted || !is_signal_free() {

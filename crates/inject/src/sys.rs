@@ -21,6 +21,7 @@ const GETREGSET: i64 = 0x4204;
 const SETREGSET: i64 = 0x4205;
 const SEIZE: i64 = 0x4206;
 const INTERRUPT: i64 = 0x4207;
+const LISTEN: i64 = 0x4208;
 const GETSIGMASK: i64 = 0x420a;
 const SETSIGMASK: i64 = 0x420b;
 const GET_RSEQ_CONFIGURATION: i64 = 0x420f;
@@ -32,9 +33,17 @@ const NT_PRSTATUS: u64 = 1;
 /// `PTRACE_O_TRACESYSGOOD`, `PTRACE_O_TRACECLONE`, `PTRACE_O_TRACEEXEC`. Not `PTRACE_O_EXITKILL`:
 /// threads outlive their tracer.
 const OPTIONS: u64 = 1 | 1 << 3 | 1 << 4;
+/// And `PTRACE_O_TRACEFORK`, `PTRACE_O_TRACEVFORK`.
+const FOLLOWING: u64 = OPTIONS | 1 << 1 | 1 << 2;
 
+/// `PTRACE_EVENT_FORK`.
+pub(crate) const EVENT_FORK: u8 = 1;
+/// `PTRACE_EVENT_VFORK`.
+pub(crate) const EVENT_VFORK: u8 = 2;
 /// `PTRACE_EVENT_CLONE`.
 pub(crate) const EVENT_CLONE: u8 = 3;
+/// `PTRACE_EVENT_EXEC`.
+pub(crate) const EVENT_EXEC: u8 = 4;
 /// `PTRACE_EVENT_STOP`.
 pub(crate) const EVENT_STOP: u8 = 128;
 
@@ -55,6 +64,18 @@ fn last() -> Errno {
 pub(crate) fn seize(thread: u32) -> Result<(), Errno> {
     // SAFETY: numbers only.
     unsafe { ptrace(SEIZE, thread, 0, OPTIONS) }
+}
+
+/// The same, for a thread that is traced for long: processes that it makes are traced, too.
+pub(crate) fn seize_to_follow(thread: u32) -> Result<(), Errno> {
+    // SAFETY: numbers only.
+    unsafe { ptrace(SEIZE, thread, 0, FOLLOWING) }
+}
+
+/// Leaves a thread stopped that `SIGSTOP` or its like has stopped; it tells when that changes.
+pub(crate) fn listen(thread: u32) -> Result<(), Errno> {
+    // SAFETY: numbers only.
+    unsafe { ptrace(LISTEN, thread, 0, 0) }
 }
 
 /// Asks a traced thread to stop. One that stands already stops once more when it goes on.
@@ -156,13 +177,24 @@ pub(crate) fn dispatches_calls(thread: u32) -> bool {
     asked.is_ok() && configuration[0] != 0
 }
 
-/// Tells whether a thread stands at `PTRACE_EVENT_STOP`.
-pub(crate) fn is_at_event_stop(thread: u32) -> bool {
+/// The signal at which a thread stands at `PTRACE_EVENT_STOP`: `SIGTRAP`, or the one that stopped
+/// its process; `None` for one that does not stand there.
+fn event_stop(thread: u32) -> Option<i32> {
     // `siginfo_t`: signal, errno, code.
     let mut information = [0_i32; 32];
     // SAFETY: the kernel writes at most 128 bytes.
-    let asked = unsafe { ptrace(GETSIGINFO, thread, 0, information.as_mut_ptr() as u64) };
-    asked.is_ok() && (information[2] >> 8) as u8 == EVENT_STOP
+    unsafe { ptrace(GETSIGINFO, thread, 0, information.as_mut_ptr() as u64) }.ok()?;
+    ((information[2] >> 8) as u8 == EVENT_STOP).then_some(information[0])
+}
+
+/// Tells whether a thread stands at `PTRACE_EVENT_STOP`.
+pub(crate) fn is_at_event_stop(thread: u32) -> bool {
+    event_stop(thread).is_some()
+}
+
+/// Tells whether a thread stands because a signal has stopped its process.
+pub(crate) fn is_stopped_by_signal(thread: u32) -> bool {
+    event_stop(thread).is_some_and(|signal| signal != libc::SIGTRAP)
 }
 
 /// What happened to a traced thread.
@@ -178,35 +210,99 @@ pub(crate) enum Happened {
     Signal(u8),
 }
 
-/// Asks, without waiting, what happened to a thread: signal and status; `None` where nothing has.
-fn waitid(thread: u32, options: i32) -> Result<Option<(i32, i32)>, Errno> {
-    const P_PID: u64 = 1;
+/// What `waitid` says of a thread.
+#[derive(Clone, Copy, Debug)]
+struct Said {
+    thread: u32,
+    code: i32,
+    status: i32,
+}
+
+impl Said {
+    fn is_end(self) -> bool {
+        matches!(self.code, libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED)
+    }
+
+    /// What a thread stands at.
+    fn stop(self) -> Happened {
+        const CALL: u8 = libc::SIGTRAP as u8 | 0x80;
+        match ((self.status >> 8) as u8, self.status as u8) {
+            (0, CALL) => Happened::Call,
+            (0, signal) => Happened::Signal(signal),
+            (event, _) => Happened::Event(event),
+        }
+    }
+}
+
+/// Asks what happened to a thread, or to any where that is 0; `None` where nothing has.
+fn waitid(thread: u32, options: i32) -> Result<Option<Said>, Errno> {
+    let kind = u64::from(thread != 0); // `P_ALL`, `P_PID`.
     // `siginfo_t`: signal, errno, code, a gap; process, user, status.
     let mut information = [0_i32; 32];
     // SAFETY: the kernel writes at most 128 bytes, and no usage where the address is null.
     let r = unsafe {
         libc::syscall(
             libc::SYS_waitid,
-            P_PID,
+            kind,
             u64::from(thread),
             information.as_mut_ptr() as u64,
-            (options | libc::WNOHANG | libc::__WALL) as u64,
+            (options | libc::__WALL) as u64,
             0_u64,
         )
     };
     match r {
         0 if information[0] == 0 => Ok(None),
-        0 => Ok(Some((information[2], information[6]))),
+        0 => Ok(Some(Said {
+            thread: information[4] as u32,
+            code: information[2],
+            status: information[6],
+        })),
         _ => Err(last()),
+    }
+}
+
+/// As [`waitid`], without waiting.
+fn look(thread: u32, options: i32) -> Result<Option<Said>, Errno> {
+    waitid(thread, options | libc::WNOHANG)
+}
+
+/// Waits until something happens to a thread that this process traces, or to a child of it, and
+/// leaves that to be asked for; fails when there is none.
+pub(crate) fn wait_for_any() -> Result<(), Errno> {
+    match waitid(0, libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Asks, without waiting, what happened to any thread that the calling thread traces. Ends are noted
+/// with that, also of the thread that leads a process.
+pub(crate) fn any() -> Option<(u32, Happened)> {
+    const ALL: i32 = libc::WSTOPPED | libc::WEXITED | libc::__WNOTHREAD;
+    loop {
+        return match look(0, ALL | libc::WNOWAIT) {
+            Ok(Some(said)) if said.is_end() => {
+                look(said.thread, libc::WEXITED | libc::__WNOTHREAD).ok();
+                Some((said.thread, Happened::Gone))
+            }
+            Ok(Some(said)) => {
+                // See `wait`.
+                if !matches!(said.stop(), Happened::Signal(_)) {
+                    look(said.thread, libc::WSTOPPED | libc::__WNOTHREAD).ok();
+                }
+                Some((said.thread, said.stop()))
+            }
+            Err(Errno::INTR) => continue,
+            Ok(None) | Err(_) => None,
+        };
     }
 }
 
 /// Tells whether a thread has ended that this thread traces, or any of this process (`whose` is 0),
 /// and leaves that to be asked for again.
 fn has_ended(thread: u32, whose: i32) -> bool {
-    let ends = [libc::CLD_EXITED, libc::CLD_KILLED, libc::CLD_DUMPED];
-    let happened = waitid(thread, libc::WEXITED | libc::WNOWAIT | whose);
-    matches!(happened, Ok(Some((code, _))) if ends.contains(&code))
+    let happened = look(thread, libc::WEXITED | libc::WNOWAIT | whose);
+    matches!(happened, Ok(Some(said)) if said.is_end())
 }
 
 /// Notes that a thread has ended, whichever thread of this process traces it; without waiting. Not
@@ -216,7 +312,7 @@ pub(crate) fn note_end(thread: u32) {
     // What else happened to a traced thread is reported whatever the options say: only its tracer
     // may ask for that.
     if has_ended(thread, 0) {
-        waitid(thread, libc::WEXITED).ok();
+        look(thread, libc::WEXITED).ok();
     }
 }
 
@@ -226,20 +322,14 @@ pub(crate) fn note_end(thread: u32) {
 pub(crate) fn wait(thread: u32, is_leader: bool) -> Option<Happened> {
     // Without `WEXITED` an end is not reported, not even one that comes right now.
     const STOPPED: i32 = libc::WSTOPPED | libc::__WNOTHREAD;
-    match waitid(thread, STOPPED | libc::WNOWAIT) {
-        Ok(Some((_, status))) => {
-            let (signal, event) = (status as u8, (status >> 8) as u8);
-            const CALL: u8 = libc::SIGTRAP as u8 | 0x80;
-            let happened = match (event, signal) {
-                (0, CALL) => Happened::Call,
-                (0, signal) => Happened::Signal(signal),
-                (event, _) => Happened::Event(event),
-            };
+    match look(thread, STOPPED | libc::WNOWAIT) {
+        Ok(Some(said)) => {
+            let happened = said.stop();
             // The kernel forgets a signal that was asked for if the tracer dies before it lets the
             // thread go on (kernel/exit.c `wait_task_stopped`). So that stays to be asked for until
             // the thread goes on, which whoever gets this answer has it do.
             if !matches!(happened, Happened::Signal(_)) {
-                waitid(thread, STOPPED).ok();
+                look(thread, STOPPED).ok();
             }
             Some(happened)
         }
@@ -248,7 +338,7 @@ pub(crate) fn wait(thread: u32, is_leader: bool) -> Option<Happened> {
         nothing => {
             let ended = has_ended(thread, libc::__WNOTHREAD);
             if ended && !is_leader {
-                waitid(thread, libc::WEXITED | libc::__WNOTHREAD).ok();
+                look(thread, libc::WEXITED | libc::__WNOTHREAD).ok();
             }
             (ended || nothing.is_err()).then_some(Happened::Gone)
         }
@@ -256,7 +346,8 @@ pub(crate) fn wait(thread: u32, is_leader: bool) -> Option<Happened> {
 }
 
 /// Tells whether two processes have the same memory; `None` where the kernel does not say.
-pub(crate) fn share_memory(one: u32, other: u32) -> Option<bool> {
+#[must_use]
+pub fn share_memory(one: u32, other: u32) -> Option<bool> {
     const KCMP_VM: u64 = 1;
     // SAFETY: numbers only.
     let r = unsafe {
@@ -264,13 +355,16 @@ pub(crate) fn share_memory(one: u32, other: u32) -> Option<bool> {
     };
     (r >= 0).then_some(r == 0)
 }
+
 /// Ctrl-Z and its like do not stop this thread, nor those that it makes, until this is dropped: what it
 /// traces would stand as long.
 #[derive(Debug)]
-pub(crate) struct NoTerminalStops(libc::sigset_t);
+pub struct NoTerminalStops(libc::sigset_t);
 
 impl NoTerminalStops {
-    pub(crate) fn new() -> Self {
+    /// Blocks the signals.
+    #[expect(clippy::new_without_default, reason = "it changes the thread")]
+    pub fn new() -> Self {
         let mut signals = mem::MaybeUninit::uninit();
         let mut before = mem::MaybeUninit::uninit();
         // SAFETY: the sets are written before they are read; the calls fail only for other arguments.

@@ -11,7 +11,7 @@ use crate::error::{Error, Refusal, Unfit};
 use crate::memory::{self, Memory};
 use crate::registers::Registers;
 use crate::stop::{PATIENCE, Threads, note_ends, own_thread};
-use crate::{rseq, stub, sys, task};
+use crate::{rseq, start, stub, sys, task};
 
 /// Stops all threads of a process, calls `f`, and lets them go on as if nothing had happened: with
 /// the registers, signal masks and system calls that they had.
@@ -74,7 +74,7 @@ fn stop_within<T: Send>(
     let done = std::thread::scope(|scope| {
         let tracer = scope.spawn(|| {
             id.store(own_thread(), Ordering::Relaxed);
-            let target = Threads::stop(pid, except, patience).and_then(Target::new);
+            let target = Threads::stop(pid, except, patience, None).and_then(Target::new);
             drop(tracing);
             target.map(|mut target| f(&mut target))
         });
@@ -96,7 +96,7 @@ pub struct Target {
 }
 
 impl Target {
-    fn new(threads: Threads) -> Result<Self, Error> {
+    pub(crate) fn new(threads: Threads) -> Result<Self, Error> {
         let pid = threads.pid;
         let first = threads.ids().next().ok_or(Error::NoProcess { pid })?;
         let target = Self { pid, caller: None, memory: Memory::open(pid, first)?, threads };
@@ -248,7 +248,8 @@ impl Target {
             let ours = |place: &u64| {
                 let bytes = self.memory.read(*place, stub::LEN).ok()?;
                 let is_unused = bytes.iter().all(|&byte| byte == 0);
-                (is_unused || stub::is_stub(&bytes)).then_some((*place, is_unused))
+                (is_unused || stub::is_stub(&bytes) || start::is_start(&bytes))
+                    .then_some((*place, is_unused))
             };
             ends.iter().flat_map(move |&end| below(end).map_while(move |place| ours(&place)))
         };

@@ -75,12 +75,23 @@ impl Status {
         self.field(name)?.split_ascii_whitespace().last()?.parse().ok()
     }
 
+    fn set(&self, name: &str) -> Option<u64> {
+        u64::from_str_radix(self.field(name)?, 16).ok()
+    }
+
+    /// Tells whether a signal does nothing to the process, which ignores it or has no handler.
+    pub(crate) fn does_nothing(&self, signal: u8) -> bool {
+        let ignored = || {
+            let by_default = NOTHING_BY_DEFAULT & !self.set("SigCgt")?;
+            Some((self.set("SigIgn")? | by_default) & bit(signal.into()) != 0)
+        };
+        signal != 0 && ignored().unwrap_or(false)
+    }
+
     /// Tells whether a signal waits that has an effect when the thread goes on: it is not blocked,
     /// not ignored, and not one that does nothing unless it has a handler.
     pub(crate) fn has_pending_signal(&self) -> bool {
-        const NOTHING_BY_DEFAULT: u64 =
-            bit(libc::SIGCHLD) | bit(libc::SIGURG) | bit(libc::SIGWINCH) | bit(libc::SIGCONT);
-        let set = |name| u64::from_str_radix(self.field(name)?, 16).ok();
+        let set = |name| self.set(name);
         let effective = || {
             let waits = (set("SigPnd")? | set("ShdPnd")?) & !set("SigBlk")? & !set("SigIgn")?;
             Some(waits & (!NOTHING_BY_DEFAULT | set("SigCgt")?))
@@ -88,6 +99,10 @@ impl Status {
         effective() != Some(0)
     }
 }
+
+/// Signals that do nothing without a handler, when they are delivered.
+const NOTHING_BY_DEFAULT: u64 =
+    bit(libc::SIGCHLD) | bit(libc::SIGURG) | bit(libc::SIGWINCH) | bit(libc::SIGCONT);
 
 const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
