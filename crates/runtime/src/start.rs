@@ -180,7 +180,7 @@ impl Live {
     /// and writes the bytes that were there.
     #[must_use]
     pub fn unhook(&mut self) -> Vec<Bypassed> {
-        self.unhooked = Some(Agent::of_process().leave(&self.dir));
+        self.unhooked = Some(Agent::of_process().leave());
         unwinders::give_back(SHORT_PATIENCE);
         Engine::get().map_or_else(|_| Vec::new(), Engine::bypassed)
     }
@@ -191,7 +191,7 @@ impl Live {
         if let Ok(engine) = Engine::get() {
             engine.notice_restored();
         }
-        let rest = !Agent::of_process().leave(&self.dir).wait(PATIENCE);
+        let rest = !Agent::of_process().leave().wait(PATIENCE);
         let stuck =
             rest || self.unhooked.take().is_some_and(|mut unhooked| !unhooked.wait(PATIENCE));
         unwinders::give_back(Duration::ZERO);

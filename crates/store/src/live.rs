@@ -65,13 +65,17 @@ impl Edit {
     }
 }
 
+/// A word of 32 bits: not 0 while the agent's thread does more than waiting. A child of `fork` has the
+/// agent's memory as it was then, with the locks that it held.
+pub const BUSY: &str = "skep_alone_busy";
+
 /// In front of the name of each function that it has instead of the C library's.
 pub const IMPORT: &str = "skep_alone_libc_";
 /// The only function of the unwinder (`_Unwind_…`) that it has: a panic asks for it first, and is
 /// told that there is nobody. The others have the place of `abort`.
 pub const RAISE: &str = "_Unwind_RaiseException";
 /// Of all this.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// What the agent's thread needs to begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,7 +13,8 @@ mod tracer;
 use std::arch::asm;
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
 use skep_attach::{Area, Bypassed};
 use skep_runtime::live::{self, ANSWER, Answer, Config, Edit, Order};
@@ -36,12 +37,19 @@ static LEFT: AtomicU64 = AtomicU64::new(0);
 #[unsafe(export_name = "skep_alone_pair")]
 static PAIR: AtomicI32 = AtomicI32::new(0);
 
+/// Not 0 while this thread does more than waiting.
+#[unsafe(export_name = "skep_alone_busy")]
+static BUSY: AtomicU32 = AtomicU32::new(0);
+
 /// The agent's end of the socket.
 static SOCKET: AtomicI32 = AtomicI32::new(-1);
 
 /// What the thread begins with.
 #[unsafe(export_name = "skep_alone_start")]
 extern "C" fn start(_: u64) -> ! {
+    BUSY.store(1, Relaxed);
+    // In a child of `fork` it is the parent's number.
+    SOCKET.store(-1, Relaxed);
     let words = std::array::from_fn(|n| CONFIG[n].load(Relaxed));
     if let Some(config) = Config::from_words(words) {
         // SAFETY: gives the thread its name.
@@ -150,8 +158,10 @@ fn next(news: i32, look: impl Fn()) -> Option<Order> {
     loop {
         // `struct pollfd`: descriptor, events, what came.
         let mut fds = [socket, news].map(|fd| fd as u32 as u64 | IN << 32);
+        BUSY.store(0, Release);
         // SAFETY: the kernel writes into the two structs.
         unsafe { syscall::call4(POLL, fds.as_mut_ptr() as u64, 2, u64::MAX, 0) };
+        BUSY.store(1, SeqCst);
         let [order, other] = fds.map(|fd| fd >> 48 != 0);
         if other {
             let mut count = 0_u64;

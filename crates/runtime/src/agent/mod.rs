@@ -199,13 +199,16 @@ impl Agent {
     /// are inside a hooked function, as the answer tells. Does nothing when this process does not
     /// have the link.
     pub fn detach(&self, dir: &Dir, id: u32) -> Detached {
+        self.detach_those(|link| link.id() == id && link.directory() == dir.path())
+    }
+
+    fn detach_those(&self, is_it: impl Fn(&ActiveLink) -> bool) -> Detached {
         let _muted = skep_attach::mute();
         let _signals = signals::Blocked::new();
         let mut links = self.links();
         let mut detached = Detached { parts: Vec::new(), unknown: false };
-        let is_it = |link: &ActiveLink| link.id() == id && link.directory() == dir.path();
         let Ok(engine) = Engine::get() else { return Detached { unknown: true, ..detached } };
-        while let Some(at) = links.active.iter().position(is_it) {
+        while let Some(at) = links.active.iter().position(&is_it) {
             let mut link = links.active.remove(at);
             link.take_out(engine);
             detached.parts.append(&mut link.detached);
@@ -219,16 +222,10 @@ impl Agent {
         detached
     }
 
-    /// Takes out all hooks of this process: of the links, which are all of this directory, and all
-    /// others. It may begin anew.
-    pub(crate) fn leave(&self, dir: &Dir) -> Detached {
-        let mut all = Detached { parts: Vec::new(), unknown: false };
-        let ids: Vec<u32> = self.links().active.iter().map(ActiveLink::id).collect();
-        for id in ids {
-            let mut one = self.detach(dir, id);
-            all.parts.append(&mut one.parts);
-            all.unknown |= one.unknown;
-        }
+    /// Takes out all hooks of this process: of the links, and all others. It may begin anew.
+    pub(crate) fn leave(&self) -> Detached {
+        // In a child of `fork` the directory has another name than in its parent.
+        let mut all = self.detach_those(|_| true);
         let _muted = skep_attach::mute();
         let mut links = self.links();
         self.own.lock().unwrap_or_else(PoisonError::into_inner).clear();

@@ -19,15 +19,19 @@ use skep_store::live::{self, Answer, Config, List, Order, Request};
 
 mod attached;
 mod error;
+mod follow;
 mod hold;
 mod mark;
 mod pair;
+mod stopper;
 
 use mark::Mark;
+use stopper::{Once, Stopper};
 
 pub use attached::Attached;
 pub use error::ProcessError;
-pub use skep_inject::Error as StopError;
+pub use follow::{Followed, follow};
+pub use skep_inject::{Error as StopError, NoTerminalStops};
 
 type Result<T = (), E = ProcessError> = std::result::Result<T, E>;
 type Injected<T> = std::result::Result<T, skep_inject::Error>;
@@ -86,6 +90,10 @@ impl Agent {
     /// When the process is not there, may not be changed, or has no place for the agent. It goes on as
     /// before then.
     pub fn enter(&self, pid: u32, dir: &Dir) -> Result<Live> {
+        self.enter_by(&mut Once, pid, dir)
+    }
+
+    fn enter_by(&self, by: &mut impl Stopper, pid: u32, dir: &Dir) -> Result<Live> {
         let start = self.symbol(live::START)?;
         let config = self.symbol(live::CONFIG)?;
         let area = self.symbol(live::AREA)? + live::AREA_END;
@@ -108,7 +116,7 @@ impl Agent {
             Mode::empty(),
         )
         .map_err(os("open"))?;
-        check(pid)?;
+        check(by, pid)?;
         let pair = self.symbol(live::PAIR)?;
         let end = Instant::now() + LEAVING;
         let entered = loop {
@@ -117,10 +125,10 @@ impl Agent {
                 && is_agent(pid, tid)
                 && Instant::now() < end
             {
-                std::thread::sleep(LOOK_FOR_END);
+                by.pause(LOOK_FOR_END);
                 continue;
             }
-            let entered = skep_inject::stop(pid, |target| -> std::result::Result<Inside, Entry> {
+            let entered = by.stop(pid, |target| -> std::result::Result<Inside, Entry> {
                 // First: a thread of ours has no id where the program's runtime keeps it.
                 if let Some(known) = &known {
                     target.check_free(&known.loaded)?;
@@ -163,7 +171,7 @@ impl Agent {
                 Ok(Err(Entry::Changed | Entry::Failed(StopError::InUse { .. })))
                     if Instant::now() < end =>
                 {
-                    std::thread::sleep(LOOK_FOR_END);
+                    by.pause(LOOK_FOR_END);
                 }
                 entered => break entered,
             }
@@ -180,8 +188,8 @@ impl Agent {
             Ok(Err(Entry::NoRuntime)) => return Err(ProcessError::NoRuntime { pid }),
         };
         let live = Live { pid, process, socket, inside };
-        live.hand_over(pair, [theirs, directory])
-            .and_then(|()| live.answer())
+        live.hand_over(by, pair, [theirs, directory])
+            .and_then(|()| live.answer(by))
             .map_err(|why| ProcessError::Begin { pid, why })?;
         Ok(live)
     }
@@ -221,8 +229,8 @@ fn is_agent(pid: u32, tid: u32) -> bool {
 }
 
 /// Refuses what would fail later in the process, or never end.
-fn check(pid: u32) -> Result {
-    if is_stopped(pid) {
+fn check(by: &impl Stopper, pid: u32) -> Result {
+    if by.is_stopped(pid) {
         return Err(ProcessError::Stopped { pid });
     }
     let own = rustix::process::geteuid().as_raw();
@@ -281,17 +289,21 @@ impl Live {
     /// # Errors
     /// Why not, in words.
     pub fn order(&self, order: Order) -> Answer {
-        rustix::net::send(&self.socket, &order.to_bytes(), SendFlags::NOSIGNAL)
-            .map_err(|_| self.gone())?;
-        self.answer()
+        self.order_by(&mut Once, order)
     }
 
-    fn answer(&self) -> Answer {
+    fn order_by(&self, by: &mut impl Stopper, order: Order) -> Answer {
+        rustix::net::send(&self.socket, &order.to_bytes(), SendFlags::NOSIGNAL)
+            .map_err(|_| self.gone())?;
+        self.answer(by)
+    }
+
+    fn answer(&self, by: &mut impl Stopper) -> Answer {
         let mut bytes = [0; live::ANSWER];
         loop {
-            let message = self.receive(&mut bytes)?;
+            let message = self.receive(by, &mut bytes)?;
             match Request::from_bytes(message) {
-                Some(Request::Stop { moves, stacks }) => self.hold(moves, stacks),
+                Some(Request::Stop { moves, stacks }) => self.hold(by, moves, stacks),
                 // For a stop that came to nothing.
                 Some(Request::Write(_) | Request::GoOn) => {}
                 None => {
@@ -303,10 +315,14 @@ impl Live {
     }
 
     /// Waits for a message of the agent.
-    fn receive<'a>(&self, bytes: &'a mut [u8; live::ANSWER]) -> Result<&'a [u8], String> {
+    fn receive<'a>(
+        &self,
+        by: &mut impl Stopper,
+        bytes: &'a mut [u8; live::ANSWER],
+    ) -> Result<&'a [u8], String> {
         let end = Instant::now() + PATIENCE;
-        while !is_readable(&self.socket, LOOK)? {
-            if is_stopped(self.pid) {
+        while !by.wait_for(&self.socket, LOOK)? {
+            if by.is_stopped(self.pid) {
                 return Err(format!("it is stopped; `kill -CONT {}` lets it go on", self.pid));
             }
             if Instant::now() > end {
@@ -355,12 +371,16 @@ impl Live {
     /// Has the agent take all hooks out and end. Tells what went wrong.
     #[must_use = "threads may still be inside hooked functions"]
     pub fn leave(self, agent: &Agent) -> Option<String> {
-        let done = self.order(Order::Unhook).and_then(|count| {
+        self.leave_by(&mut Once, agent)
+    }
+
+    fn leave_by(self, by: &mut impl Stopper, agent: &Agent) -> Option<String> {
+        let done = self.order_by(by, Order::Unhook).and_then(|count| {
             if count > 0 {
-                self.restore(agent, count)?;
+                self.restore(by, agent, count)?;
             }
-            let left = self.order(Order::Leave)?;
-            self.wait_for_end();
+            let left = self.order_by(by, Order::Leave)?;
+            self.wait_for_end(by);
             Ok(left)
         });
         match done {
@@ -371,23 +391,26 @@ impl Live {
         }
     }
 
-    /// Waits until the agent has closed what it had open, and its thread is gone.
-    fn wait_for_end(&self) {
-        // Its end of the socket is the last that it closes. A child that was forked may have it, too.
-        let _ = is_readable(&self.socket, LEAVING);
+    /// Waits until the agent's thread is gone, which closes what it had open before.
+    fn wait_for_end(&self, by: &mut impl Stopper) {
         let thread = format!("/proc/{}/task/{}", self.pid, self.inside.tid);
         let end = Instant::now() + LEAVING;
         while Path::new(&thread).exists() && Instant::now() < end {
-            std::thread::sleep(Duration::from_micros(200));
+            by.pause(Duration::from_micros(200));
         }
     }
 
     /// Gives places their bytes back that the agent cannot change while threads run: stops them for
     /// that.
-    fn restore(&self, agent: &Agent, count: u32) -> std::result::Result<(), String> {
+    fn restore(
+        &self,
+        by: &mut impl Stopper,
+        agent: &Agent,
+        count: u32,
+    ) -> std::result::Result<(), String> {
         let start = self.inside.loaded.start;
         let left = agent.image.symbol(live::LEFT).ok_or("the library does not say where")? + start;
-        let stopped = skep_inject::stop(self.pid, |target| {
+        let stopped = by.stop(self.pid, |target| {
             let list = target.read(left, 8)?;
             let at = u64::from_le_bytes(list.try_into().unwrap_or_default());
             hold::write(target, List { at, count })

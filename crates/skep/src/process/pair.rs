@@ -11,7 +11,7 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlag
 use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
 use skep_store::live;
 
-use super::{LOOK, Live, PATIENCE, is_readable, is_stopped};
+use super::{LOOK, Live, PATIENCE, Stopper};
 
 /// How often the agent's thread is looked at, which takes microseconds to begin.
 const PAUSE: Duration = Duration::from_micros(50);
@@ -19,8 +19,13 @@ const PAUSE: Duration = Duration::from_micros(50);
 impl Live {
     /// Sends files through the socket that the agent's thread makes, whose number it writes to a word
     /// of its library (`pair`).
-    pub(super) fn hand_over(&self, pair: u64, files: [OwnedFd; 2]) -> Result<(), String> {
-        let socket = self.fetch(self.inside.loaded.start + pair)?;
+    pub(super) fn hand_over(
+        &self,
+        by: &mut impl Stopper,
+        pair: u64,
+        files: [OwnedFd; 2],
+    ) -> Result<(), String> {
+        let socket = self.fetch(by, self.inside.loaded.start + pair)?;
         let both = [files[0].as_fd(), files[1].as_fd()];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -30,8 +35,8 @@ impl Live {
         drop(files);
         // It ends when the agent has them, or says why it cannot.
         let end = Instant::now() + PATIENCE;
-        while !is_readable(&socket, LOOK)? {
-            self.check_running(end)?;
+        while !by.wait_for(&socket, LOOK)? {
+            self.check_running(by, end)?;
         }
         let mut bytes = [0; live::ANSWER];
         match recv(&socket, &mut bytes[..], RecvFlags::empty()) {
@@ -43,7 +48,7 @@ impl Live {
     }
 
     /// Fetches the socket from the process.
-    fn fetch(&self, word: u64) -> Result<OwnedFd, String> {
+    fn fetch(&self, by: &mut impl Stopper, word: u64) -> Result<OwnedFd, String> {
         let memory = File::open(format!("/proc/{}/mem", self.pid)).map_err(|e| e.to_string())?;
         let read = || {
             let mut bytes = [0; 4];
@@ -53,11 +58,11 @@ impl Live {
         let end = Instant::now() + PATIENCE;
         let number = loop {
             match read()? {
-                0 => self.check_running(end)?,
+                0 => self.check_running(by, end)?,
                 number @ 1.. => break number,
                 error => return Err(std::io::Error::from_raw_os_error(-error).to_string()),
             }
-            std::thread::sleep(PAUSE);
+            by.pause(PAUSE);
         };
         let socket = pidfd_getfd(&self.process, number - 1, PidfdGetfdFlags::empty())
             .map_err(|e| format!("its socket cannot be fetched: {e}"))?;
@@ -66,8 +71,8 @@ impl Live {
     }
 
     /// Fails when nothing is to be expected of the agent's thread.
-    fn check_running(&self, end: Instant) -> Result<(), String> {
-        if is_stopped(self.pid) {
+    fn check_running(&self, by: &impl Stopper, end: Instant) -> Result<(), String> {
+        if by.is_stopped(self.pid) {
             return Err(format!("it is stopped; `kill -CONT {}` lets it go on", self.pid));
         }
         if self.has_ended() {

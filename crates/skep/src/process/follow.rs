@@ -1,0 +1,209 @@
+//! Links in running processes, in all processes that these make, and in the programs that they
+//! execute.
+//!
+//! One thread traces them all, since the kernel knows one tracer of a process, and speaks with their
+//! agents. A child of `fork` has its parent's hooks and no agent; that is put there only to take the
+//! hooks out. A program that a process executes stands before its first instruction of its own until
+//! the links are attached there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use skep_inject::{Event, Tracer};
+use skep_store::Dir;
+use skep_store::live::{self, Order};
+
+use super::mark::Mark;
+use super::{Agent, Live, ProcessError, Result};
+
+/// What became of processes that were followed.
+#[derive(Debug, Default)]
+pub struct Followed {
+    /// Processes that links were attached in, or that were made by such with their hooks.
+    pub pids: BTreeSet<u32>,
+    /// Programs that went on untraced: the process, what it executed, and why.
+    pub untraced: Vec<(u32, String, ProcessError)>,
+    /// Processes that were not left as they were.
+    pub left: Vec<ProcessError>,
+}
+
+/// Attaches links in processes, and follows them until all have ended or `until` can be read from. Then
+/// each is left as it was. `begun` is called when the links are attached in the first ones.
+///
+/// To be called on a thread of its own, which ends then: so the kernel lets the processes go.
+///
+/// # Errors
+/// When the first ones cannot be attached to. They are left then.
+pub fn follow(
+    agent: &Agent,
+    dir: &Dir,
+    links: &[u32],
+    pids: &[u32],
+    until: BorrowedFd<'_>,
+    begun: impl FnOnce(),
+) -> Result<Followed> {
+    let os = |source| ProcessError::Os { pid: std::process::id(), call: "eventfd", source };
+    let tracer = Tracer::new().map_err(os)?;
+    let (lives, forked, seen) = <_>::default();
+    let mut all = All { agent, dir, links, tracer, lives, forked, seen };
+    let entered = pids.iter().try_for_each(|&pid| {
+        all.tracer.follow(pid).map_err(|source| ProcessError::Stop { pid, source })?;
+        all.enter(pid)
+    });
+    if entered.is_ok() {
+        begun();
+        all.wait(until);
+    }
+    all.leave();
+    entered.map(|()| all.seen)
+}
+
+struct All<'a> {
+    agent: &'a Agent,
+    dir: &'a Dir,
+    links: &'a [u32],
+    tracer: Tracer,
+    lives: BTreeMap<u32, Live>,
+    /// Those that have another one's hooks, and no agent; with the one that made them.
+    forked: BTreeMap<u32, u32>,
+    seen: Followed,
+}
+
+impl All<'_> {
+    /// Attaches the links in a process.
+    fn enter(&mut self, pid: u32) -> Result {
+        let live = self.agent.enter_by(&mut self.tracer, pid, self.dir)?;
+        let mut orders = self.links.iter().map(|link| Order::Attach(*link));
+        let done = orders.try_for_each(|order| live.order_by(&mut self.tracer, order).map(drop));
+        match done {
+            Ok(()) => {
+                self.lives.insert(pid, live);
+                self.seen.pids.insert(pid);
+                Ok(())
+            }
+            Err(why) => {
+                live.leave_by(&mut self.tracer, self.agent);
+                Err(ProcessError::Attach { pid, why })
+            }
+        }
+    }
+
+    fn wait(&mut self, until: BorrowedFd<'_>) {
+        const LONG: Duration = Duration::from_secs(3600);
+        loop {
+            while let Some(event) = self.tracer.event() {
+                self.see(event);
+            }
+            // Where waiting fails, there is nothing better than to leave.
+            if self.tracer.is_idle()
+                || is_readable(until)
+                || self.tracer.wait(&[until], LONG).is_err()
+            {
+                return;
+            }
+        }
+    }
+
+    fn see(&mut self, event: Event) {
+        match event {
+            Event::Forked { pid, parent }
+                if self.lives.contains_key(&parent) || self.forked.contains_key(&parent) =>
+            {
+                self.forked.insert(pid, parent);
+                self.seen.pids.insert(pid);
+            }
+            Event::Executes { pid } | Event::Ended { pid } => {
+                self.lives.remove(&pid);
+                self.forked.remove(&pid);
+            }
+            Event::Ready { pid } => {
+                if let Err(error) = self.enter(pid) {
+                    self.not_traced(pid, error);
+                }
+                self.tracer.go_on(pid);
+            }
+            Event::Unknown { pid, error } => {
+                let stop = |source| ProcessError::Stop { pid, source };
+                self.not_traced(pid, error.map_or(ProcessError::NoRuntime { pid }, stop));
+                self.tracer.go_on(pid);
+            }
+            _ => {}
+        }
+    }
+
+    fn not_traced(&mut self, pid: u32, error: ProcessError) {
+        let program = std::fs::read_link(format!("/proc/{pid}/exe"));
+        // One that was killed meanwhile is not missed.
+        if let Ok(program) = program {
+            self.seen.untraced.push((pid, program.display().to_string(), error));
+        }
+    }
+
+    /// Takes all hooks out.
+    fn leave(&mut self) {
+        while let Some((pid, live)) = self.lives.pop_first() {
+            if let Some(why) = live.leave_by(&mut self.tracer, self.agent) {
+                self.seen.left.push(ProcessError::Leave { pid, why });
+            }
+        }
+        loop {
+            self.see_last();
+            let Some((pid, parent)) = self.forked.pop_first() else { return };
+            match self.leave_forked(pid, parent) {
+                Ok(()) => {}
+                // It has ended, or is about to.
+                Err(_) if std::fs::read_link(format!("/proc/{pid}/exe")).is_err() => {}
+                Err(error) => self.seen.left.push(error),
+            }
+        }
+    }
+
+    /// What was made meanwhile has hooks, too, and what has executed a program has none.
+    fn see_last(&mut self) {
+        while let Some(event) = self.tracer.event() {
+            match event {
+                Event::Forked { pid, parent } => drop(self.forked.insert(pid, parent)),
+                Event::Executes { pid } | Event::Ended { pid } => drop(self.forked.remove(&pid)),
+                Event::Ready { pid } | Event::Unknown { pid, .. } => self.tracer.go_on(pid),
+                _ => {}
+            }
+        }
+    }
+
+    /// Takes the hooks out of a process that has them from its parent.
+    fn leave_forked(&mut self, pid: u32, parent: u32) -> Result {
+        // Until it executes a program, a child of `vfork` has its parent's memory.
+        if skep_inject::share_memory(pid, parent) == Some(true) {
+            return Ok(());
+        }
+        let (image, hash) = (&self.agent.image, self.agent.hash);
+        let Some(mark) = Mark::find(pid, image, hash)?.filter(|mark| mark.is_whole) else {
+            return Ok(());
+        };
+        // The agent's locks are as they were when the process was made.
+        let mut busy = [0; 4];
+        let at = mark.loaded.start + self.agent.symbol(live::BUSY)?;
+        let memory = File::open(format!("/proc/{pid}/mem"));
+        if memory.and_then(|memory| memory.read_exact_at(&mut busy, at)).is_err() {
+            return Ok(());
+        }
+        if busy != [0; 4] {
+            let why = "it was made while functions were hooked or unhooked";
+            return Err(ProcessError::Leave { pid, why: why.into() });
+        }
+        let live = self.agent.enter_by(&mut self.tracer, pid, self.dir)?;
+        let left = live.leave_by(&mut self.tracer, self.agent);
+        left.map_or(Ok(()), |why| Err(ProcessError::Leave { pid, why }))
+    }
+}
+
+/// Tells whether a descriptor can be read from.
+fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    poll(&mut fds, Some(&now)).is_ok_and(|count| count > 0)
+}
