@@ -1,6 +1,7 @@
 //! A visit to processes that run already: links are attached in all of them until the end, and then
 //! each is left as it was.
 
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,8 @@ use skep::Dir;
 use skep::live::Order;
 pub use skep::process::Agent;
 use skep::process::{Live, ProcessError};
+
+mod follow;
 
 use crate::args::ProcessArgs;
 use crate::failure::{Context, Failure, Result};
@@ -22,11 +25,14 @@ pub struct Visit<'a> {
     dir: &'a Dir,
     pids: Vec<u32>,
     time: Option<Duration>,
+    follow: bool,
 }
 
 /// How a visit ended.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Visited {
+    /// The processes, with those that were followed.
+    pub pids: Vec<u32>,
     /// The signal that ended it.
     interrupted: Option<i32>,
     /// How long the links were attached.
@@ -35,7 +41,7 @@ pub struct Visited {
 
 impl Visited {
     /// The status that `skep` ends with: Ctrl-C is how one ends a visit.
-    pub fn code(self) -> u8 {
+    pub fn code(&self) -> u8 {
         match self.interrupted {
             None | Some(libc::SIGINT) => 0,
             Some(signal) => u8::try_from(128 + signal).unwrap_or(255),
@@ -46,7 +52,7 @@ impl Visited {
 impl<'a> Visit<'a> {
     /// Plans to visit the processes that the user names.
     pub fn new(agent: &'a Agent, dir: &'a Dir, args: &ProcessArgs) -> Self {
-        Self { agent, dir, pids: args.processes(), time: args.time }
+        Self { agent, dir, pids: args.processes(), time: args.time, follow: args.follow }
     }
 
     /// Their ids, in order.
@@ -65,6 +71,9 @@ impl<'a> Visit<'a> {
         watcher: Watcher<'_>,
         printer: Printer,
     ) -> Result<Visited> {
+        if self.follow {
+            return self.follow(links, check, detach, watcher, printer);
+        }
         let mut signals = Signals::install().context("cannot handle signals")?;
         let began = Instant::now();
         let mut all: Vec<Live> = Vec::new();
@@ -77,9 +86,12 @@ impl<'a> Visit<'a> {
         let ended = attached.and_then(|()| match check()? {
             Some(failure) => Err(failure),
             None => {
-                let until = if self.time.is_some() { "" } else { "; Ctrl-C ends it" };
-                printer.note(&format!("attached to {}{until}", self.named()));
-                wait(&all, &mut signals, self.time, watcher)
+                self.say_attached(printer);
+                let running = || {
+                    let running = all.iter().filter(|live| !live.has_gone());
+                    running.flat_map(|live| live.descriptors()).collect()
+                };
+                wait(running, &mut signals, self.time, watcher)
             }
         });
         let wall_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -90,7 +102,12 @@ impl<'a> Visit<'a> {
                 printer.warning(&ProcessError::Leave { pid, why }.to_string());
             }
         }
-        ended.map(|interrupted| Visited { interrupted, wall_ns })
+        ended.map(|interrupted| Visited { pids: self.pids.clone(), interrupted, wall_ns })
+    }
+
+    fn say_attached(&self, printer: Printer) {
+        let until = if self.time.is_some() { "" } else { "; Ctrl-C ends it" };
+        printer.note(&format!("attached to {}{until}", self.named()));
     }
 
     fn named(&self) -> String {
@@ -115,10 +132,10 @@ fn failure(e: ProcessError) -> Failure {
     Failure { hint: e.hint(), ..Failure::from(e) }
 }
 
-/// Waits until a signal asks for an end, the time is up, or all processes have ended or execute
-/// other programs; the signal.
-fn wait(
-    all: &[Live],
+/// Waits until a signal asks for an end, the time is up, or nothing runs any more; the signal.
+/// `running` says what can be read from when that may have changed.
+fn wait<'f>(
+    running: impl Fn() -> Vec<BorrowedFd<'f>>,
     signals: &mut Signals,
     time: Option<Duration>,
     mut watcher: Watcher<'_>,
@@ -129,7 +146,7 @@ fn wait(
         if let Some(signal) = signals.take() {
             return Ok(Some(signal.number));
         }
-        let running: Vec<&Live> = all.iter().filter(|live| !live.has_gone()).collect();
+        let running = running();
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
         let is_over = running.is_empty() || left.is_some_and(|left| left.is_zero());
         if is_over || watcher.as_mut().is_some_and(|watch| watch.look()) {
@@ -137,8 +154,7 @@ fn wait(
         }
         let left = if watcher.is_some() { Some(left.unwrap_or(LOOK).min(LOOK)) } else { left };
         let mut fds = vec![PollFd::from_borrowed_fd(signals.fd(), PollFlags::IN)];
-        let both = running.iter().flat_map(|live| live.descriptors());
-        fds.extend(both.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        fds.extend(running.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         fds.extend(watcher.iter().map(|watch| PollFd::from_borrowed_fd(watch.fd(), PollFlags::IN)));
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         match poll(&mut fds, left.as_ref()) {

@@ -14,6 +14,9 @@ pub struct ProcessArgs {
     /// Ctrl-C]
     #[arg(long = "for", value_name = "TIME", requires = "pids", conflicts_with = "command", value_parser = duration)]
     pub time: Option<Duration>,
+    /// Also trace what the processes execute, and their children's programs
+    #[arg(long, requires = "pids", conflicts_with = "command")]
+    pub follow: bool,
 }
 
 impl ProcessArgs {

@@ -108,7 +108,7 @@ pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
         };
         let visited = visit.make(&ids, unattached, detach, None, printer)?;
         stacks.map_or(Ok(()), |stacks| stacks.write(&loaded, args, printer))?;
-        let ended = Ended { pids: visit.pids(), status: None, wall_ns: visited.wall_ns };
+        let ended = Ended { pids: &visited.pids, status: None, wall_ns: visited.wall_ns };
         report::print(&loaded, collectors, &ended, &|_| None, output, args, printer)?;
         return Ok(visited.code());
     };

@@ -61,12 +61,13 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     let let_go = budget.map(Budget::end).unwrap_or_default();
     let state = trace.link().read()?;
     let sites = Sites::new(&state);
-    let pids = visit.pids().to_vec();
+    let code = visited.code();
+    let pids = visited.pids;
     let pid = pids.first().copied().filter(|_| pids.len() == 1);
     let wall_ns = visited.wall_ns;
     let ended = Ended { command: None, pids, status: None, wall_ns, end, pid, let_go };
     trace.print(&state, &sites, ended, args, printer)?;
     faults.iter().try_for_each(|f| f.note(args, printer))?;
     drop(pins);
-    Ok(visited.code())
+    Ok(code)
 }

@@ -1,0 +1,104 @@
+//! A visit that follows: what the processes make and execute is traced, too.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc;
+use std::time::Instant;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use skep::process::{Followed, ProcessError};
+
+use super::{Visit, Visited, failure, wait};
+use crate::failure::{Context, Failure, Result};
+use crate::printer::Printer;
+use crate::signals::Signals;
+use crate::watch::Watcher;
+
+/// So many programs that went on untraced are told one by one.
+const TOLD: usize = 10;
+
+impl Visit<'_> {
+    /// As [`Visit::make`].
+    pub(super) fn follow(
+        &self,
+        links: &[u32],
+        check: impl FnOnce() -> Result<Option<Failure>>,
+        detach: impl FnOnce(),
+        watcher: Watcher<'_>,
+        printer: Printer,
+    ) -> Result<Visited> {
+        let mut signals = Signals::install().context("cannot handle signals")?;
+        // A `skep` that is stopped would not let its processes go on.
+        let _no_stops = skep::process::NoTerminalStops::new();
+        let [end, over] = [flag()?, flag()?];
+        let began = Instant::now();
+        let (ready, begun) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let follower = scope.spawn(|| {
+                let begin = || ready.send(()).unwrap_or_default();
+                let (agent, until) = (self.agent, end.as_fd());
+                let followed =
+                    skep::process::follow(agent, self.dir, links, &self.pids, until, begin);
+                drop(ready);
+                raise(&over);
+                followed
+            });
+            let ended = match begun.recv() {
+                // Why is what the thread returns.
+                Err(_) => Ok(None),
+                Ok(()) => {
+                    self.say_attached(printer);
+                    let running = || if is_raised(&over) { Vec::new() } else { vec![over.as_fd()] };
+                    wait(running, &mut signals, self.time, watcher)
+                }
+            };
+            let wall_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            detach();
+            raise(&end);
+            let followed = follower.join().unwrap_or_else(|p| std::panic::resume_unwind(p));
+            let followed = followed.map_err(failure)?;
+            let interrupted = ended?;
+            tell(&followed, printer);
+            // What has no such function may execute something that has.
+            if let Some(failure) = check()? {
+                return Err(failure);
+            }
+            let pids = self.pids.iter().chain(&followed.pids).copied();
+            let pids = pids.collect::<std::collections::BTreeSet<u32>>().into_iter().collect();
+            Ok(Visited { pids, interrupted, wall_ns })
+        })
+    }
+}
+
+fn flag() -> Result<OwnedFd> {
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        .map_err(std::io::Error::from)
+        .context("cannot follow processes")
+}
+
+fn raise(flag: &OwnedFd) {
+    rustix::io::write(flag, &1_u64.to_ne_bytes()).ok();
+}
+
+fn is_raised(flag: &OwnedFd) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(flag, PollFlags::IN)], Some(&now)).is_ok_and(|count| count > 0)
+}
+
+/// Says what went on untraced, and what is not as it was.
+fn tell(followed: &Followed, printer: Printer) {
+    for (pid, program, error) in followed.untraced.iter().take(TOLD) {
+        printer.warning(&format!("process {pid} executed `{program}` untraced: {}", chain(error)));
+    }
+    if let Some(more @ 1..) = followed.untraced.len().checked_sub(TOLD) {
+        printer.warning(&format!("so did {more} more"));
+    }
+    for error in &followed.left {
+        printer.warning(&chain(error));
+    }
+}
+
+/// An error with its cause, in a line.
+fn chain(error: &ProcessError) -> String {
+    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));
+    format!("{error}{}", cause.unwrap_or_default())
+}
