@@ -6,8 +6,9 @@
 
 use crate::flow::{Flow, flow};
 use crate::jump::PATCH;
+use crate::predecode::{Instructions, Kind};
 use crate::signals::gone::Looking;
-use iced_x86::{Code as Op, Decoder, DecoderOptions, Instruction, OpKind, Register};
+use iced_x86::{Code as Op, Decoder, DecoderOptions, OpKind, Register};
 use skep_proc::maps::{self, Perms, Vma};
 use std::borrow::Cow;
 use std::ops::Range;
@@ -80,18 +81,18 @@ impl Code {
         let (branches, indirect, data) = (Vec::new(), Vec::new(), readable(span));
         let mut out =
             Self { branches, indirect, text: text.to_vec(), data, starts, is_lost: false };
-        let mut i = Instruction::default();
         for range in text {
             // SAFETY: executable ranges of a mapped module, which the caller says it was, are
             // readable; execute-only code does not exist on this system's x86-64, where PROT_EXEC
             // implies reading.
             let code = unsafe { bytes(range) };
+            let starts = Starts::new(&out.starts, range);
             let mut at = range.start;
             let first = out.starts.partition_point(|s| *s <= range.start);
             for k in first..=out.starts.len() {
                 let end = out.starts.get(k).copied().unwrap_or(range.end).min(range.end);
                 let own = out.starts.get(k.wrapping_sub(1)).copied().unwrap_or(range.start);
-                out.sweep(code, range.start, at..end, own, &mut i);
+                out.sweep(code, &starts, at..end, own);
                 at = end;
                 if end == range.end || looking.is_lost() {
                     break;
@@ -111,31 +112,47 @@ impl Code {
         self.is_lost
     }
 
-    fn sweep(&mut self, code: &[u8], base: u64, part: Range<u64>, own: u64, i: &mut Instruction) {
-        let Some(slice) = code.get((part.start - base) as usize..(part.end - base) as usize) else {
-            return;
-        };
-        let mut decoder = Decoder::with_ip(64, slice, part.start, DecoderOptions::NO_INVALID_CHECK);
-        while decoder.can_decode() {
-            decoder.decode_out(i);
-            match flow(i) {
-                Flow::Next | Flow::Return => {}
-                Flow::IndirectBranch if !i.is_ip_rel_memory_operand() => self.indirect.push(i.ip()),
-                Flow::IndirectBranch | Flow::IndirectCall => {}
-                flow => {
-                    if !matches!(i.op0_kind(), OpKind::NearBranch64) {
-                        continue;
-                    }
-                    let target = i.near_branch_target();
-                    let near = target.wrapping_sub(own) < ENTRY_BYTES;
-                    let inside = part.contains(&target) && !near;
-                    let call = flow == Flow::Call && self.is_start(target);
-                    if !(inside || call) {
-                        self.branches.push((target, i.ip()));
+    fn sweep(&mut self, code: &[u8], starts: &Starts, part: Range<u64>, own: u64) {
+        let Some(rest) = code.get((part.start - starts.range.start) as usize..) else { return };
+        let size = (part.end - part.start) as usize;
+        let options = DecoderOptions::NO_INVALID_CHECK;
+        let mut all = Instructions::within(rest, size, part.start, options);
+        while let Some(found) = all.next() {
+            let (target, is_call) = match found.kind {
+                Kind::Jump | Kind::Branch => (found.target(all.next_ip()), false),
+                Kind::Call => (found.target(all.next_ip()), true),
+                Kind::IndirectJump => {
+                    self.indirect.push(all.ip());
+                    continue;
+                }
+                Kind::Unknown => {
+                    let i = all.full();
+                    match flow(i) {
+                        Flow::Next | Flow::Return | Flow::IndirectCall => continue,
+                        Flow::IndirectBranch => {
+                            if !i.is_ip_rel_memory_operand() {
+                                self.indirect.push(i.ip());
+                            }
+                            continue;
+                        }
+                        _ if !matches!(i.op0_kind(), OpKind::NearBranch64) => continue,
+                        flow => (i.near_branch_target(), flow == Flow::Call),
                     }
                 }
+                _ => continue,
+            };
+            let near = target.wrapping_sub(own) < ENTRY_BYTES;
+            let inside = part.contains(&target) && !near;
+            let call = is_call && self.is_start_of(starts, target);
+            if !(inside || call) {
+                self.branches.push((target, all.ip()));
             }
         }
+    }
+
+    /// As [`is_start`](Self::is_start), for many addresses that are likely to be in the range of `starts`.
+    fn is_start_of(&self, starts: &Starts, addr: u64) -> bool {
+        starts.contains(addr).unwrap_or_else(|| self.is_start(addr))
     }
 
     /// Tells whether a function is known to begin at `addr`.
@@ -224,6 +241,34 @@ impl Code {
             }
         }
         None
+    }
+}
+
+/// Starts of functions in a range, a bit for each byte: calls are many.
+struct Starts {
+    range: Range<u64>,
+    bits: Vec<u64>,
+}
+
+impl Starts {
+    /// `sorted`: all starts.
+    fn new(sorted: &[u64], range: &Range<u64>) -> Self {
+        let mut bits = vec![0; (range.end - range.start).div_ceil(64) as usize];
+        let first = sorted.partition_point(|start| *start < range.start);
+        let here = sorted.get(first..).unwrap_or_default().iter();
+        for offset in here.take_while(|start| **start < range.end).map(|at| at - range.start) {
+            if let Some(word) = bits.get_mut((offset / 64) as usize) {
+                *word |= 1 << (offset % 64);
+            }
+        }
+        Self { range: range.clone(), bits }
+    }
+
+    /// `None`: it is not in the range.
+    fn contains(&self, addr: u64) -> Option<bool> {
+        let offset = self.range.contains(&addr).then(|| addr - self.range.start)?;
+        let word = self.bits.get((offset / 64) as usize)?;
+        Some(word >> (offset % 64) & 1 != 0)
     }
 }
 

@@ -75,6 +75,7 @@ mod live;
 mod patch;
 mod patch_site;
 mod per_thread;
+mod predecode;
 mod process;
 mod relocate;
 mod runtime;

@@ -1,9 +1,11 @@
 //! Cold parts of functions, which are only jumped to.
 
-use super::track::{At, UNKNOWN, Use, memory, same, step};
-use crate::addresses::AddressMap;
-use crate::flow::{Flow, flow};
-use iced_x86::{Decoder, DecoderOptions, OpKind};
+use super::ahead::Ahead;
+use super::effect::Effect;
+use super::track::{At, UNKNOWN, Use, memory};
+use crate::flow::Flow;
+use crate::predecode::{Instructions, Kind};
+use iced_x86::DecoderOptions;
 use std::ops::Range;
 
 /// A part that is only jumped to. Other places in it that the hot part jumps to are looked at with
@@ -12,12 +14,11 @@ use std::ops::Range;
 /// do to the return address does not count.
 pub(super) fn cold_part(range: &Range<u64>, bytes: &[u8], at: At, budget: &mut u32) -> Use {
     let mut out = Use::default();
-    let mut ahead: AddressMap<At> = AddressMap::default();
+    let mut ahead = Ahead::default();
     let (mut now, mut guessed) = (at, false);
-    let mut decoder = Decoder::with_ip(64, bytes, range.start, DecoderOptions::NONE);
-    while decoder.can_decode() {
-        let i = decoder.decode();
-        if i.is_invalid() {
+    let mut all = Instructions::new(bytes, range.start, DecoderOptions::NONE);
+    while let Some(found) = all.next() {
+        if found.kind == Kind::Unknown && all.full().is_invalid() {
             break;
         }
         let Some(rest) = budget.checked_sub(1) else {
@@ -25,37 +26,37 @@ pub(super) fn cold_part(range: &Range<u64>, bytes: &[u8], at: At, budget: &mut u
             break;
         };
         *budget = rest;
-        if let Some(other) = ahead.remove(&i.ip()) {
-            now = if guessed {
-                other
-            } else {
-                At { rsp: same(now.rsp, other.rsp), rbp: same(now.rbp, other.rbp) }
-            };
+        if let Some(other) = ahead.take(all.ip()) {
+            now = if guessed { other } else { now.or(other) };
             guessed = false;
         }
         let mut one = Use::default();
-        let guess = guessed;
-        memory(&i, now, &mut one);
-        let flow = flow(&i);
-        let branches = matches!(flow, Flow::UnconditionalBranch | Flow::ConditionalBranch);
-        if branches && !guessed && matches!(i.op0_kind(), OpKind::NearBranch64) {
-            let target = i.near_branch_target();
-            if range.contains(&target) && target > i.ip() {
-                let merged = ahead.get(&target).map_or(now, |old| At {
-                    rsp: same(old.rsp, now.rsp),
-                    rbp: same(old.rbp, now.rbp),
-                });
-                ahead.insert(target, merged);
+        let effect = match Effect::of(found, all.next_ip(), now) {
+            Some(effect) => effect,
+            None => {
+                let i = all.full();
+                memory(i, now, &mut one);
+                Effect::of_full(i, now)
             }
-        }
-        (now, guessed) = match flow {
-            Flow::Return | Flow::UnconditionalBranch | Flow::IndirectBranch | Flow::Exception => {
-                (at, true)
-            }
-            _ => (step(&i, now, &mut one), guessed),
         };
+        if let Some(target) = effect.target
+            && !guessed
+            && range.contains(&target)
+            && target > all.ip()
+        {
+            ahead.add(target, now);
+        }
+        let goes_on = !matches!(
+            effect.flow,
+            Flow::Return | Flow::UnconditionalBranch | Flow::IndirectBranch | Flow::Exception
+        );
+        if goes_on {
+            one.words = one.words.max(effect.moved.words);
+            one.return_address |= effect.moved.return_address;
+        }
         out.words = out.words.max(one.words);
-        out.return_address |= one.return_address && !guess;
+        out.return_address |= one.return_address && !guessed;
+        (now, guessed) = if goes_on { (effect.next, guessed) } else { (at, true) };
     }
     out
 }

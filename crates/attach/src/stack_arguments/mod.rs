@@ -8,15 +8,20 @@
 
 use crate::addresses::{AddressMap, AddressSet};
 use crate::code::{Code, Originals, original_bytes};
-use crate::flow::{Flow, flow};
+use crate::flow::Flow;
+use crate::predecode::Instructions;
+use ahead::Ahead;
 use cold::cold_part;
-use iced_x86::{Code as Op, Decoder, DecoderOptions, Instruction, OpKind, Register};
+use effect::Effect;
+use iced_x86::{Code as Op, Decoder, DecoderOptions, Register};
 use std::borrow::Cow;
 use std::ops::Range;
 use stores::Stores;
-use track::{At, LARGE, TAKEN, UNKNOWN, Use, memory, same, step};
+use track::{At, LARGE, TAKEN, UNKNOWN, Use, memory};
 
+mod ahead;
 mod cold;
+mod effect;
 mod stores;
 mod track;
 
@@ -76,24 +81,20 @@ impl<'a> Follower<'a> {
         let mut out = Use::default();
         // States at the targets of forward jumps, and the one that code without a visible path to
         // it is taken to be in.
-        let mut ahead: AddressMap<At> = AddressMap::default();
+        let mut ahead = Ahead::default();
         let mut usual: Option<At> = None;
         // In code that only backward or indirect jumps lead to, so that its state is a guess.
         let mut guessed = false;
         let mut stores = Stores::default();
         let mut now = Some(At { rsp: Some(0), rbp: None });
-        let mut decoder = Decoder::with_ip(64, bytes, range.start, DecoderOptions::NONE);
-        let mut i = Instruction::default();
-        while decoder.can_decode() {
-            decoder.decode_out(&mut i);
+        let mut all = Instructions::new(bytes, range.start, DecoderOptions::NONE);
+        while let Some(found) = all.next() {
             let mut landed = false;
-            if !ahead.is_empty()
-                && let Some(at) = ahead.remove(&i.ip())
-            {
+            if let Some(at) = ahead.take(all.ip()) {
                 landed = true;
                 // What was guessed of the padding before it says nothing.
                 now = Some(match now.filter(|_| !guessed) {
-                    Some(n) => At { rsp: same(n.rsp, at.rsp), rbp: same(n.rbp, at.rbp) },
+                    Some(n) => n.or(at),
                     None => at,
                 });
             }
@@ -102,30 +103,49 @@ impl<'a> Follower<'a> {
                 break;
             }
             let at = now.or(usual).unwrap_or(At { rsp: None, rbp: None });
-            if guessed {
-                // A landing pad, usually. What it seems to do to the return address is more likely
-                // a wrong guess.
-                let mut there = Use::default();
-                self.guess(&i, at, range, &mut there);
-                out.words = out.words.max(there.words);
-            }
-            if i.is_invalid() {
-                out.words = out.words.max(UNKNOWN);
-                now = None;
-                continue;
-            }
-            if !guessed {
-                memory(&i, at, &mut out);
-                stores.look(&i, at);
-            }
-            match flow(&i) {
-                Flow::UnconditionalBranch | Flow::ConditionalBranch => {
-                    if !guessed && matches!(i.op0_kind(), OpKind::NearBranch64) {
-                        self.branch(&i, at, range, &mut ahead, &mut out);
-                        stores.tail |=
-                            at.rsp == Some(0) && !range.contains(&i.near_branch_target());
+            let effect = match Effect::of(found, all.next_ip(), at) {
+                Some(effect) => effect,
+                None => {
+                    let i = all.full();
+                    if guessed {
+                        // A landing pad, usually. What it seems to do to the return address is more
+                        // likely a wrong guess.
+                        let mut there = Use::default();
+                        memory(i, at, &mut there);
+                        out.words = out.words.max(there.words);
                     }
-                    if flow(&i) == Flow::UnconditionalBranch {
+                    if i.is_invalid() {
+                        out.words = out.words.max(UNKNOWN);
+                        now = None;
+                        continue;
+                    }
+                    if !guessed {
+                        memory(i, at, &mut out);
+                        stores.look(i, at);
+                    }
+                    Effect::of_full(i, at)
+                }
+            };
+            if guessed && effect.on_stack {
+                out.words = out.words.max(UNKNOWN);
+            }
+            match effect.flow {
+                Flow::UnconditionalBranch | Flow::ConditionalBranch => {
+                    match effect.target {
+                        Some(target) if guessed => {
+                            // It is looked at when a branch that is no guess leads there.
+                            let mut there = Use::default();
+                            let ahead = &mut Ahead::default();
+                            self.branch(target, all.ip(), at, range, ahead, &mut there);
+                            out.words = out.words.max(there.words);
+                        }
+                        Some(target) => {
+                            self.branch(target, all.ip(), at, range, &mut ahead, &mut out);
+                            stores.tail |= at.rsp == Some(0) && !range.contains(&target);
+                        }
+                        None => {}
+                    }
+                    if effect.flow == Flow::UnconditionalBranch {
                         now = None;
                         continue;
                     }
@@ -154,10 +174,9 @@ impl<'a> Follower<'a> {
                 }
                 _ => {}
             }
-            let mut moved = Use::default();
-            now = Some(step(&i, at, &mut moved));
-            out.words = out.words.max(moved.words);
-            out.return_address |= moved.return_address && !guessed;
+            now = Some(effect.next);
+            out.words = out.words.max(effect.moved.words);
+            out.return_address |= effect.moved.return_address && !guessed;
         }
         // Arguments of the function called at the end, most likely, unless the place is used
         // otherwise as well.
@@ -165,36 +184,18 @@ impl<'a> Follower<'a> {
         out
     }
 
-    /// Looks at one instruction whose state is a guess.
-    fn guess(&mut self, i: &Instruction, at: At, range: &Range<u64>, out: &mut Use) {
-        memory(i, at, out);
-        if matches!(i.memory_base(), Register::RSP | Register::RBP) {
-            out.words = out.words.max(UNKNOWN);
-        }
-        if matches!(flow(i), Flow::UnconditionalBranch | Flow::ConditionalBranch)
-            && matches!(i.op0_kind(), OpKind::NearBranch64)
-        {
-            // Its target is looked at when a branch that is no guess leads there.
-            self.branch(i, at, range, &mut AddressMap::default(), out);
-        }
-    }
-
     fn branch(
         &mut self,
-        i: &Instruction,
+        target: u64,
+        from: u64,
         at: At,
         range: &Range<u64>,
-        ahead: &mut AddressMap<At>,
+        ahead: &mut Ahead,
         out: &mut Use,
     ) {
-        let target = i.near_branch_target();
         if range.contains(&target) {
-            if target > i.ip() {
-                let merged = ahead.get(&target).map_or(at, |old| At {
-                    rsp: same(old.rsp, at.rsp),
-                    rbp: same(old.rbp, at.rbp),
-                });
-                ahead.insert(target, merged);
+            if target > from {
+                ahead.add(target, at);
             }
             return;
         }

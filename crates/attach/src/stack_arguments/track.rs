@@ -33,8 +33,12 @@ pub(super) struct At {
     pub(super) rbp: Option<i64>,
 }
 
-pub(super) fn same(a: Option<i64>, b: Option<i64>) -> Option<i64> {
-    if a == b { a } else { None }
+impl At {
+    /// What is known if it is one or the other.
+    pub(super) fn or(self, other: Self) -> Self {
+        let same = |a: Option<i64>, b| a.filter(|_| a == b);
+        Self { rsp: same(self.rsp, other.rsp), rbp: same(self.rbp, other.rbp) }
+    }
 }
 
 /// Looks at the memory that an instruction touches.

@@ -1,0 +1,41 @@
+//! What is known of places further on, from the jumps that lead there.
+
+use super::track::At;
+
+/// The states in which jumps lead to places further on.
+#[derive(Default)]
+pub(super) struct Ahead {
+    /// The nearest place last.
+    places: Vec<(u64, At)>,
+    /// One of them was no instruction's.
+    missed: bool,
+}
+
+impl Ahead {
+    /// Notes that a jump leads to `target` in this state.
+    pub(super) fn add(&mut self, target: u64, at: At) {
+        let place = self.places.partition_point(|(other, _)| *other > target);
+        match self.places.get_mut(place) {
+            Some((other, known)) if *other == target => *known = known.or(at),
+            _ => self.places.insert(place, (target, at)),
+        }
+    }
+
+    /// Takes the state in which jumps lead to the instruction at `ip`. Asked for one after the other.
+    #[inline]
+    pub(super) fn take(&mut self, ip: u64) -> Option<At> {
+        while let Some(&(place, at)) = self.places.last().filter(|(place, _)| *place <= ip) {
+            self.places.pop();
+            if place == ip {
+                return Some(at);
+            }
+            self.missed = true;
+        }
+        None
+    }
+
+    /// Tells whether all places were come to.
+    pub(super) fn is_empty(&self) -> bool {
+        self.places.is_empty() && !self.missed
+    }
+}
