@@ -11,6 +11,21 @@ fn usual_names_are_read_as_others_read_them() {
         ("_ZNK1A1bERKS_", "A::b(A const&) const"),
         ("_ZN12_GLOBAL__N_11fEz", "(anonymous namespace)::f(...)"),
         ("_ZlsRSoRK1A", "operator<<(std::ostream&, A const&)"),
+        // A reference to a reference to an array; constant arrays; one of unknown length.
+        (
+            "_ZN1a1fIJRA19_KcNS_1bEEEEvDpOT_",
+            "void a::f<char const (&) [19], a::b>(char const (&) [19], a::b&&)",
+        ),
+        (
+            "_ZN1a1fIJA12_cNS_1bEEEEvDpRKT_",
+            "void a::f<char [12], a::b>(char const (&) [12], a::b const&)",
+        ),
+        (
+            "_ZN1a1fIJRA5_KcOiEEEvDpRT_",
+            "void a::f<char const (&) [5], int&&>(char const (&) [5], int&)",
+        ),
+        ("_ZN1a1fERSt10unique_ptrIA_S_IA_iEE", "a::f(std::unique_ptr<a<int []> []>&)"),
+        ("_ZN1a1fIA3_iEEDaRKT_", "auto a::f<int [3]>(int const (&) [3])"),
         ("_ZlsIiERSoS0_T_", "std::ostream& operator<< <int>(std::ostream&, int)"),
         ("_Z1fPFvRK3FooE", "f(void (*)(Foo const&))"),
         ("_Z1fPFvRK3FooES0_", "f(void (*)(Foo const&), Foo const)"),

@@ -140,11 +140,19 @@ impl Reader<'_> {
             b'K' => {
                 self.skip(1);
                 let inner = self.ty()?;
-                if inner.form != Form::Plain {
-                    return None;
+                match inner.form {
+                    Form::Plain => {
+                        self.write(" const");
+                        Piece { name: inner.name, ..self.plain(start) }
+                    }
+                    // Of an array the elements are constant.
+                    Form::Bare if self.out.get(inner.middle) == Some(&b' ') => {
+                        self.insert(inner.middle, " const");
+                        let middle = inner.middle + " const".len();
+                        Piece { middle, form: Form::Bare, ..self.plain(start) }
+                    }
+                    _ => return None,
                 }
-                self.write(" const");
-                Piece { name: inner.name, ..self.plain(start) }
             }
             b'F' => self.function()?,
             b'A' => self.array()?,
@@ -206,7 +214,11 @@ impl Reader<'_> {
             // An array's brackets begin with a space.
             Form::Bare if self.out.get(inner.middle) == Some(&b' ') => format!(" ({mark})"),
             Form::Bare => format!("({mark})"),
-            Form::Wrapped if mark != "*" && self.before(inner.middle) == b'&' => return None,
+            Form::Wrapped if mark != "*" && self.before(inner.middle) == b'&' => {
+                // A reference to a reference of the first kind is one of that kind.
+                let is_first_kind = self.before(inner.middle - 1) != b'&';
+                return is_first_kind.then_some(inner);
+            }
             Form::Wrapped => mark.to_owned(),
             Form::Pack | Form::Changed => return None,
         };
@@ -234,7 +246,9 @@ impl Reader<'_> {
     fn array(&mut self) -> Option<Piece> {
         self.skip(1);
         let start = self.here();
-        let count = self.number()?;
+        // Without a number its length is not known.
+        let is_known = self.peek() != b'_';
+        let count = if is_known { self.number()?.to_string() } else { String::new() };
         if !self.take(b'_') || self.ty()?.form != Form::Plain {
             return None;
         }
@@ -250,6 +264,7 @@ impl Reader<'_> {
             b'n' => "decltype(nullptr)",
             b'i' => "char32_t",
             b's' => "char16_t",
+            b'a' => "auto",
             b'p' => return self.expansion(),
             _ => return None,
         };
