@@ -3,6 +3,7 @@
 //! A reader that goes away (`skep … | head`) is not an error: what could not be written is
 //! forgotten.
 
+use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::Path;
 
@@ -46,6 +47,20 @@ impl Output {
             _ => None,
         }
     }
+}
+
+/// Makes a message visible as a whole. Names in it may come from an object or a file of somebody else,
+/// and a terminal obeys some characters.
+fn harmless(text: &str) -> Cow<'_, str> {
+    let is_obeyed = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    if !text.contains(is_obeyed) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_obeyed(c) { shown.extend(c.escape_debug()) } else { shown.push(c) }
+    }
+    Cow::Owned(shown)
 }
 
 /// Prints; knows what the user wants to hear.
@@ -120,26 +135,26 @@ impl Printer {
     /// Says something that is good to know; `--quiet` silences it.
     pub fn note(self, text: &str) {
         if !self.quiet {
-            self.err(text);
+            self.err(&harmless(text));
         }
     }
 
     /// Says that something is not as it was asked for.
     pub fn warning(self, text: &str) {
-        self.err(&format!("{}: {text}", self.paint("33", "warning")));
+        self.err(&format!("{}: {}", self.paint("33", "warning"), harmless(text)));
     }
 
     /// Says why the command failed.
     pub fn failure(self, failure: &Failure) {
-        let mut text = format!("{}: {}", self.paint("31", "error"), failure.message);
+        let mut text = format!("{}: {}", self.paint("31", "error"), harmless(&failure.message));
         for line in &failure.details {
-            text += &format!("\n  {line}");
+            text += &format!("\n  {}", harmless(line));
         }
         for cause in &failure.causes {
-            text += &format!("\n  caused by: {cause}");
+            text += &format!("\n  caused by: {}", harmless(cause));
         }
         if let Some(hint) = &failure.hint {
-            text += &format!("\n\n{}: {hint}", self.paint("36", "hint"));
+            text += &format!("\n\n{}: {}", self.paint("36", "hint"), harmless(hint));
         }
         self.err(&text);
     }

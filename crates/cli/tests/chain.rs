@@ -76,6 +76,31 @@ fn the_guide_is_true() {
     assert_eq!(compared, 8);
 }
 
+/// An object's names went to the terminal as they are, which one of them cleared here.
+#[test]
+fn names_in_messages_are_only_shown() {
+    let skep = prepared();
+    let path = skep.path("variables.bpf.o");
+    let mut object = std::fs::read(&path).unwrap();
+    let places: Vec<usize> = (0..object.len() - 6)
+        .filter(|at| object[*at..].starts_with(b"limit\0") || object[*at..].starts_with(b"least\0"))
+        .collect();
+    assert!(places.len() > 3);
+    places.iter().for_each(|at| object[*at..*at + 5].copy_from_slice(b"l\x1b[2J"));
+    std::fs::write(&path, object).unwrap();
+    let file = skep.path("bad.toml").display().to_string();
+    let program =
+        |name: &str| format!("[[program]]\nobject = 'variables.bpf.o'\nprogram = '{name}'\n");
+    for (name, set) in [("nosuch", "seen=1"), ("tell", "nosuch=1")] {
+        std::fs::write(&file, program(name)).unwrap();
+        let line = ["chain", "run", &file, "--in", "gen:64", "--packets", "1", "--set", set];
+        let ended = skep.run(line);
+        let said = text(&ended.stderr);
+        assert!(said.contains("`l\\u{1b}[2J`"), "{}", ended.transcript());
+        assert!(!said.contains('\x1b'), "{}", ended.transcript());
+    }
+}
+
 #[test]
 fn places_that_are_not_there_are_refused() {
     let skep = prepared();
