@@ -1,7 +1,8 @@
-//! Links to functions: which functions, of this process or of commands, and what came of them.
+//! Links to functions: which functions, of this process, of another one or of commands, and what came
+//! of them.
 
 use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use skep_store::link::{AgentRecord, LinkSpec, LinkTarget, Pattern, Untraced};
 use crate::error::{Error, Result};
 use crate::link::{Link, Missed, describe};
 use crate::load::{Loaded, LoadedProgram};
+use crate::process::Attached;
 use crate::prototypes::Catalog;
 use crate::session::Place;
 use crate::usdt;
@@ -36,7 +38,9 @@ use crate::usdt;
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Functions {
-    own_process: bool,
+    place: Processes,
+    /// Where the agent's library is; `None`: it is looked for.
+    agent: Option<PathBuf>,
     /// The cookie of the functions that the programs' sections name, which come first; `None`: the
     /// sections do not count.
     section: Option<u64>,
@@ -46,40 +50,90 @@ pub struct Functions {
     exclude: Vec<String>,
 }
 
+/// Which processes' functions are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Processes {
+    Own,
+    /// That of this id, which runs already.
+    Running(u32),
+    /// Those that the link is given to.
+    Others,
+}
+
 impl Functions {
-    fn new(own_process: bool, pattern: &str) -> Self {
+    fn new(place: Processes, pattern: &str) -> Self {
         let targets = LinkTarget::all(Pattern::list(pattern));
-        Self { own_process, section: None, targets, last: 0, exclude: Vec::new() }
+        Self { place, agent: None, section: None, targets, last: 0, exclude: Vec::new() }
     }
 
-    fn by_section(own_process: bool) -> Self {
-        Self { section: Some(0), ..Self::new(own_process, "") }
+    fn by_section(place: Processes) -> Self {
+        Self { section: Some(0), ..Self::new(place, "") }
     }
 
     /// Means functions of this very process. They are hooked when [`attach`](crate::Program::attach)
     /// returns, for all threads; those of a library that is opened later, before its code runs.
     pub fn of_self(pattern: &str) -> Self {
-        Self::new(true, pattern)
+        Self::new(Processes::Own, pattern)
     }
 
     /// Means the functions of this process that the program's section names:
     /// `SEC("fentry.multi/libc:malloc,libc:free")`. Programs of one link must name the same.
     #[doc(alias = "bpf_program__attach")]
     pub fn of_self_by_section() -> Self {
-        Self::by_section(true)
+        Self::by_section(Processes::Own)
     }
 
     /// Means functions of commands that are going to be started by [`FunctionLink::command`] or
     /// [`Session::command`](crate::Session::command), and of processes that
     /// [`Session::enter`](crate::Session::enter) attaches to.
     pub fn of_commands(pattern: &str) -> Self {
-        Self::new(false, pattern)
+        Self::new(Processes::Others, pattern)
     }
 
     /// Means the functions of commands and other processes that the program's section names. Programs
     /// of one link must name the same.
     pub fn of_commands_by_section() -> Self {
-        Self::by_section(false)
+        Self::by_section(Processes::Others)
+    }
+
+    /// Means functions of a process that runs already. They are hooked when
+    /// [`attach`](crate::Program::attach) returns, for all threads and children of `fork`; those of a
+    /// library that is opened later, a moment after that. The process is left when the link is
+    /// detached or dropped, and by itself if this one is killed.
+    ///
+    /// The agent's library is looked for as for [`Session::command`](crate::Session::command), unless
+    /// [`Functions::agent`] says where it is.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// use skep::{Functions, Session};
+    ///
+    /// # fn main() -> Result<(), skep::Error> {
+    /// let session = Session::open()?;
+    /// let object = session.load("count.bpf.o")?;
+    /// let link = object.program("count")?.attach(Functions::of_pid(1234, "libc:malloc"))?;
+    /// std::thread::sleep(Duration::from_secs(10));
+    /// if !link.detach().wait(Duration::from_secs(1)) {
+    ///     println!("something of it stays in the process");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn of_pid(pid: u32, pattern: &str) -> Self {
+        Self::new(Processes::Running(pid), pattern)
+    }
+
+    /// Means the functions of a process that runs already that the program's section names. Programs
+    /// of one link must name the same.
+    pub fn of_pid_by_section(pid: u32) -> Self {
+        Self::by_section(Processes::Running(pid))
+    }
+
+    /// Says where the agent's library is that is put into a process which runs already.
+    pub fn agent(mut self, library: impl Into<PathBuf>) -> Self {
+        self.agent = Some(library.into());
+        self
     }
 
     /// Means those of another pattern too. A function is that of the first pattern it matches.
@@ -113,7 +167,8 @@ impl Functions {
 ///
 /// Dropping it is [`FunctionLink::detach`] without the answer. Both also end the programs in commands
 /// that were started with the link, and remove the link's files once no process uses them. In a
-/// forked child they take out the child's hooks only, and the parent's link stays as it is.
+/// forked child they take out the child's hooks only, and the parent's link stays as it is. A process
+/// that ran already ([`Functions::of_pid`]) is left as it was.
 ///
 /// ```no_run
 /// # fn count(session: &skep::Session) -> Result<(), skep::Error> {
@@ -138,6 +193,8 @@ pub struct FunctionLink {
     dir: Dir,
     link: Link,
     own_process: bool,
+    /// In a process that ran already.
+    attached: Option<Attached>,
     /// The process that made it.
     process: u32,
     // Dropped after the link.
@@ -188,7 +245,8 @@ impl FunctionLink {
         functions: Functions,
     ) -> Result<Self> {
         let dir = &place.dir;
-        let Functions { own_process, section, mut targets, exclude, .. } = functions;
+        let Functions { place: at, agent, section, mut targets, exclude, .. } = functions;
+        let own_process = at == Processes::Own;
         let Some(first) = programs.first() else {
             let known = loaded.programs().iter().map(|p| p.program().name().to_owned()).collect();
             return Err(Error::NoProgram { known });
@@ -222,29 +280,39 @@ impl FunctionLink {
         }
         let process = std::process::id();
         let files = Files { dir: dir.clone(), link: link.id(), control: link.control(), process };
-        let link = Self {
+        let mut link = Self {
             dir: dir.clone(),
             link,
             own_process,
+            attached: None,
             process,
             _files: files,
             _loaded: Arc::clone(loaded),
             _scratch: place.scratch.clone(),
         };
-        if own_process {
-            link.attach_own(&patterns)?;
+        let attached = match at {
+            Processes::Others => return Ok(link),
+            Processes::Own => {
+                let attached = skep_runtime::start::attach_own(dir, link.id());
+                attached.map_err(|e| Error::Process { why: e.to_string() })?
+            }
+            Processes::Running(pid) => {
+                let id = std::iter::once((dir, link.id()));
+                let attached = crate::command::entered(dir, pid, id, agent.as_deref())?;
+                link.attached.insert(attached).functions()
+            }
+        };
+        if attached > 0 {
+            return Ok(link);
         }
-        Ok(link)
+        let reasons = link.functions()?.into_iter().filter_map(|f| f.skipped).collect();
+        Err(Error::NothingAttached { patterns, reasons })
     }
 
-    fn attach_own(&self, patterns: &[String]) -> Result<()> {
-        let process = |why: String| Error::Process { why };
-        let attached = skep_runtime::start::attach_own(&self.dir, self.id());
-        if attached.map_err(|e| process(e.to_string()))? > 0 {
-            return Ok(());
-        }
-        let reasons = self.functions()?.into_iter().filter_map(|f| f.skipped).collect();
-        Err(Error::NothingAttached { patterns: patterns.to_vec(), reasons })
+    /// Returns what is attached in the process of [`Functions::of_pid`]; `None` for links of others.
+    #[must_use]
+    pub fn attached(&self) -> Option<&Attached> {
+        self.attached.as_ref()
     }
 
     /// Returns the link's id in the skep directory.
@@ -330,7 +398,8 @@ impl FunctionLink {
         if self.process == std::process::id() {
             self.link.detach();
         }
-        Detached { agent }
+        let stays = self.attached.take().is_some_and(|attached| attached.leave().is_err());
+        Detached { agent, stays }
     }
 }
 
@@ -345,18 +414,21 @@ impl Drop for FunctionLink {
 #[derive(Debug)]
 pub struct Detached {
     agent: Option<AgentDetached>,
+    /// Something stays in a process that ran already.
+    stays: bool,
 }
 
 impl Detached {
     /// Tells whether no thread of this process can be inside a program, or inside a function that
-    /// will return through a hook. Once true, it stays true.
+    /// will return through a hook. Once true, it stays true. For a link of [`Functions::of_pid`]:
+    /// whether that process was left as it was.
     pub fn is_quiescent(&mut self) -> bool {
-        self.agent.as_mut().is_none_or(AgentDetached::is_quiescent)
+        !self.stays && self.agent.as_mut().is_none_or(AgentDetached::is_quiescent)
     }
 
     /// Waits until no thread can be inside any more, at most so long; tells whether it is so.
     pub fn wait(&mut self, timeout: Duration) -> bool {
-        self.agent.as_mut().is_none_or(|agent| agent.wait(timeout))
+        !self.stays && self.agent.as_mut().is_none_or(|agent| agent.wait(timeout))
     }
 }
 

@@ -459,6 +459,58 @@ fn a_command_is_traced_by_several_links() -> Result<(), Box<dyn std::error::Erro
     Ok(())
 }
 
+/// A process that runs already: its calls are counted from `attach` to `detach`, as often as it makes
+/// them, and it goes on.
+#[test]
+fn functions_of_a_process_that_runs() -> Result<(), Box<dyn std::error::Error>> {
+    use std::io::{BufRead, BufReader, Write};
+    let agent = skep_testkit::trace::agent_symbols();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "while read -r line; do echo \"$line\"; done"]);
+    shell.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+    let mut shell = shell.spawn()?;
+    let (mut input, output) = (shell.stdin.take().expect("a pipe"), shell.stdout.take());
+    let mut lines = BufReader::new(output.expect("a pipe")).lines();
+    let mut echo = |times: u32| -> std::io::Result<()> {
+        for n in 0..times {
+            writeln!(input, "{n}")?;
+            assert_eq!(lines.next().transpose()?, Some(n.to_string()));
+        }
+        Ok(())
+    };
+    echo(1)?;
+    let session = session()?;
+    let object = session.load(OBJECT)?;
+    let program = object.program("count")?;
+    let write = || Functions::of_pid(shell.id(), "libc.so.6:write").agent(&agent);
+    let link = program.attach(write())?;
+    echo(100)?;
+    assert_eq!(link.attached().map(|a| (a.pid(), a.functions())), Some((shell.id(), 1)));
+    assert!(link.attached().is_some_and(skep::Attached::is_running));
+    let processes: Vec<u32> = link.processes()?.iter().map(|p| p.pid).collect();
+    assert_eq!(processes, [shell.id()]);
+    assert!(link.detach().wait(FOREVER));
+    echo(10)?;
+    let counts: HashMap<u64, u64> = object.map("counts")?.typed()?;
+    let all: Vec<(u64, u64)> = counts.iter().collect::<Result<_, _>>()?;
+    assert!(matches!(all[..], [(_, 100)]), "{all:?}");
+
+    // What is not there is an error, and leaves the process as it was.
+    let nothing = Functions::of_pid(shell.id(), "no_such_function").agent(&agent);
+    let refused = program.attach(nothing).map(drop);
+    assert!(matches!(refused, Err(Error::NothingAttached { .. })), "{refused:?}");
+    let elsewhere = write().agent("/no/such/agent.so");
+    assert!(matches!(program.attach(elsewhere).map(drop), Err(Error::NoAgent { .. })));
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", shell.id()))?.count();
+    assert_eq!(tasks, 1);
+    echo(1)?;
+    drop(input);
+    assert!(shell.wait()?.success());
+    let gone = Functions::of_pid(shell.id(), "libc:write").agent(&agent);
+    assert!(matches!(program.attach(gone).map(drop), Err(Error::InProcess(_))));
+    Ok(())
+}
+
 /// A link that is dropped takes its hooks out; the next one finds the functions as they were.
 #[test]
 fn links_come_and_go_under_running_threads() -> Result<(), Error> {
