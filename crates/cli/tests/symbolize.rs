@@ -100,14 +100,28 @@ fn sections_and_bad_addresses_are_read_as_binutils_reads_them() {
     }
     let (skep, dir) = (Skep::new(), TempDir::new());
     let file = program(&dir, &["-O2", "-g"]);
+    let main = symbol(&file, "main");
     let file = file.to_str().expect("UTF-8");
-    let input = "0\n10\n0x20zz\n\nnonsense\n-5\nffffffffffffffff\n";
-    for args in [&["-j", ".text", "-fa", "-e", file][..], &["-fpC", "-e", file]] {
+    let mut input = String::from("0\n10\n0x20zz\n\nnonsense\n-5\nffffffffffffffff\n");
+    // Signs, more digits than fit, all kinds of white space, prefixes without a number.
+    input.push_str("-ffffffffffffff00\n-10000000000000000\n1234567890abcdef0\n- 10\n--10\n");
+    input
+        .push_str("\t10\n \x0b\x0c\r10\n10 20\n0x\n0X10\n0x0x10\n0x 10\n1_0\n\u{ff11}\n\u{a0}10\n");
+    // Longer lines than are read at once.
+    for line in [format!("{main:0130x}"), format!("{main:x}{:130}{main:x}", ""), "1".repeat(99)] {
+        input.push_str(&format!("{line}\n{main:x}\n"));
+    }
+    for args in [&["-j", ".text", "-fa", "-e", file][..], &["-fpC", "-e", file], &["-afie", file]] {
         let want = run(Command::new("addr2line").args(args), input.as_bytes(), LIMIT);
         let got = skep.run_with(["addr2line"].iter().chain(args), input.as_bytes());
         assert_eq!(text(&got.stdout), text(&want.stdout), "{args:?}");
     }
     fails(&skep, &["addr2line", "-e", file, "-j", ".nosuch", "0"], 1, "no section `.nosuch`");
+    // Input that is something else, and has no line.
+    let zeros = vec![0; 4 << 20];
+    let ended = skep.run_with(["symbolize", "--file", file], &zeros);
+    assert_eq!(ended.shell_status(), 2);
+    assert!(text(&ended.stderr).contains("…` is no address"), "{}", ended.transcript());
     fails(&skep, &["addr2line", "-e", "/etc/passwd", "0"], 2, "not an ELF file");
 }
 

@@ -14,6 +14,8 @@ use crate::failure::{FAILED, Failure, Result};
 use crate::printer::{Output, Printer};
 
 const SHF_ALLOC: u64 = 2;
+/// What binutils reads of a line at a time; the rest counts as the next line.
+const LONGEST_LINE: usize = 99;
 
 /// Prints the lines of addresses; the exit status is 0 also where nothing is known of one.
 pub fn run(args: &Addr2lineArgs, printer: Printer) -> Result<u8> {
@@ -27,7 +29,7 @@ pub fn run(args: &Addr2lineArgs, printer: Printer) -> Result<u8> {
         })?),
     };
     let base = section.as_ref().map_or(0, |s| s.start);
-    let mut addresses = Addresses::new(&args.addrs, |text| Ok(prefix(text)));
+    let mut addresses = Addresses::new(&args.addrs, |text| Ok(prefix(text)), LONGEST_LINE);
     while let Some(mut addrs) = addresses.next_batch(MOST_OF_LINES)? {
         addrs.iter_mut().for_each(|addr| *addr = base.wrapping_add(*addr));
         let want = Want { lines: true, inlined: args.inlines };
@@ -48,13 +50,14 @@ pub fn run(args: &Addr2lineArgs, printer: Printer) -> Result<u8> {
     Ok(0)
 }
 
-/// The number that a text begins with, as binutils reads it.
+/// The number that a text begins with, as binutils reads it; one of more digits than fit is the largest.
+/// What begins with anything else is a name of a symbol to binutils, and 0 here.
 fn prefix(text: &str) -> u64 {
-    let digits = text.trim_start();
-    let digits = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")).unwrap_or(digits);
-    let end = digits.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(digits.len());
-    let (digits, _) = digits.split_at(end);
-    digits.bytes().fold(0, |n: u64, b| n << 4 | u64::from(char::from(b).to_digit(16).unwrap_or(0)))
+    let text = text.trim_start_matches([' ', '\t', '\n', '\x0b', '\x0c', '\r']);
+    let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
+    let mut digits = digits.chars().map_while(|c| c.to_digit(16));
+    let number = digits.try_fold(0_u64, |n, digit| Some(n.checked_mul(16)? | u64::from(digit)));
+    number.unwrap_or(u64::MAX)
 }
 
 fn is_loaded(file: &SymbolFile, addr: u64) -> bool {

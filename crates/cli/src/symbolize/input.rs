@@ -9,6 +9,9 @@ use crate::failure::{Context, Failure, Result};
 /// Bytes that are read at once.
 const CHUNK: usize = 64 << 10;
 
+/// A line of more bytes has no address.
+pub const LONGEST_LINE: usize = 256;
+
 /// How an address is read.
 type Parse = fn(&str) -> Result<u64>;
 
@@ -18,6 +21,8 @@ type Parse = fn(&str) -> Result<u64>;
 pub struct Addresses<'a> {
     given: Option<std::slice::Iter<'a, String>>,
     parse: Parse,
+    /// A line of more bytes is as several.
+    longest: usize,
     /// What was read and is no address yet.
     rest: Vec<u8>,
     ended: bool,
@@ -25,9 +30,9 @@ pub struct Addresses<'a> {
 
 impl<'a> Addresses<'a> {
     /// Takes those of the command line; if there is none, standard input.
-    pub fn new(given: &'a [String], parse: Parse) -> Self {
+    pub fn new(given: &'a [String], parse: Parse, longest: usize) -> Self {
         let given = (!given.is_empty()).then(|| given.iter());
-        Self { given, parse, rest: Vec::new(), ended: false }
+        Self { given, parse, longest, rest: Vec::new(), ended: false }
     }
 
     /// The next batch, of at most so many; `None` after the last.
@@ -51,14 +56,15 @@ impl<'a> Addresses<'a> {
             let mut from = 0;
             while batch.len() < most {
                 let rest = self.rest.get(from..).unwrap_or_default();
-                let end = match rest.iter().position(|b| *b == b'\n') {
-                    Some(end) => end,
-                    None if self.ended && !rest.is_empty() => rest.len(),
+                let (end, next) = match rest.iter().take(self.longest).position(|b| *b == b'\n') {
+                    Some(end) => (end, end + 1),
+                    None if rest.len() >= self.longest => (self.longest, self.longest),
+                    None if self.ended && !rest.is_empty() => (rest.len(), rest.len()),
                     None => break,
                 };
                 let line = String::from_utf8_lossy(rest.get(..end).unwrap_or_default());
                 batch.push((self.parse)(line.strip_suffix('\r').unwrap_or(&line))?);
-                from += end + 1;
+                from += next;
             }
             self.rest.drain(..from.min(self.rest.len()));
             if self.ended || batch.len() >= most || !batch.is_empty() && !is_ready(&stdin) {
@@ -85,7 +91,10 @@ pub fn address(text: &str) -> Result<u64> {
     let digits = text.trim();
     let digits = digits.strip_prefix("0x").unwrap_or(digits);
     u64::from_str_radix(digits, 16).map_err(|_| {
-        Failure::environment(format!("`{text}` is no address"))
+        // It may be anything that was piped in.
+        let shown: String = text.chars().take(40).flat_map(char::escape_debug).collect();
+        let more = if text.chars().nth(40).is_some() { "…" } else { "" };
+        Failure::environment(format!("`{shown}{more}` is no address"))
             .hint("addresses are hexadecimal numbers of up to 16 digits")
     })
 }

@@ -57,7 +57,7 @@ pub fn run(args: &SymbolizeArgs, printer: Printer) -> Result<u8> {
     }
     let mut source = open(args, fetch, printer)?;
     let given = if args.addresses == ["-"] { &[] } else { &args.addresses[..] };
-    let mut addresses = Addresses::new(given, input::address);
+    let mut addresses = Addresses::new(given, input::address, input::LONGEST_LINE);
     let want = Want { lines: !args.names, inlined: args.inlines };
     let most = if want.lines { MOST_OF_LINES } else { MOST_OF_NAMES };
     let mut named = true;

@@ -22,6 +22,9 @@ pub struct Answers {
     pub(super) strings: Strings,
 }
 
+/// A file of a symbol that has no name: linkers put such a one before global symbols.
+pub(super) const NAMELESS: u32 = u32::MAX;
+
 /// A symbol of an answer; name 0: there is none.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SymbolRecord {
@@ -70,7 +73,7 @@ pub struct NearSymbol<'a> {
     pub start: u64,
     /// Size in bytes; 0 if the table has none.
     pub size: u64,
-    /// Name of the source file, if the table says it.
+    /// Name of the source file, if the table says it; empty if it says that the file has none.
     pub file: Option<&'a [u8]>,
 }
 
@@ -171,7 +174,9 @@ impl<'a> Answer<'a> {
         let id = *self.all.nearest.get(self.at)?;
         let record = self.all.symbols.get(id as usize)?;
         let name = self.all.strings.get(record.name)?;
-        let file = self.all.strings.get(record.file);
+        let strings = &self.all.strings;
+        let nameless = record.file == NAMELESS;
+        let file = if nameless { Some(&[][..]) } else { strings.get(record.file) };
         let first_name = self.all.strings.get(record.first).unwrap_or(name);
         Some(NearSymbol {
             id,

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::ffi::CStr;
 use std::hint::black_box;
 
-use super::answers::{Answers, NearSymbol, SymbolRecord};
+use super::answers::{Answers, NAMELESS, NearSymbol, SymbolRecord};
 use super::image::{Image, Pieces};
 use super::order;
 use crate::elf::{ET_REL, Section, u16_at, u32_at, u64_at};
@@ -243,14 +243,14 @@ struct SourceFiles {
 impl SourceFiles {
     fn see(&mut self, kind: u8, name: u32, section: u16) {
         if kind == STT_FILE {
-            self.name = name;
+            self.name = if name == 0 { NAMELESS } else { name };
             self.several |= self.symbols;
         } else if kind != STT_NOTYPE || section != 0 || name != 0 {
             self.symbols = true;
         }
     }
 
-    /// Name of a symbol's file; 0: not known.
+    /// Name of a symbol's file; 0: not known, or [`NAMELESS`].
     fn of(&self, local: bool) -> u32 {
         if local || !self.several { self.name } else { 0 }
     }
@@ -306,7 +306,10 @@ fn name(image: &Image, strings: &Section, answers: &mut Answers, shared: bool) {
         let is_first = matches!(symbol.name, 0) || symbol.name == symbol.first;
         symbol.first = if shared { strings.add(first) } else { strings.push(first) };
         symbol.name = if is_first { symbol.first } else { strings.add(name) };
-        symbol.file = strings.add(file.unwrap_or_default());
+        symbol.file = match file {
+            Some([]) => NAMELESS,
+            file => strings.add(file.unwrap_or_default()),
+        };
     }
 }
 
@@ -330,9 +333,11 @@ impl<'a> Names<'a> {
     /// Its name, the first one, and that of its file.
     fn of(&mut self, symbol: &SymbolRecord) -> (&[u8], &[u8], Option<&[u8]>) {
         let Self { names, others, files } = self;
-        let file = (symbol.file != 0).then(|| {
-            &**files.entry(symbol.file).or_insert_with(|| string(others, symbol.file).into())
-        });
+        let file = match symbol.file {
+            0 => None,
+            NAMELESS => Some(&[][..]),
+            at => Some(&**files.entry(at).or_insert_with(|| string(others, at).into())),
+        };
         let first = string(names, symbol.first);
         let is_first = symbol.name == 0 || symbol.name == symbol.first;
         (if is_first { first } else { string(others, symbol.name) }, first, file)
