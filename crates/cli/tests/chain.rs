@@ -99,6 +99,27 @@ fn names_in_messages_are_only_shown() {
         assert!(said.contains("`l\\u{1b}[2J`"), "{}", ended.transcript());
         assert!(!said.contains('\x1b'), "{}", ended.transcript());
     }
+    std::fs::write(&file, program("").replace("''", r#""l\u001b[2J""#)).unwrap();
+    let line = |line: &str| {
+        let ended = skep.run(line.split(' ').map(|word| if word == "FILE" { &file } else { word }));
+        assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+        (text(&ended.stdout), ended)
+    };
+    line("chain create bad FILE");
+    for shown in [
+        "chain show bad",
+        "chain show bad --dot",
+        "chain show bad --svg",
+        "chain explain bad --in gen:64",
+        "chain run bad --in gen:64 --packets 1 --maps",
+        "chain bench bad --in gen:64 --repeat 1",
+    ] {
+        let (out, ended) = line(shown);
+        assert!(out.contains("l?[2J") && !out.contains('\x1b'), "{shown}: {}", ended.transcript());
+    }
+    // Programs get the name itself.
+    let (out, _) = line("chain show bad --json");
+    assert_eq!(json(out.as_bytes())["nodes"][0]["program"], json!("l\x1b[2J"));
 }
 
 #[test]

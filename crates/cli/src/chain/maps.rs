@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Map as JsonMap, Value as Json, json};
 use skep::Session;
+use skep::chain::picture::program_name;
 use skep::chain::{Chain, Graph, ObjectFile};
 use skep::maps::Map;
 use skep::object::Btf;
@@ -58,7 +59,8 @@ impl ChainMaps {
         let mut all = Vec::new();
         for (file, maps) in &self.0 {
             let nodes = graph.nodes().filter(|(_, n)| file.programs.contains(&n.program.id));
-            let programs = nodes.map(|(id, n)| format!("{} ({id})", n.program.name)).collect();
+            let programs = nodes.map(|(id, _)| format!("{} ({id})", program_name(graph, id)));
+            let programs = programs.collect();
             let read = maps
                 .iter()
                 .map(|m| read_map((&m.name, &m.map), m.types.as_ref(), raw, samples))

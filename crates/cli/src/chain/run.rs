@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use serde_json::json;
-use skep::chain::{ChainError, Count};
+use skep::chain::{ChainError, Count, picture};
 use skep::port::{Stats, Until};
 use skep::test_run::Engine;
 use skep_test::contents::Samples;
@@ -76,7 +76,7 @@ pub fn run(args: &ChainRunArgs, printer: Printer) -> Result<u8> {
     let described = nodes(&graph, &counted);
     let described = described.as_array().cloned().unwrap_or_default();
     let rows = counted.nodes.iter().zip(described).map(|((id, node), json)| {
-        let program = graph.node(*id).map_or("(removed)", |n| n.program.name.as_str());
+        let program = picture::program_name(&graph, *id);
         Row { program: format!("{program} ({id})"), runs: node.runs(), ns: node.ns, json }
     });
     let (rows, edges) = (rows.collect(), edges(&counted));

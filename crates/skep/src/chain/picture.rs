@@ -15,9 +15,17 @@ fn of_edge(stats: Option<&Stats>, from: NodeId, on: Verdicts, to: To) -> Option<
     Some(*counted)
 }
 
+/// Returns the name of a node's program as it can be printed: an object may have any characters in
+/// names, also those that terminals obey and that no SVG may have.
+#[must_use]
+pub fn program_name(graph: &Graph, id: NodeId) -> String {
+    let name = graph.node(id).map_or("(removed)", |n| n.program.name.as_str());
+    name.replace(char::is_control, "?")
+}
+
 /// A node's number and program, and what it cost: runs, bytes and time, then verdicts.
 fn node_lines(graph: &Graph, stats: Option<&Stats>, id: NodeId) -> Vec<String> {
-    let name = graph.node(id).map_or("?", |n| n.program.name.as_str());
+    let name = program_name(graph, id);
     let mut lines = vec![format!("{id} {name}")];
     let Some(stats) = stats else { return lines };
     let none = NodeStats::default();
@@ -79,7 +87,7 @@ pub fn text(graph: &Graph, stats: Option<&Stats>) -> String {
                     draw(out, graph, stats, (next, depth + 1), seen);
                 }
                 To::Node(next) => {
-                    let name = graph.node(next).map_or("?", |n| n.program.name.as_str());
+                    let name = program_name(graph, next);
                     let _ = writeln!(out, "{next} {name} (above)");
                 }
                 other => {
