@@ -457,7 +457,8 @@ static __attribute__((noinline)) int learn(struct stat *s, __u64 start, __u64 no
 	if (!s)
 		return 0;
 	gap = start - s->last;
-	if ((gap > LONG && gap > s->limit) || (took > LONG && took > s->large))
+	/* Most functions of a program are called once, and the first call says nothing of others. */
+	if (s->last && ((gap > LONG && gap > s->limit) || (took > LONG && took > s->large)))
 		was_preempted = preempted(s);
 	if (gap > s->limit)
 		end = paused(s, gap, was_preempted);
