@@ -2,6 +2,7 @@
 //! JSON. CSV is made from the fields of JSON.
 
 use std::borrow::Cow;
+use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
@@ -175,7 +176,7 @@ pub fn file_name(path: &str) -> &str {
 
 /// Sorts by a column: largest first, names from a to z. Equal rows go by name, so that the order is
 /// always the same.
-pub fn sort(rows: &mut [Row<'_>], by: SortBy) {
+pub fn sort(rows: &mut Vec<Row<'_>>, by: SortBy) {
     let number = |r: &Row<'_>| match by {
         SortBy::Calls => r.stat.calls,
         SortBy::Total => r.stat.total_ns,
@@ -184,13 +185,24 @@ pub fn sort(rows: &mut [Row<'_>], by: SortBy) {
         SortBy::P99 => r.stat.p99_ns.unwrap_or(0),
         SortBy::Name => 0,
     };
-    rows.sort_by(|a, b| {
-        number(b)
-            .cmp(&number(a))
-            .then_with(|| a.name.cmp(&b.name))
-            .then_with(|| a.path.cmp(b.path))
-            .then_with(|| a.part.cmp(&b.part))
+    // Rows are large, and numbers decide nearly always: what is moved while sorting is small.
+    let numbered = rows.iter().enumerate();
+    let mut order: Vec<(Reverse<u64>, usize)> =
+        numbered.map(|(at, row)| (Reverse(number(row)), at)).collect();
+    order.sort_unstable_by(|a, b| {
+        let rest = || {
+            let (row, other) = (rows.get(a.1)?, rows.get(b.1)?);
+            let names = row.name.cmp(&other.name);
+            Some(
+                names
+                    .then_with(|| row.path.cmp(other.path))
+                    .then_with(|| row.part.cmp(&other.part)),
+            )
+        };
+        a.0.cmp(&b.0).then_with(|| rest().unwrap_or(Ordering::Equal)).then(a.1.cmp(&b.1))
     });
+    let mut unsorted: Vec<Option<Row<'_>>> = rows.drain(..).map(Some).collect();
+    rows.extend(order.iter().filter_map(|(_, at)| unsorted.get_mut(*at)?.take()));
 }
 
 /// A function in JSON. Reports can have a hundred thousand of them, so they are written as they
@@ -362,7 +374,7 @@ pub fn skipped_lines(skipped: &[Skipped], all: bool) -> Vec<String> {
         groups.entry(without_numbers(&s.reason)).or_default().push(s);
     }
     let mut groups: Vec<_> = groups.into_iter().collect();
-    groups.sort_by_cached_key(|(_, members)| std::cmp::Reverse(members.len() as u64));
+    groups.sort_by_cached_key(|(_, members)| Reverse(members.len() as u64));
     let line = |(general, members): (String, Vec<&Skipped>)| {
         let reason = match members.as_slice() {
             [first, rest @ ..] if rest.iter().all(|m| m.reason == first.reason) => {
@@ -423,7 +435,7 @@ mod tests {
 
     #[test]
     fn rows_sort_by_any_column_and_then_by_name() {
-        let mut rows = [
+        let mut rows = vec![
             row("b", &bytes(1, 9, 2, &[(3, 1)])),
             row("a", &bytes(1, 8, 5, &[(3, 1)])),
             row("c", &bytes(7, 1, 1, &[(0, 7)])),

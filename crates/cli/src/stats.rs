@@ -29,28 +29,42 @@ pub fn each(map: &Map, count: u32, mut visit: impl FnMut(u32, &[u8])) -> io::Res
     };
     let file = map.file().reopen().map_err(io::Error::other)?;
     let count = u64::from(count.min(def.max_entries));
-    let mut used: Vec<Vec<u8>> = Vec::new();
+    // Memory that is used again costs no page faults.
+    let mut blocks: Vec<Vec<u8>> = Vec::new();
     let mut value = Vec::new();
     let mut first = 0;
     while first < count {
         let entries = BLOCK.min(count - first);
-        used.clear();
+        let mut used = 0;
         for slot in 0..slots {
             let at = slot * slot_stride + first * stride;
             if next_data(&file, at)? < at + entries * stride {
-                used.push(read(&file, at, (entries * stride) as usize)?);
+                if blocks.len() == used {
+                    blocks.push(Vec::new());
+                }
+                if let Some(block) = blocks.get_mut(used) {
+                    block.resize((entries * stride) as usize, 0);
+                    read(&file, at, block)?;
+                }
+                used += 1;
             }
         }
+        let used = blocks.get(..used).unwrap_or_default();
         let mut parts: Vec<_> =
             used.iter().map(|block| block.chunks_exact(stride as usize)).collect();
         for index in first..first + entries {
+            let index = u32::try_from(index).unwrap_or(u32::MAX);
+            if let [only] = &mut *parts {
+                only.next().into_iter().for_each(|part| visit(index, part));
+                continue;
+            }
             value.clear();
             parts
                 .iter_mut()
                 .filter_map(Iterator::next)
                 .for_each(|part| value.extend_from_slice(part));
             if !value.is_empty() {
-                visit(u32::try_from(index).unwrap_or(u32::MAX), &value);
+                visit(index, &value);
             }
         }
         first += entries;
@@ -69,19 +83,21 @@ pub fn next_data(file: &OwnedFd, at: u64) -> io::Result<u64> {
     }
 }
 
-/// Reads `len` bytes; what the file does not have is 0.
-fn read(file: &OwnedFd, at: u64, len: usize) -> io::Result<Vec<u8>> {
-    let mut out = vec![0; len];
+/// Reads as many bytes as there is room for; what the file does not have is 0.
+fn read(file: &OwnedFd, at: u64, out: &mut [u8]) -> io::Result<()> {
     let mut done = 0;
     while let Some(rest) = out.get_mut(done..).filter(|rest| !rest.is_empty()) {
-        match rustix::io::pread(file, rest, at + done as u64) {
-            Ok(0) => break,
+        match rustix::io::pread(file, &mut *rest, at + done as u64) {
+            Ok(0) => {
+                rest.fill(0);
+                break;
+            }
             Ok(n) => done += n,
             Err(Errno::INTR) => {}
             Err(e) => return Err(e.into()),
         }
     }
-    Ok(out)
+    Ok(())
 }
 
 #[cfg(test)]
