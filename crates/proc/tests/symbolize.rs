@@ -8,6 +8,7 @@ use skep_proc::symbolize::{SymbolFile, Want};
 use skep_testkit::TempDir;
 use skep_testkit::cc::Cc;
 use skep_testkit::random::Random;
+use skep_testkit::skip::has_command;
 
 const BOTH: Want = Want { lines: true, inlined: true };
 
@@ -184,5 +185,27 @@ fn names_of_every_length_are_whole() {
                 }
             }
         }
+    }
+}
+
+/// The start of `.bss` that a linker notes is where the data before it ends, also if `.bss` begins further
+/// on: `addr2line` finds nothing there.
+#[test]
+fn a_symbol_before_its_section_names_nothing_in_it() {
+    let dir = TempDir::new();
+    let source = dir.join("aligned.c");
+    let text = "char before = 1; __attribute__((aligned(4096))) char behind[64]; \
+                int main(void) { return before + behind[0]; }";
+    std::fs::write(&source, text).unwrap();
+    let program = Cc::c().args(&["-no-pie"]).compile(&[&source], &dir.join("aligned"));
+    let mut file = SymbolFile::open(&program).unwrap();
+    let bss = file.elf().section(".bss").unwrap().range();
+    let addrs = [bss.start, bss.start + 5];
+    let answers = file.find(&addrs, Want { lines: true, inlined: true });
+    assert!(addrs.iter().all(|addr| answers.get(*addr).unwrap().nearest().is_none()));
+    if has_command("addr2line") {
+        let mut binutils = std::process::Command::new("addr2line");
+        let said = binutils.args(["-fe"]).arg(&program).arg(format!("{:x}", bss.start)).output();
+        assert_eq!(String::from_utf8_lossy(&said.unwrap().stdout), "??\n??:0\n");
     }
 }

@@ -161,7 +161,7 @@ impl<'a> Buckets<'a> {
 /// Gives each symbol to the first address that it does not lie behind. Until [`name`] the symbols
 /// have places in the string table for names, and a rank: higher is better, 0 is none.
 fn register(image: &Image, table: &Section, answers: &mut Answers) {
-    let ends: Vec<u64> = image.elf.sections().iter().map(|s| s.range().end).collect();
+    let ranges: Vec<_> = image.elf.sections().iter().map(Section::range).collect();
     let is_linked = image.elf.kind() != ET_REL;
     let Answers { addrs, nearest, symbols, .. } = answers;
     let buckets = Buckets::new(addrs);
@@ -204,7 +204,9 @@ fn register(image: &Image, table: &Section, answers: &mut Answers) {
             }
             if !matches!(kind, STT_NOTYPE | STT_FUNC | STT_GNU_IFUNC)
                 || section == 0
-                || ends.get(usize::from(section)).is_none_or(|end| start >= *end)
+                // A linker's symbol may lie before its section, as `__bss_start` does before one that is
+                // aligned: it is of nothing there.
+                || ranges.get(usize::from(section)).is_none_or(|range| !range.contains(&start))
             {
                 continue;
             }
