@@ -597,3 +597,68 @@ fn a_dump_goes_through_a_pipe() {
     assert_eq!(elements(&skep, "a"), elements(&skep, "b"));
     assert!(Path::new(&file).exists(), "the file stays");
 }
+
+/// Maps of every type that holds so many, and how one of a million elements is made. A hash that throws
+/// elements out has room for twice as many, so that it throws none out.
+const LARGE: &[(&str, &str)] = &[
+    ("hash", "--type hash --key 8 --value 8 --entries N"),
+    ("lru_hash", "--type lru_hash --key 8 --value 8 --entries 2N"),
+    ("percpu_hash", "--type percpu_hash --key 8 --value 8 --entries N"),
+    ("lru_percpu_hash", "--type lru_percpu_hash --key 8 --value 8 --entries 2N"),
+    ("lpm_trie", "--type lpm_trie --key 8 --value 8 --entries N --flags no_prealloc"),
+    ("qp_trie", "--type qp_trie --key 30 --value 8 --entries N"),
+    ("qp_fixed", "--type qp_trie --key 8 --fixed-keys --value 8 --entries N"),
+    ("array", "--type array --key 4 --value 8 --entries N"),
+    ("percpu_array", "--type percpu_array --key 4 --value 8 --entries N"),
+    ("devmap_hash", "--type devmap_hash --key 4 --value 4 --entries N"),
+    ("queue", "--type queue --value 8 --entries N"),
+    ("stack", "--type stack --value 8 --entries N"),
+];
+
+/// Ten thousand elements of each, with `SKEP_STRESS` a million: all are there, and a dump of them is
+/// what was loaded.
+#[test]
+fn a_million_elements_are_loaded() {
+    let n: u32 = if std::env::var_os("SKEP_STRESS").is_some() { 1_000_000 } else { 10_000 };
+    for (name, definition) in LARGE {
+        let definition =
+            definition.replace("2N", &(2 * n).to_string()).replace('N', &n.to_string());
+        let skep = Skep::new();
+        create(&skep, name, &definition);
+        create(&skep, "other", &definition);
+        let map = open(&skep, name);
+        let (map_type, size) = (map.def().map_type, map.user_value_size());
+        for i in 0..n {
+            // In no order.
+            let number = i.wrapping_mul(0x9e37_79b1);
+            let key = match map_type {
+                MapType::LpmTrie => [32_u32.to_ne_bytes(), number.to_be_bytes()].concat(),
+                MapType::QpTrie if map.def().map_extra != 0 => {
+                    format!("/srv/{}/{number:x}", number % 97).into_bytes()
+                }
+                MapType::Queue | MapType::Stack => Vec::new(),
+                MapType::Array | MapType::PercpuArray => i.to_ne_bytes().to_vec(),
+                MapType::DevmapHash => number.to_ne_bytes().to_vec(),
+                _ => (u64::from(number) << 17).to_ne_bytes().to_vec(),
+            };
+            let value = match map_type {
+                MapType::DevmapHash => (1 + i % 200).to_ne_bytes().to_vec(),
+                _ => bytes(i as usize, size),
+            };
+            map.update(&key, &value, 0).unwrap_or_else(|e| panic!("{name}: {e}"));
+        }
+        let want = elements(&skep, name);
+        assert_eq!(want.len(), n as usize, "{name}");
+        // Elements without keys would be added to those of another form.
+        let forms: &[&str] =
+            if map.def().key_size == 0 { &["--json"] } else { &["--json", "--csv"] };
+        for form in forms {
+            let file = skep.path("dump");
+            std::fs::write(&file, out(&skep, &["map", "dump", name, form])).unwrap();
+            let ended = skep.run(["map", "load", "other", file.to_str().unwrap()]);
+            assert_eq!(ended.shell_status(), 0, "{name} {form}: {}", ended.transcript());
+            assert_eq!(text(&ended.stderr), format!("loaded {n} entries\n"), "{name} {form}");
+            assert!(elements(&skep, "other") == want, "{name} {form}: other elements");
+        }
+    }
+}
