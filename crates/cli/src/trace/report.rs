@@ -250,6 +250,8 @@ impl Sums<'_> {
             let (pages, dir) = (self.lost_pages, Dir::default_path());
             let dir = dir.display();
             printer.note(&format!("`{dir}` is full: {pages} pages of statistics are lost; set `SKEP_DIR` to use another directory"));
+        } else if self.state.agents.is_empty() && !self.state.functions.is_empty() {
+            printer.note("no process could note that it is attached, so nothing is counted: the skep directory may be full; set `SKEP_DIR` to use another one");
         }
         note_marks(printer, &rows);
         if args.report.verbose {
