@@ -98,6 +98,15 @@ const fn fill(mut table: [u8; 256], from: usize, to: usize, what: u8) -> [u8; 25
     table
 }
 
+const fn set(mut table: [u8; 256], opcodes: &[usize], what: u8) -> [u8; 256] {
+    let mut i = 0;
+    while i < opcodes.len() {
+        table[opcodes[i]] = what;
+        i += 1;
+    }
+    table
+}
+
 const fn one_byte() -> [u8; 256] {
     let mut t = [ASK; 256];
     // add, or, adc, sbb, and, sub, xor, cmp
@@ -140,26 +149,9 @@ const fn one_byte() -> [u8; 256] {
     t = fill(t, 0xf6, 0xf7, SPECIAL);
     t = fill(t, 0xfe, 0xff, SPECIAL);
     t[0x0f] = SPECIAL;
-    t[0x26] = PREFIX;
-    t[0x2e] = PREFIX;
-    t[0x36] = PREFIX;
-    t[0x3e] = PREFIX;
-    t = fill(t, 0x64, 0x66, PREFIX);
-    t[0xf0] = PREFIX;
-    t = fill(t, 0xf2, 0xf3, PREFIX);
+    t = set(t, &[0x26, 0x2e, 0x36, 0x3e, 0x64, 0x65, 0x66, 0xf0, 0xf2, 0xf3], PREFIX);
     // In 64-bit code these are no opcodes.
-    t[0x06] = ASK;
-    t[0x07] = ASK;
-    t[0x0e] = ASK;
-    t[0x16] = ASK;
-    t[0x17] = ASK;
-    t[0x1e] = ASK;
-    t[0x1f] = ASK;
-    t[0x27] = ASK;
-    t[0x2f] = ASK;
-    t[0x37] = ASK;
-    t[0x3f] = ASK;
-    t
+    set(t, &[0x06, 0x07, 0x0e, 0x16, 0x17, 0x1e, 0x1f, 0x27, 0x2f, 0x37, 0x3f], ASK)
 }
 
 const fn operand_sizes() -> [u8; 256] {
