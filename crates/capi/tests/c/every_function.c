@@ -3,17 +3,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include "skep.h"
-
-#define IS(call, want)                                                            \
-	do {                                                                      \
-		int is_ = (call), want_ = (want);                                 \
-		if (is_ != want_) {                                               \
-			fprintf(stderr, "line %d: %s: %d, not %d: %s\n", __LINE__, #call, is_, want_, \
-				skep_last_error());                               \
-			return 1;                                                 \
-		}                                                                 \
-	} while (0)
+#include "is.h"
 
 static int visit(void *context, const struct skep_function *f)
 {

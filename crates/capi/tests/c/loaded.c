@@ -9,19 +9,7 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "skep.h"
-
-#define IS(call, want)                                                            \
-	do {                                                                      \
-		int is_ = (call), want_ = (want);                                 \
-		if (is_ != want_) {                                               \
-			fprintf(stderr, "line %d: %s: %d, not %d: %s\n", __LINE__, #call, is_, want_, \
-				skep_last_error());                               \
-			return 1;                                                 \
-		}                                                                 \
-	} while (0)
-
-#define SAYS(text) IS(strstr(skep_last_error(), text) != NULL, 1)
+#include "is.h"
 
 #ifdef __cplusplus
 extern "C"
@@ -55,6 +43,17 @@ static unsigned char *bytes_of(const char *path, size_t *size)
 	*size = n > 0 ? (size_t)n : 0;
 	return bytes;
 }
+
+/* A loader takes the option, and then does not load. */
+#define REFUSED(option, words)                                                 \
+	do {                                                                      \
+		IS(skep_loader_new(session, &loader), 0);                        \
+		IS(option, 0);                                                    \
+		IS(skep_loader_load_file(loader, path, &object) < 0, 1);          \
+		SAYS(words);                                                      \
+		IS(object == NULL, 1);                                            \
+		IS(skep_loader_free(loader), 0);                                  \
+	} while (0)
 
 /* Objects that are cut off, and options that fit none. */
 static int loaders(skep_session *session, const char *path)
@@ -95,50 +94,22 @@ static int loaders(skep_session *session, const char *path)
 	memcpy(noise, whole, 64);
 	IS(skep_loader_load_memory(loader, noise, sizeof(noise), &object) < 0, 1);
 
-	/* What options name is looked up when it loads. Each needs a loader of its own. */
-	IS(skep_loader_global(loader, "no_such", "1"), 0);
-	IS(skep_loader_load_file(loader, path, &object) < 0, 1);
-	SAYS("no_such");
 	IS(skep_loader_free(loader), 0);
+
+	/* What options name is looked up when it loads. */
+	REFUSED(skep_loader_global(loader, "no_such", "1"), "no_such");
+	REFUSED(skep_loader_global(loader, "limit", "a lot"), "limit");
+	REFUSED(skep_loader_max_entries(loader, "no_map", 4), "no_map");
+	REFUSED(skep_loader_max_entries(loader, "counts", UINT32_MAX), "counts");
+	REFUSED(skep_loader_autoload(loader, "no_program", 0), "no_program");
+	REFUSED(skep_loader_program_type(loader, "first_bytes", "no/such/section"), "no/such/section");
+	REFUSED(skep_loader_core_target(loader, "/no/such/types"), "/no/such/types");
+	REFUSED(skep_loader_prototypes(loader, "/dev/null"), "/dev/null");
 	IS(skep_loader_load_file(loader, path, &object), -EBADF);
 	IS(skep_loader_new(session, &loader), 0);
-	IS(skep_loader_global(loader, "limit", "a lot"), 0);
-	IS(skep_loader_load_file(loader, path, &object) < 0, 1);
-	SAYS("limit");
 	IS(skep_loader_global(loader, NULL, "1"), -EFAULT);
 	IS(skep_loader_global(loader, "limit", NULL), -EFAULT);
 	IS(skep_loader_global(loader, "limit", "\xc3"), -EINVAL);
-	IS(skep_loader_free(loader), 0);
-	IS(skep_loader_new(session, &loader), 0);
-	IS(skep_loader_max_entries(loader, "no_map", 4), 0);
-	IS(skep_loader_load_file(loader, path, &object) < 0, 1);
-	SAYS("no_map");
-	IS(skep_loader_free(loader), 0);
-	IS(skep_loader_new(session, &loader), 0);
-	IS(skep_loader_max_entries(loader, "counts", UINT32_MAX), 0);
-	IS(skep_loader_load_file(loader, path, &object) < 0, 1);
-	IS(object == NULL, 1);
-	IS(skep_loader_free(loader), 0);
-	IS(skep_loader_new(session, &loader), 0);
-	IS(skep_loader_autoload(loader, "no_program", 0), 0);
-	IS(skep_loader_load_file(loader, path, &object) < 0, 1);
-	SAYS("no_program");
-	IS(skep_loader_free(loader), 0);
-	IS(skep_loader_new(session, &loader), 0);
-	IS(skep_loader_program_type(loader, "first_bytes", "no/such/section") < 0 ||
-		   skep_loader_load_file(loader, path, &object) < 0,
-	   1);
-	IS(skep_loader_free(loader), 0);
-	IS(skep_loader_new(session, &loader), 0);
-	IS(skep_loader_core_target(loader, "/no/such/types") < 0 ||
-		   skep_loader_load_file(loader, path, &object) < 0,
-	   1);
-	SAYS("/no/such/types");
-	IS(skep_loader_free(loader), 0);
-	IS(skep_loader_new(session, &loader), 0);
-	IS(skep_loader_prototypes(loader, "/dev/null") < 0 ||
-		   skep_loader_load_file(loader, path, &object) < 0,
-	   1);
 	IS(skep_loader_free(loader), 0);
 
 	/* And one whose options fit loads twice. */
