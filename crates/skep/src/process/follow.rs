@@ -17,7 +17,7 @@ use skep_store::Dir;
 use skep_store::live::{self, Order};
 
 use super::mark::Mark;
-use super::{Agent, Live, ProcessError, Result};
+use super::{Agent, Live, ProcessError, Result, is_readable};
 
 /// What became of processes that were followed.
 #[derive(Debug, Default)]
@@ -99,7 +99,7 @@ impl All<'_> {
             }
             // Where waiting fails, there is nothing better than to leave.
             if self.tracer.is_idle()
-                || is_readable(until)
+                || is_readable(&until, Duration::ZERO).unwrap_or(true)
                 || self.tracer.wait(&[until], LONG).is_err()
             {
                 return;
@@ -198,12 +198,4 @@ impl All<'_> {
         let left = live.leave_by(&mut self.tracer, self.agent);
         left.map_or(Ok(()), |why| Err(ProcessError::Leave { pid, why }))
     }
-}
-
-/// Tells whether a descriptor can be read from.
-fn is_readable(fd: BorrowedFd<'_>) -> bool {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-    poll(&mut fds, Some(&now)).is_ok_and(|count| count > 0)
 }

@@ -420,7 +420,7 @@ impl Live {
 }
 
 /// Waits until a descriptor can be read from, at most so long; tells whether it can.
-fn is_readable(fd: &OwnedFd, time: Duration) -> std::result::Result<bool, String> {
+fn is_readable(fd: &impl AsFd, time: Duration) -> std::result::Result<bool, String> {
     let time = Timespec::try_from(time).ok();
     match poll(&mut [PollFd::new(fd, PollFlags::IN)], time.as_ref()) {
         Ok(n) => Ok(n > 0),
