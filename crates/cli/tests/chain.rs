@@ -76,9 +76,10 @@ fn the_guide_is_true() {
     assert_eq!(compared, 8);
 }
 
-/// An object's names went to the terminal as they are, which one of them cleared here.
+/// An object's names went to the terminal as they are, which one of them cleared here, and no SVG with
+/// one could be read.
 #[test]
-fn names_in_messages_are_only_shown() {
+fn names_with_control_characters_are_refused_and_only_shown() {
     let skep = prepared();
     let path = skep.path("variables.bpf.o");
     let mut object = std::fs::read(&path).unwrap();
@@ -89,37 +90,30 @@ fn names_in_messages_are_only_shown() {
     places.iter().for_each(|at| object[*at..*at + 5].copy_from_slice(b"l\x1b[2J"));
     std::fs::write(&path, object).unwrap();
     let file = skep.path("bad.toml").display().to_string();
-    let program =
-        |name: &str| format!("[[program]]\nobject = 'variables.bpf.o'\nprogram = '{name}'\n");
-    for (name, set) in [("nosuch", "seen=1"), ("tell", "nosuch=1")] {
-        std::fs::write(&file, program(name)).unwrap();
-        let line = ["chain", "run", &file, "--in", "gen:64", "--packets", "1", "--set", set];
-        let ended = skep.run(line);
-        let said = text(&ended.stderr);
-        assert!(said.contains("`l\\u{1b}[2J`"), "{}", ended.transcript());
-        assert!(!said.contains('\x1b'), "{}", ended.transcript());
-    }
-    std::fs::write(&file, program("").replace("''", r#""l\u001b[2J""#)).unwrap();
-    let line = |line: &str| {
-        let ended = skep.run(line.split(' ').map(|word| if word == "FILE" { &file } else { word }));
-        assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
-        (text(&ended.stdout), ended)
-    };
-    line("chain create bad FILE");
-    for shown in [
-        "chain show bad",
-        "chain show bad --dot",
-        "chain show bad --svg",
-        "chain explain bad --in gen:64",
-        "chain run bad --in gen:64 --packets 1 --maps",
-        "chain bench bad --in gen:64 --repeat 1",
+    std::fs::write(&file, "[[program]]\nobject = 'variables.bpf.o'\nprogram = 'tell'\n").unwrap();
+    let object = path.display().to_string();
+    for line in [
+        &["chain", "create", "bad", &file][..],
+        &["chain", "run", &file, "--in", "gen:64", "--packets", "1"],
+        &["prog", "show", &object],
+        &["prog", "verify", &object],
+        &["prog", "run", &object, "tell"],
     ] {
-        let (out, ended) = line(shown);
-        assert!(out.contains("l?[2J") && !out.contains('\x1b'), "{shown}: {}", ended.transcript());
+        let ended = skep.run(line.iter().copied());
+        assert_ne!(ended.shell_status(), 0, "{}", ended.transcript());
+        let said = text(&ended.stderr);
+        assert!(said.contains(r"`l\u{1b}[2J` has a control character"), "{}", ended.transcript());
+        assert!(!said.contains('\x1b') && ended.stdout.is_empty(), "{}", ended.transcript());
     }
-    // Programs get the name itself.
-    let (out, _) = line("chain show bad --json");
-    assert_eq!(json(out.as_bytes())["nodes"][0]["program"], json!("l\x1b[2J"));
+    // Names of files, and those that a chain's file asks for, are shown.
+    for (text_of, file) in [("program = \"l\\u001b[2J\"", "named.toml"), ("x", "l\x1b[2J.toml")] {
+        let file = skep.path(file).display().to_string();
+        let text_of = format!("[[program]]\nobject = 'chain.bpf.o'\n{text_of}\n");
+        std::fs::write(&file, text_of).unwrap();
+        let ended = skep.run(["chain", "run", &file, "--in", "gen:64", "--packets", "1"]);
+        let said = text(&ended.stderr);
+        assert!(said.contains(r"l\u{1b}[2J") && !said.contains('\x1b'), "{}", ended.transcript());
+    }
 }
 
 #[test]

@@ -261,13 +261,18 @@ fn relocated(s: &elf::SectionHeader64<LE>, sections: usize) -> Result<Option<usi
     Ok(Some(target))
 }
 
+/// Takes a name. All that shows it relies on it being text: a terminal obeys some control characters, and
+/// an SVG may not have them. The kernel refuses them too (`bpf_obj_name_cpy`, kernel/bpf/syscall.c).
 fn name(bytes: &[u8]) -> Result<&str, ObjectError> {
-    if bytes.len() > MAX_NAME {
-        return Err(ObjectError::Elf { what: format!("a name of {} bytes", bytes.len()) });
+    let wrong = |what: String| Err(ObjectError::Elf { what });
+    match str::from_utf8(bytes) {
+        _ if bytes.len() > MAX_NAME => wrong(format!("a name of {} bytes", bytes.len())),
+        Err(_) => wrong(format!("name `{}` is not UTF-8", bytes.escape_ascii())),
+        Ok(name) if name.contains(char::is_control) => {
+            wrong(format!("name `{}` has a control character", name.escape_debug()))
+        }
+        Ok(name) => Ok(name),
     }
-    str::from_utf8(bytes).map_err(|_| ObjectError::Elf {
-        what: format!("name `{}` is not UTF-8", bytes.escape_ascii()),
-    })
 }
 
 fn damaged(e: object::Error) -> ObjectError {

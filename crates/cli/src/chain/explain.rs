@@ -95,8 +95,7 @@ pub fn explain(args: &ExplainArgs, printer: Printer) -> Result<u8> {
                     To::Keep => "end".to_owned(),
                 };
                 let said = verdicts::name(visit.verdict);
-                let program = visit.program.replace(char::is_control, "?");
-                writeln!(out, "  {} {program}  {said} -> {to}", visit.node)?;
+                writeln!(out, "  {} {}  {said} -> {to}", visit.node, visit.program)?;
                 for (what, bytes) in [("start", visit.head), ("end", visit.tail)] {
                     if bytes != 0 {
                         let noun = if bytes.unsigned_abs() == 1 { "byte" } else { "bytes" };

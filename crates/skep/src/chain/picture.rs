@@ -15,12 +15,10 @@ fn of_edge(stats: Option<&Stats>, from: NodeId, on: Verdicts, to: To) -> Option<
     Some(*counted)
 }
 
-/// Returns the name of a node's program as it can be printed: an object may have any characters in
-/// names, also those that terminals obey and that no SVG may have.
+/// Returns the name of a node's program.
 #[must_use]
-pub fn program_name(graph: &Graph, id: NodeId) -> String {
-    let name = graph.node(id).map_or("(removed)", |n| n.program.name.as_str());
-    name.replace(char::is_control, "?")
+pub fn program_name(graph: &Graph, id: NodeId) -> &str {
+    graph.node(id).map_or("(removed)", |n| n.program.name.as_str())
 }
 
 /// A node's number and program, and what it cost: runs, bytes and time, then verdicts.
