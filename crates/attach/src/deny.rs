@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 const LOADER_EVENT: &str = "_dl_debug_state";
 
 /// Names that are never hooked.
-const NEVER: &[(&str, &str)] = &[
+const NEVER_EXACT: &Reasons = &[
     ("_start", "entered without a return address"),
     ("__restore_rt", "unwinders know the end of a signal handler by its bytes"),
     ("__restore", "unwinders know the end of a signal handler by its bytes"),
@@ -29,7 +29,7 @@ const NEVER: &[(&str, &str)] = &[
 ];
 
 /// Beginnings of names that are never hooked.
-const NEVER_PREFIX: &[(&str, &str)] = &[
+const NEVER_PREFIX: &Reasons = &[
     ("__x86_indirect_thunk", "changes its own return address"),
     ("__llvm_retpoline", "changes its own return address"),
     ("__x86_return_thunk", "stands for a return"),
@@ -41,7 +41,7 @@ const NEVER_PREFIX: &[(&str, &str)] = &[
 ];
 
 /// Names that are not hooked at their return.
-const NO_EXIT: &[(&str, &str)] = &[
+const NO_EXIT_EXACT: &Reasons = &[
     ("setjmp", "returns twice"),
     ("_setjmp", "returns twice"),
     ("__setjmp", "returns twice"),
@@ -96,13 +96,16 @@ const NO_EXIT: &[(&str, &str)] = &[
 ];
 
 /// Beginnings of names that are not hooked at their return.
-const NO_EXIT_PREFIX: &[(&str, &str)] = &[
+const NO_EXIT_PREFIX: &Reasons = &[
     ("_Unwind_", "looks for its caller's frame"),
     ("__libc_start_", "runs for as long as the program"),
     ("_dl_", "part of the dynamic loader, which asks who called it"),
     ("__unw_", "looks for its caller's frame"),
     ("_ULx86_64_", "looks for its caller's frame"),
 ];
+
+static NEVER: List = List::new(NEVER_EXACT, NEVER_PREFIX);
+static NO_EXIT: List = List::new(NO_EXIT_EXACT, NO_EXIT_PREFIX);
 
 /// Refuses functions that are never hooked.
 pub(crate) fn entry(f: &Function) -> Result<(), Skip> {
@@ -116,7 +119,7 @@ pub(crate) fn entry(f: &Function) -> Result<(), Skip> {
         Role::Interpreter => Some("the dynamic loader: runs before there is thread-local storage"),
         Role::Vdso => Some("the kernel's own page"),
         _ if f.module.is_own() && !f.module.is_main() => Some("part of the tracer"),
-        _ => find(f, NEVER, NEVER_PREFIX).or(match f.convention {
+        _ => find(f, &NEVER).or(match f.convention {
             // Cold parts and stubs have reasons of their own.
             Convention::NoHook(why) if f.kind == Kind::Func => Some(why),
             _ => None,
@@ -140,24 +143,82 @@ pub(crate) fn exit(f: &Function) -> Result<(), Skip> {
         Convention::EntryOnly(why) | Convention::BehindStackCheck { why, .. } => Some(why),
         Convention::C | Convention::NoHook(_) => None,
     };
-    find(f, NO_EXIT, NO_EXIT_PREFIX).or(convention).map_or(Ok(()), |why| Err(Skip::NoExit { why }))
+    find(f, &NO_EXIT).or(convention).map_or(Ok(()), |why| Err(Skip::NoExit { why }))
 }
 
-fn find(
-    f: &Function,
-    exact: &[(&str, &'static str)],
-    prefix: &[(&str, &'static str)],
-) -> Option<&'static str> {
-    let of = |name: &str| {
-        // Cheap no for nearly all names.
-        exact
-            .iter()
-            .find(|(n, _)| *n == name)
-            .or_else(|| prefix.iter().find(|(p, _)| name.starts_with(p)))
-            .map(|(_, why)| *why)
-    };
+fn find(f: &Function, list: &List) -> Option<&'static str> {
     if let Some(within) = &f.within {
-        return within.names.iter().find_map(|name| of(name));
+        return within.names.iter().find_map(|name| list.find(name));
     }
-    of(f.name()).or_else(|| f.aliases().iter().find_map(|a| of(a)))
+    list.find(f.name()).or_else(|| f.aliases().iter().find_map(|a| list.find(a)))
+}
+
+type Reasons = [(&'static str, &'static str)];
+
+/// Names, and beginnings of names, with a reason each.
+struct List {
+    exact: &'static Reasons,
+    prefix: &'static Reasons,
+    /// A bit for the first four bytes of each of them.
+    begins: [u64; 16],
+}
+
+impl List {
+    const fn new(exact: &'static Reasons, prefix: &'static Reasons) -> Self {
+        let (mut begins, lists, mut n) = ([0; 16], [exact, prefix], 0);
+        while n < lists.len() {
+            let mut i = 0;
+            while i < lists[n].len() {
+                let bit = Self::bit(lists[n][i].0.as_bytes());
+                begins[bit / 64] |= 1 << (bit % 64);
+                i += 1;
+            }
+            n += 1;
+        }
+        Self { exact, prefix, begins }
+    }
+
+    /// All that are looked for have four bytes.
+    const fn bit(name: &[u8]) -> usize {
+        const GOLDEN: u32 = 0x9e37_79b9;
+        match name {
+            [a, b, c, d, ..] => {
+                let word = u32::from_le_bytes([*a, *b, *c, *d]);
+                (word.wrapping_mul(GOLDEN) >> 22) as usize
+            }
+            _ => 0,
+        }
+    }
+
+    fn find(&self, name: &str) -> Option<&'static str> {
+        // For nearly all names.
+        let bit = Self::bit(name.as_bytes());
+        if self.begins.get(bit / 64).is_none_or(|word| word >> (bit % 64) & 1 == 0) {
+            return None;
+        }
+        let exact = self.exact.iter().find(|(n, _)| *n == name);
+        let found = exact.or_else(|| self.prefix.iter().find(|(p, _)| name.starts_with(p)));
+        found.map(|(_, why)| *why)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_on_a_list_is_found_on_it() {
+        for list in [&NEVER, &NO_EXIT] {
+            for (name, why) in list.exact {
+                assert_eq!(list.find(name), Some(*why), "{name}");
+            }
+            for (prefix, why) in list.prefix {
+                assert_eq!(list.find(prefix), Some(*why), "{prefix}");
+                assert_eq!(list.find(&format!("{prefix}any")), Some(*why), "{prefix}");
+            }
+        }
+        for other in ["", "x", "main", "_ZN3foo3barEv", "_starts", "setjmpx", "dl", "mcoun"] {
+            assert_eq!([NEVER.find(other), NO_EXIT.find(other)], [None; 2], "{other}");
+        }
+    }
 }
