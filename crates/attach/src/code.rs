@@ -162,12 +162,16 @@ impl Code {
 
     /// The start of the first function behind `addr`, or the end of its text.
     pub(crate) fn next_start(&self, addr: u64) -> u64 {
-        let end = self.text_of(addr).map_or(addr, |r| r.end);
-        self.starts
-            .get(self.starts.partition_point(|s| *s <= addr))
-            .copied()
-            .unwrap_or(end)
-            .min(end)
+        self.around(addr).map_or(addr, |(_, next)| next)
+    }
+
+    /// The executable range around `addr`, and the start of the first function behind `addr` or the end
+    /// of that range.
+    pub(crate) fn around(&self, addr: u64) -> Option<(Range<u64>, u64)> {
+        let text = self.text_of(addr)?;
+        let next = self.starts.get(self.starts.partition_point(|s| *s <= addr));
+        let next = next.map_or(text.end, |next| text.end.min(*next));
+        Some((text, next))
     }
 
     /// The executable range around `addr`.
@@ -178,8 +182,9 @@ impl Code {
     /// Direct branches into `range`, `(target, from)`.
     pub(crate) fn branches_into(&self, range: Range<u64>) -> &[(u64, u64)] {
         let low = self.branches.partition_point(|b| b.0 < range.start);
-        let high = self.branches.partition_point(|b| b.0 < range.end);
-        self.branches.get(low..high).unwrap_or_default()
+        let rest = self.branches.get(low..).unwrap_or_default();
+        let count = rest.iter().take_while(|b| b.0 < range.end).count();
+        rest.get(..count).unwrap_or_default()
     }
 
     /// Tells whether a function jumps where a register or memory says, other than through the

@@ -14,6 +14,7 @@ use crate::frame::MAX_SESSIONS;
 use crate::hook::{Hook, Position};
 use crate::hook_code::HookCode;
 use std::mem::{offset_of, size_of};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// What the trampolines know of a hooked function.
@@ -76,9 +77,10 @@ pub(crate) struct HookList {
 }
 
 /// One hook on one function as the engine remembers it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct AttachedHook {
-    pub(crate) hook: Hook,
+    /// One for all functions of the attachment.
+    pub(crate) hook: Arc<Hook>,
     pub(crate) cookie: u64,
     pub(crate) seq: u64,
 }

@@ -189,6 +189,7 @@ mod tests {
     use super::*;
     use crate::hook::Hook;
     use std::ptr;
+    use std::sync::Arc;
 
     extern "C" fn nothing(_: *mut u64, _: *const ()) -> u64 {
         0
@@ -197,7 +198,7 @@ mod tests {
     fn entry(seq: u64, cookie: u64) -> AttachedHook {
         // SAFETY: the function does nothing.
         let hook = unsafe { Hook::new(Position::Entry, nothing, ptr::null()) };
-        AttachedHook { hook, cookie, seq }
+        AttachedHook { hook: Arc::new(hook), cookie, seq }
     }
 
     fn list_of(meta: &Meta) -> *mut HookList {

@@ -168,6 +168,12 @@ impl Builder {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
     }
 
+    /// Gives all of it back: nothing leads there.
+    pub(crate) fn abandon(self) {
+        // SAFETY: nobody else knows the chunk.
+        unsafe { sys::unmap(self.base, self.size) };
+    }
+
     /// Makes the islands executable and gives back what was not needed.
     pub(crate) fn finish(self) -> Result<(), Skip> {
         let keep = self.used.next_multiple_of(PAGE);

@@ -26,6 +26,8 @@ pub(crate) enum Kind {
     Unknown,
     /// Goes on at the next instruction; touches no memory through rsp or rbp, and leaves both as they are.
     Plain,
+    /// The same, but accesses memory at a distance from the instruction.
+    Relative,
     /// The same, but accesses memory through rsp, and perhaps an index.
     Rsp,
     /// The same through rbp.
@@ -350,9 +352,9 @@ fn special(bytes: &Bytes<'_>, at: usize, opcode: u8, prefixes: Prefixes) -> Pred
                 let prefixes = Prefixes { rex: prefixes.rex | REX_W, ..prefixes };
                 let found = operands(bytes, at, MODRM | GROUP, prefixes, false);
                 let kind = match operation {
-                    _ if found.kind != Kind::Plain => return UNKNOWN,
+                    _ if !matches!(found.kind, Kind::Plain | Kind::Relative) => return UNKNOWN,
                     2 => Kind::IndirectCall,
-                    _ if bytes.at(at) & 0xc7 == 5 => Kind::LinkageJump,
+                    _ if found.kind == Kind::Relative => Kind::LinkageJump,
                     _ => Kind::IndirectJump,
                 };
                 Predecoded { kind, ..found }
@@ -440,7 +442,9 @@ fn plain(
             }
         }
         let mut size = usize::from(OPERANDS[usize::from(modrm)]);
-        if modrm & 6 == 4 && !is_register {
+        if modrm & 0xc7 == 5 {
+            kind = Kind::Relative;
+        } else if modrm & 6 == 4 && !is_register {
             let (mode, mut base) = (modrm >> 6, modrm & 7);
             if base == 4 {
                 base = bytes.at(at + 1) & 7;

@@ -23,18 +23,26 @@ impl PatchSite {
     /// function when there is a rest.
     pub(crate) fn relocate(&self, function: u64, to: u64) -> Result<Relocated, Skip> {
         let mut out = Relocated { code: Vec::with_capacity(40), map: [None; PATCH] };
-        let Some(last) = self.moved.last() else { return Ok(out) };
+        if let Some(code) = self.fixed() {
+            out.code.extend_from_slice(code);
+            for (n, (t, is_start)) in out.map.iter_mut().zip(self.boundaries()).enumerate() {
+                *t = is_start.then_some(n as u8);
+            }
+            if !self.ends() {
+                let (from, resume) = (to + code.len() as u64, self.at + code.len() as u64);
+                out.code.extend_from_slice(&jump(0xe9, from, resume).ok_or(Skip::NoRoom)?);
+            }
+            return Ok(out);
+        }
+        let all = self.instructions();
+        let Some(last) = all.last() else { return Ok(out) };
         let resume = last.next_ip();
         let call = matches!(flow(last), Flow::Call | Flow::IndirectCall);
-        let plain = if call {
-            self.moved.get(..self.moved.len() - 1).unwrap_or_default()
-        } else {
-            &self.moved[..]
-        };
+        let plain = if call { all.get(..all.len() - 1).unwrap_or_default() } else { &all[..] };
         let fixed = |i: &Instruction| !i.is_ip_rel_memory_operand() && !is_branch(i);
         if plain.iter().all(fixed) {
             let len = plain.last().map_or(0, |i| i.next_ip() - self.at) as usize;
-            out.code.extend_from_slice(self.bytes.get(..len).unwrap_or_default());
+            out.code.extend_from_slice(self.bytes().get(..len).unwrap_or_default());
             for i in plain {
                 let offset = (i.ip() - self.at) as u8;
                 if let Some(t) = out.map.get_mut(usize::from(offset)) {
@@ -75,7 +83,7 @@ impl PatchSite {
     /// The bytes of one of the moved instructions.
     fn bytes_of(&self, i: &Instruction) -> &[u8] {
         let start = i.ip().wrapping_sub(self.at) as usize;
-        self.bytes.get(start..).and_then(|rest| rest.get(..i.len())).unwrap_or_default()
+        self.bytes().get(start..).and_then(|rest| rest.get(..i.len())).unwrap_or_default()
     }
 }
 

@@ -45,7 +45,7 @@ impl State {
         let site = |addr| self.sites.get(addr).map(Box::as_ref);
         let heads = addrs.iter().filter_map(|addr| {
             let site = site(addr)?;
-            Some((site.redirect(site.form).ok()?, *addr, None))
+            Some((site.redirect(site.form).ok()?, *addr))
         });
         let work = heads.collect();
         // SAFETY: heads of islands, which are one store each.
@@ -70,7 +70,7 @@ impl State {
         };
         // SAFETY: the head of an island, which is one store; what is there now does what is
         // promised in its place.
-        let done = unsafe { self.apply(vec![(change, addr, None)]) }.next();
+        let done = unsafe { self.apply([(change, addr)].into_iter().collect()) }.next();
         done.map_or(Err(Skip::NoRoom), |(result, _)| result)
     }
 }

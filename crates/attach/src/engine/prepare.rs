@@ -11,20 +11,25 @@ use crate::island::{self, Builder, Part};
 use crate::jump::{PATCH, jump};
 use crate::patch_site::{PatchSite, Shape};
 use crate::signals::gone::Looking;
-use crate::sites::Function;
+use crate::sites::{Function, Module};
 use crate::skip::Skip;
-use crate::stack_arguments::Follower;
+use crate::stack_arguments::{Followed, Follower};
 use crate::tramp::entry_points as tramp;
 use std::ops::Range;
 use std::slice::Iter;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// Functions that are looked at before they are given what they lack.
+const AT_ONCE: usize = 512;
+
 /// What was found out about one of them.
 struct Examined<'a> {
     /// Index among the targets.
     n: usize,
     f: &'a Function,
+    /// The executable range that it is in.
+    text: Range<u64>,
     /// Where to change it, if it was never hooked before.
     patch_site: Option<PatchSite>,
     /// The exit trampoline it needs.
@@ -42,68 +47,88 @@ impl State {
         taken: &mut Taken,
     ) {
         let looking = Looking::begin();
-        let mut examined: Vec<Examined<'_>> = Vec::with_capacity(targets.items.len());
-        {
-            let originals = |range: &Range<u64>| self.originals(range);
-            let mut follower = Follower::new(targets.module.code(), &originals);
-            for &(n, f) in &targets.items {
-                let patch_site = if self.sites.contains_key(&f.addr) {
-                    Ok(None)
-                } else {
-                    PatchSite::find(f, &originals).and_then(|site| {
-                        self.check_overlap(f, &site)?;
-                        taken.take(&site)?;
-                        Ok(Some(site))
-                    })
-                };
-                let exit = if exits { returns(f, &mut follower).map(Some) } else { Ok(None) };
-                match patch_site
-                    .and_then(|patch_site| Ok(Examined { n, f, patch_site, exit: exit? }))
-                {
-                    Ok(item) => examined.push(item),
+        let islands = |f: &Function| if f.is_inside() { island::INSIDE } else { 1 };
+        let count = targets.items.iter().map(|(_, f)| islands(f)).sum();
+        let mut builder = match Builder::new(&targets.module.file().span, count) {
+            Ok(b) => b,
+            Err(skip) => {
+                return targets
+                    .items
+                    .iter()
+                    .for_each(|(n, _)| set_result(results, *n, Err(skip.clone())));
+            }
+        };
+        let mut followed = Followed::with_capacity(if exits { targets.items.len() } else { 0 });
+        let mut added = Vec::with_capacity(targets.items.len());
+        for some in targets.items.chunks(AT_ONCE) {
+            let module = targets.module;
+            let mut examined = self.examine(module, some, results, exits, &mut followed, taken);
+            if looking.is_lost() {
+                for item in examined.drain(..) {
+                    set_result(results, item.n, Err(Skip::NotCode { addr: item.f.addr }));
+                }
+            }
+            let new = examined.iter().filter(|item| item.patch_site.is_some());
+            let mut metas = Meta::for_all(new.map(|item| item.f.addr), UNTYPED_ARGS as u64).iter();
+            for item in examined {
+                let (n, addr) = (item.n, item.f.addr);
+                match self.add_site(&mut builder, &mut metas, item) {
+                    Ok(new) => added.push((n, addr, new)),
                     Err(skip) => set_result(results, n, Err(skip)),
                 }
             }
         }
-        if looking.is_lost() {
-            for item in examined.drain(..) {
-                set_result(results, item.n, Err(Skip::NotCode { addr: item.f.addr }));
+        if added.is_empty() {
+            return builder.abandon();
+        }
+        let finished = builder.finish();
+        if finished.is_err() || looking.is_lost() {
+            for (n, addr, new) in added {
+                if new {
+                    self.sites.remove(&addr);
+                } else if let Some(site) = self.sites.get_mut(&addr) {
+                    site.exit = 0;
+                }
+                let why = finished.clone().err().unwrap_or(Skip::NotCode { addr });
+                set_result(results, n, Err(why));
             }
         }
-        if examined.is_empty() {
-            return;
-        }
-        let islands = |item: &Examined<'_>| if item.f.is_inside() { island::INSIDE } else { 1 };
-        let count = examined.iter().map(islands).sum();
-        let mut builder = match Builder::new(&targets.module.file().span, count) {
-            Ok(b) => b,
-            Err(skip) => {
-                return examined.iter().for_each(|i| set_result(results, i.n, Err(skip.clone())));
-            }
-        };
-        let new = examined.iter().filter(|item| item.patch_site.is_some());
-        let mut metas = Meta::for_all(new.map(|item| item.f.addr), UNTYPED_ARGS as u64).iter();
-        let mut added = Vec::with_capacity(examined.len());
-        for item in examined {
-            let (n, addr) = (item.n, item.f.addr);
-            match self.add_site(&mut builder, &mut metas, item) {
-                Ok(new) => added.push((n, addr, new)),
+    }
+
+    /// Looks at the code of some functions of a module.
+    fn examine<'t>(
+        &self,
+        module: &Module,
+        targets: &[(usize, &'t Function)],
+        results: &mut [Result<(), Skip>],
+        exits: bool,
+        followed: &mut Followed,
+        taken: &mut Taken,
+    ) -> Vec<Examined<'t>> {
+        let originals = |range: &Range<u64>| self.originals(range);
+        let code = module.code();
+        let mut follower = Follower::new(code, &originals, followed);
+        let mut examined = Vec::with_capacity(targets.len());
+        for &(n, f) in targets {
+            let around = code.around(f.addr).ok_or(Skip::NotCode { addr: f.addr });
+            let item = around.and_then(|(text, next)| {
+                let patch_site = if self.sites.contains_key(&f.addr) {
+                    None
+                } else {
+                    let site = PatchSite::find(f, &text, next, &originals)?;
+                    self.check_overlap(f, &site)?;
+                    taken.take(&site)?;
+                    Some(site)
+                };
+                let exit = if exits { Some(returns(f, next, &mut follower)?) } else { None };
+                Ok(Examined { n, f, text, patch_site, exit })
+            });
+            match item {
+                Ok(item) => examined.push(item),
                 Err(skip) => set_result(results, n, Err(skip)),
             }
         }
-        match builder.finish() {
-            Ok(()) => {}
-            Err(skip) => {
-                for (n, addr, new) in added {
-                    if new {
-                        self.sites.remove(&addr);
-                    } else if let Some(site) = self.sites.get_mut(&addr) {
-                        site.exit = 0;
-                    }
-                    set_result(results, n, Err(skip.clone()));
-                }
-            }
-        }
+        examined
     }
 
     /// Makes what a function lacks; a new one gets the next of the metas. True when the function is
@@ -115,7 +140,7 @@ impl State {
         item: Examined<'_>,
     ) -> Result<bool, Skip> {
         let f = item.f;
-        let Some((mut patch_site, meta)) = item.patch_site.and_then(|p| Some((p, metas.next()?)))
+        let Some((patch_site, meta)) = item.patch_site.and_then(|p| Some((p, metas.next()?)))
         else {
             if let (Some(site), Some(exit)) = (self.sites.get_mut(&f.addr), item.exit) {
                 site.exit = builder.exit(site.meta, exit);
@@ -124,7 +149,7 @@ impl State {
             return Ok(false);
         };
         let at = patch_site.at;
-        let text = f.module.code().text_of(f.addr).ok_or(Skip::NotCode { addr: f.addr })?;
+        let text = item.text;
         let mut relocation_map = [0; PATCH];
         let (entry, body);
         let mut head = None;
@@ -171,8 +196,6 @@ impl State {
         }
         let exit = item.exit.map_or(0, |exit| builder.exit(meta, exit));
         meta.body.store(body, Ordering::Release);
-        // They are in the island now; there may be a million functions.
-        patch_site.moved = Vec::new();
         self.sites.insert(
             f.addr,
             Box::new(Site {
@@ -205,7 +228,7 @@ fn add_inside(
     start: u64,
     addr: u64,
 ) -> Result<island::Inside, Skip> {
-    let (event, len) = (site.event, site.moved.len());
+    let (event, len) = (usize::from(site.event), site.count());
     builder.inside(meta, event > 0, |part, to| {
         let some = match part {
             Part::All => return Ok(site.relocate(start, to)?.code),
@@ -224,10 +247,9 @@ fn add_inside(
     })
 }
 
-/// Finds the exit trampoline that copies what the function needs.
-fn returns(f: &Function, follower: &mut Follower<'_>) -> Result<usize, Skip> {
-    let end = f.module.code().next_start(f.addr);
-    let used = follower.follow(&(f.addr..(f.addr + f.size.max(1)).min(end)));
+/// Finds the exit trampoline that copies what the function needs. `next`: where the next one begins.
+fn returns(f: &Function, next: u64, follower: &mut Follower<'_, '_>) -> Result<usize, Skip> {
+    let used = follower.follow(&(f.addr..(f.addr + f.size.max(1)).min(next)));
     if used.return_address {
         return Err(Skip::NoExit { why: "uses its own return address" });
     }

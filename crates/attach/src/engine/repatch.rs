@@ -8,12 +8,50 @@ use crate::patch::change::{Change, current, in_one_word};
 use crate::patch_site::Shape;
 use crate::skip::Skip;
 
+/// Changes, and of what each is: a function's address, and the form that its bytes get.
+#[derive(Default)]
+pub(super) struct Work {
+    changes: Vec<Change>,
+    of: Vec<(u64, Option<Form>)>,
+}
+
+impl Work {
+    fn with_capacity(changes: usize) -> Self {
+        Self { changes: Vec::with_capacity(changes), of: Vec::with_capacity(changes) }
+    }
+
+    pub(super) fn push(&mut self, change: Change, addr: u64, form: Option<Form>) {
+        self.changes.push(change);
+        self.of.push((addr, form));
+    }
+
+    /// By the address of the change, as those of a module's functions usually are.
+    fn sorted(self) -> Self {
+        if self.changes.is_sorted_by_key(|change| change.at) {
+            return self;
+        }
+        let mut all: Vec<_> = self.changes.into_iter().zip(self.of).collect();
+        all.sort_by_key(|(change, _)| change.at);
+        let (changes, of) = all.into_iter().unzip();
+        Self { changes, of }
+    }
+}
+
+impl FromIterator<(Change, u64)> for Work {
+    /// Changes of what no function's form says.
+    fn from_iter<T: IntoIterator<Item = (Change, u64)>>(changes: T) -> Self {
+        let mut out = Self::default();
+        changes.into_iter().for_each(|(change, addr)| out.push(change, addr, None));
+        out
+    }
+}
+
 impl State {
     /// Makes calls of functions go where their hooks need them: by changing the first bytes, or the
     /// island that they lead to. Returns those where that failed.
     pub(super) fn repatch(&mut self, addrs: &[u64]) -> Vec<(u64, Skip)> {
         let mut failed = Vec::new();
-        let mut work: Vec<(Change, u64, Option<Form>)> = Vec::with_capacity(addrs.len());
+        let mut work = Work::with_capacity(addrs.len());
         let alone = patch::is_alone();
         for addr in addrs {
             let Some(site) = self.sites.get_mut(addr) else { continue };
@@ -37,11 +75,11 @@ impl State {
                 }
                 _ => (None, Some(to)),
             };
-            let island = island.map(|to| site.redirect(to).map(|c| (c, *addr, None)));
-            let bytes = bytes.map(|to| site.change(to).map(|c| (c, *addr, Some(to))));
-            for change in [island, bytes].into_iter().flatten() {
+            let island = island.map(|to| (site.redirect(to), None));
+            let bytes = bytes.map(|to| (site.change(to), Some(to)));
+            for (change, form) in [island, bytes].into_iter().flatten() {
                 match change {
-                    Ok(change) => work.push(change),
+                    Ok(change) => work.push(change, *addr, form),
                     Err(skip) => failed.push((*addr, skip)),
                 }
             }
@@ -71,14 +109,12 @@ impl State {
     /// As for [`patch::apply`].
     pub(super) unsafe fn apply(
         &mut self,
-        mut work: Vec<(Change, u64, Option<Form>)>,
+        work: Work,
     ) -> impl Iterator<Item = (Result<(), Skip>, (u64, Option<Form>))> + use<> {
-        work.sort_by_key(|w| w.0.at);
-        let (changes, rest): (Vec<Change>, Vec<(u64, Option<Form>)>) =
-            work.into_iter().map(|(c, a, f)| (c, (a, f))).unzip();
+        let Work { changes, of } = work.sorted();
         // SAFETY: the caller's promise.
         let results = unsafe { patch::apply(&changes, &mut self.limbo) };
-        results.into_iter().zip(rest)
+        results.into_iter().zip(of)
     }
 
     /// The places whose calls go through an island to the function, as the bytes cannot be changed
@@ -105,7 +141,7 @@ impl State {
             self.sites.iter().filter(|(_, s)| is_back(s)).map(|(addr, _)| *addr).collect();
         let redirected = back.iter().filter_map(|addr| {
             let site = self.sites.get(addr)?;
-            Some((site.redirect(site.form).ok()?, *addr, None))
+            Some((site.redirect(site.form).ok()?, *addr))
         });
         let work = redirected.collect();
         // SAFETY: heads of islands, which are one store each, and nobody's bytes lead to them.

@@ -59,7 +59,8 @@ impl Site {
         // SAFETY: the caller's promise.
         let (head, all) = unsafe { (current(at), code::bytes(&self.extent())) };
         self.bytes(self.form).is_ok_and(|(bytes, _)| head == bytes)
-            && (self.form != Form::Plain || all.get(PATCH..) == self.patch_site.bytes.get(PATCH..))
+            && (self.form != Form::Plain
+                || all.get(PATCH..) == self.patch_site.bytes().get(PATCH..))
     }
 
     /// Where the instructions are that move.

@@ -88,16 +88,25 @@ impl State {
     ) -> (u64, Vec<Result<(), Skip>>) {
         self.last += 1;
         let id = self.last;
-        self.forget(targets.iter().map(|(f, _)| (f.addr, Some(&f.module))));
+        if !self.sites.is_empty() {
+            self.forget(targets.iter().map(|(f, _)| (f.addr, Some(&f.module))));
+        }
         let exits = hooks.iter().any(|h| h.position.needs_exit());
         let mut results: Vec<Result<(), Skip>> = Vec::with_capacity(targets.len());
-        let mut seen = AddressSet::with_capacity_and_hasher(targets.len(), Default::default());
+        // As lists of functions usually are.
+        let distinct = targets.is_sorted_by(|(a, _), (b, _)| a.addr < b.addr);
+        let capacity = if distinct { 0 } else { targets.len() };
+        let mut seen = AddressSet::with_capacity_and_hasher(capacity, Default::default());
         let inside = !self.inside.is_empty() || targets.iter().any(|(f, _)| f.is_inside());
         let mut taken = Taken::new(inside);
         let mut by_module: Vec<ModuleTargets<'_>> = Vec::new();
         let mut text: Option<Vec<Range<u64>>> = None;
         for (n, (f, _)) in targets.iter().enumerate() {
-            results.push(self.admit(f, hooks, &mut seen, &mut taken));
+            results.push(if distinct || seen.insert(f.addr) {
+                self.admit(f, hooks, &mut taken)
+            } else {
+                Err(Skip::Duplicate)
+            });
             let known = self.sites.get(&f.addr).is_some_and(|s| !exits || s.exit != 0);
             if known || results.last().is_some_and(Result::is_err) {
                 continue;
@@ -111,9 +120,11 @@ impl State {
                 None => by_module.push(ModuleTargets { module: &f.module, items: vec![(n, f)] }),
             }
         }
+        self.sites.reserve(by_module.iter().map(|module| module.items.len()).sum());
         for targets in by_module {
             self.prepare(&targets, &mut results, exits, &mut taken);
         }
+        let hooks: Vec<Arc<Hook>> = hooks.iter().copied().map(Arc::new).collect();
         let mut chosen = Vec::with_capacity(targets.len());
         for ((f, cookie), result) in targets.iter().zip(&results) {
             if result.is_ok()
@@ -126,8 +137,10 @@ impl State {
                     let n = known.map_or(UNTYPED_ARGS, |n| usize::from(n).min(MAX_ARGS));
                     site.meta.nr_args.store(n as u64, Ordering::Relaxed);
                 }
+                // There may be a million functions, and few have several links.
+                site.entries.reserve_exact(hooks.len());
                 site.entries.extend(hooks.iter().map(|hook| AttachedHook {
-                    hook: *hook,
+                    hook: Arc::clone(hook),
                     cookie: *cookie,
                     seq: id,
                 }));
@@ -187,16 +200,7 @@ impl State {
 
     /// Decides whether a function can take the hooks, as far as that can be told without looking at
     /// its code.
-    fn admit(
-        &self,
-        f: &Function,
-        hooks: &[Hook],
-        seen: &mut AddressSet,
-        taken: &mut Taken,
-    ) -> Result<(), Skip> {
-        if !seen.insert(f.addr) {
-            return Err(Skip::Duplicate);
-        }
+    fn admit(&self, f: &Function, hooks: &[Hook], taken: &mut Taken) -> Result<(), Skip> {
         let site = self.sites.get(&f.addr).map(Box::as_ref);
         let sessions =
             |s: &Site| s.entries.iter().filter(|e| e.hook.position == Position::Session).count();

@@ -8,7 +8,7 @@
 //! The unwinder's landing pads need no look: compilers let nothing run into one, so what comes before
 //! a pad ends in a jump or a call, which no five bytes reach over.
 
-use super::{PatchSite, Shape};
+use super::PatchSite;
 use crate::code::{Code, Originals, original_bytes};
 use crate::flow::{Flow, flow};
 use crate::jump::PATCH;
@@ -97,9 +97,9 @@ impl Body<'_> {
             return Err(Skip::TooShort { room: end - start });
         }
         let bytes = self.bytes.get((start - self.range.start) as usize..).unwrap_or_default();
-        let bytes = bytes.get(..(end - start) as usize).unwrap_or_default().to_vec();
-        let site = PatchSite { at: start, shape: Shape::Inline, event: n - first, moved, bytes };
-        if site.moved.len() > 1 || n > first {
+        let bytes = bytes.get(..(end - start) as usize).unwrap_or_default();
+        let site = PatchSite::of(bytes, &moved, n - first);
+        if moved.len() > 1 || n > first {
             let last = self.all.get(n).filter(|_| n > first).map_or(0, |i| i.ip() + 1);
             self.check_jumps(&(start + 1..last.max(start + PATCH as u64)))?;
         }

@@ -3,6 +3,7 @@
 use crate::code::{Code, Originals, original_bytes};
 use crate::flow::{Flow, flow};
 use crate::jump::PATCH;
+use crate::predecode::{Instructions, Kind as Predecoded};
 use crate::runtime::Convention;
 use crate::sites::{Function, Kind};
 use crate::skip::Skip;
@@ -33,18 +34,62 @@ pub(crate) struct PatchSite {
     /// check of the stack.
     pub(crate) at: u64,
     pub(crate) shape: Shape,
-    /// Instructions that begin among the five bytes.
-    pub(crate) moved: Vec<Instruction>,
-    /// Their bytes.
-    pub(crate) bytes: Vec<u8>,
+    /// The instructions that begin among the five bytes.
+    moved: Moved,
     /// Before which of them hooks run: the first one, but where a place inside a function leaves no
     /// other room. It may be the one behind the last.
-    pub(crate) event: usize,
+    pub(crate) event: u8,
+}
+
+/// Instructions that are moved, and the padding behind them that is changed, too.
+#[derive(Clone, Copy, Debug, Default)]
+struct Moved {
+    bytes: [u8; MOST_MOVED as usize],
+    /// How many bytes there are.
+    len: u8,
+    /// How many of them are instructions.
+    code: u8,
+    /// A bit for each byte that an instruction begins at.
+    starts: u32,
+    /// They do the same in any place, and nothing but the end of the last one leads away from them.
+    is_fixed: bool,
+    /// The code does not go on behind them.
+    ends: bool,
+}
+
+impl Moved {
+    /// Takes an instruction of `size` bytes, which is behind those before; `is_fixed`: it does the same
+    /// in any place.
+    fn push(&mut self, size: usize, is_fixed: bool) {
+        let first = self.code == 0;
+        self.starts |= 1u32.checked_shl(self.code.into()).unwrap_or(0);
+        self.code = self.code.saturating_add(size as u8);
+        self.is_fixed = is_fixed && (first || self.is_fixed);
+    }
+
+    /// Copies the bytes, to the end of what is changed at least.
+    fn fill(&mut self, bytes: &[u8]) {
+        let len = usize::from(self.code).max(PATCH).min(bytes.len()).min(self.bytes.len());
+        if let (Some(to), Some(from)) = (self.bytes.get_mut(..len), bytes.get(..len)) {
+            to.copy_from_slice(from);
+        }
+        self.len = len as u8;
+    }
+
+    fn all(&self) -> &[u8] {
+        self.bytes.get(..self.len.into()).unwrap_or_default()
+    }
 }
 
 impl PatchSite {
-    /// Finds the place in `function`, whose bytes the linker left as `originals` tells.
-    pub(crate) fn find(function: &Function, originals: Originals<'_>) -> Result<Self, Skip> {
+    /// Finds the place in `function`, whose bytes the linker left as `originals` tells, in the
+    /// executable range `text`; the next function begins at `next`.
+    pub(crate) fn find(
+        function: &Function,
+        text: &Range<u64>,
+        next: u64,
+        originals: Originals<'_>,
+    ) -> Result<Self, Skip> {
         if let Some(within) = &function.within {
             return inside::find(function, &within.range, originals);
         }
@@ -56,69 +101,77 @@ impl PatchSite {
         }
         let code = function.module.code();
         let addr = function.addr;
-        let text = code.text_of(addr).ok_or(Skip::NotCode { addr })?;
-        let next = code.next_start(addr);
         // Instructions that begin before the next function may not be cut by its start, so decoding
         // may look a little further.
         let around = addr..(addr + 40).min(text.end);
         // SAFETY: within a mapped executable range.
         let bytes = unsafe { original_bytes(&around, originals) };
-        let mut decoder = Decoder::with_ip(64, &bytes, addr, DecoderOptions::NONE);
         let (mut at, checked) = first_place(function, next)?;
-        decoder.set_position((at - addr) as usize).map_err(|_| Skip::NotCode { addr })?;
-        decoder.set_ip(at);
-        let mut moved: Vec<Instruction> = Vec::with_capacity(5);
-        let mut ended = false;
+        if bytes.starts_with(&ENDBR64) && at == addr {
+            at += ENDBR64.len() as u64;
+        }
+        let rest = bytes.get((at - addr) as usize..).ok_or(Skip::NotCode { addr })?;
+        let mut moved = Moved::default();
+        let mut is_nop = true;
+        let mut all = Instructions::new(rest, at, DecoderOptions::NONE);
         let mut end = at;
-        while end < at + PATCH as u64 && !ended {
-            if !decoder.can_decode() || end >= next {
+        while end < at + PATCH as u64 && !moved.ends {
+            let Some(found) = all.next().filter(|_| end < next) else {
                 return Err(Skip::TooShort { room: end.min(next) - at });
+            };
+            if found.kind == Predecoded::Unknown && all.full().is_invalid() {
+                return Err(Skip::Undecodable { offset: all.ip() - addr });
             }
-            let i = decoder.decode();
-            if i.is_invalid() {
-                return Err(Skip::Undecodable { offset: i.ip() - addr });
-            }
-            end = i.next_ip();
-            if i.ip() == addr && i.mnemonic() == Mnemonic::Endbr64 {
-                at = end;
-                continue;
-            }
-            ended =
-                matches!(flow(&i), Flow::Return | Flow::UnconditionalBranch | Flow::IndirectBranch)
-                    || i.mnemonic() == Mnemonic::Ud2;
-            moved.push(i);
+            end = all.next_ip();
+            is_nop =
+                is_nop && may_be_nop(rest, all.ip() - at) && all.full().mnemonic() == Mnemonic::Nop;
+            moved.ends = match found.kind {
+                Predecoded::Return
+                | Predecoded::Jump
+                | Predecoded::IndirectJump
+                | Predecoded::LinkageJump => true,
+                Predecoded::Unknown => {
+                    let i = all.full();
+                    i.mnemonic() == Mnemonic::Ud2 || ends(flow(i))
+                }
+                _ => false,
+            };
+            moved.push((end - all.ip()) as usize, is_fixed(found.kind));
         }
         if end > next {
             return Err(Skip::TooShort { room: next - at });
         }
-        let slice = |from: u64, to: u64| {
-            bytes.get((from - addr) as usize..(to - addr) as usize).unwrap_or_default()
-        };
         if end < at + PATCH as u64 {
             // The function ends here; what follows must be padding that nobody needs.
             let room = next.min(addr + function.size.max(end - addr));
             let need = (at + PATCH as u64 - end) as usize;
-            if at + PATCH as u64 > next
-                || room > end
-                || !is_padding(slice(end, around.end.min(text.end)), need)
-            {
+            let behind = rest.get((end - at) as usize..).unwrap_or_default();
+            if at + PATCH as u64 > next || room > end || !is_padding(behind, need) {
                 return Err(Skip::TooShort { room: end - at });
             }
         }
-        let nop = !ended
-            && moved.iter().all(|i| i.mnemonic() == Mnemonic::Nop)
-            && end == at + PATCH as u64;
+        let nop = !moved.ends && is_nop && end == at + PATCH as u64;
         let shape = if nop { Shape::Nop } else { Shape::Inline };
-        let patch_site = Self {
-            at,
-            shape,
-            moved,
-            bytes: slice(at, end.max(at + PATCH as u64)).to_vec(),
-            event: 0,
-        };
-        patch_site.check_branches(function, code, checked, originals)?;
-        patch_site.check_moved(addr)?;
+        moved.fill(rest);
+        let patch_site = Self { at, shape, moved, event: 0 };
+        patch_site.check_branches(function, code, next, checked, originals)?;
+        if !moved.is_fixed {
+            patch_site.check_moved(addr)?;
+        }
         Ok(patch_site)
+    }
+
+    /// A place whose first bytes are these, of which `moved` are instructions that are moved. `event`:
+    /// before which of them hooks run.
+    fn of(bytes: &[u8], moved: &[Instruction], event: usize) -> Self {
+        let mut out = Moved::default();
+        for i in moved {
+            out.push(i.len(), false);
+        }
+        out.fill(bytes);
+        out.ends = moved.last().is_some_and(|i| ends(flow(i)));
+        let at = moved.first().map_or(0, Instruction::ip);
+        Self { at, shape: Shape::Inline, moved: out, event: event as u8 }
     }
 
     /// Refuses when other code jumps among the bytes to change, or the function loops to its
@@ -128,11 +181,12 @@ impl PatchSite {
         &self,
         function: &Function,
         code: &Code,
+        next: u64,
         checked: bool,
         originals: Originals<'_>,
     ) -> Result<(), Skip> {
         let addr = function.addr;
-        let own = addr..(addr + function.size.max(1)).min(code.next_start(addr));
+        let own = addr..(addr + function.size.max(1)).min(next);
         let cut = self.at + 1..self.at + PATCH as u64;
         for &(target, from) in code.branches_into(addr..cut.end) {
             if cut.contains(&target) {
@@ -147,6 +201,9 @@ impl PatchSite {
                 return Err(Skip::LoopAtEntry { from });
             }
         }
+        if !code.has_indirect_jump(&own) {
+            return Ok(());
+        }
         // SAFETY: within a mapped executable range of the module.
         let bytes = unsafe { original_bytes(&own, originals) };
         match code.table_into(&own, &bytes, &(if checked { self.at } else { addr }..cut.end)) {
@@ -157,8 +214,9 @@ impl PatchSite {
 
     /// Refuses instructions that mean something else in another place.
     fn check_moved(&self, addr: u64) -> Result<(), Skip> {
-        let last = self.moved.len().saturating_sub(1);
-        for (n, i) in self.moved.iter().enumerate() {
+        let moved = self.instructions();
+        let last = moved.len().saturating_sub(1);
+        for (n, i) in moved.iter().enumerate() {
             let offset = i.ip() - addr;
             let fail = |why| Err(Skip::Unmovable { offset, why });
             match flow(i) {
@@ -194,23 +252,50 @@ impl PatchSite {
         Ok(())
     }
 
+    /// The instructions that begin among the five bytes.
+    pub(crate) fn instructions(&self) -> Vec<Instruction> {
+        let code = self.bytes().get(..self.moved.code.into()).unwrap_or_default();
+        Decoder::with_ip(64, code, self.at, DecoderOptions::NONE).into_iter().collect()
+    }
+
+    /// How many of them there are.
+    pub(crate) fn count(&self) -> usize {
+        self.moved.starts.count_ones() as usize
+    }
+
+    /// What is moved or changed.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.moved.all()
+    }
+
+    /// The instructions' bytes, if they do the same in any place.
+    pub(crate) fn fixed(&self) -> Option<&[u8]> {
+        let code = self.bytes().get(..self.moved.code.into());
+        code.filter(|_| self.moved.is_fixed)
+    }
+
+    /// Tells whether the code does not go on behind the instructions.
+    pub(crate) fn ends(&self) -> bool {
+        self.moved.ends
+    }
+
     /// Where who ran the moved instructions goes on.
     pub(crate) fn end(&self) -> u64 {
-        self.at + (self.bytes.len() as u64).max(PATCH as u64)
+        self.at + u64::from(self.moved.len).max(PATCH as u64)
     }
 
     /// Some of the instructions, as a site of their own.
     pub(crate) fn part(&self, part: Range<usize>) -> Self {
-        let moved = self.moved.get(part).unwrap_or_default().to_vec();
-        let at = moved.first().map_or(self.at, Instruction::ip);
-        let bytes = self.bytes.get((at - self.at) as usize..).unwrap_or_default().to_vec();
-        Self { at, shape: self.shape, moved, bytes, event: 0 }
+        let all = self.instructions();
+        let moved = all.get(part).unwrap_or_default();
+        let before = moved.first().map_or(0, |i| i.ip() - self.at) as usize;
+        Self::of(self.bytes().get(before..).unwrap_or_default(), moved, 0)
     }
 
     /// The five bytes before any change.
     pub(crate) fn original(&self) -> [u8; PATCH] {
         let mut out = [0x90; PATCH];
-        for (o, b) in out.iter_mut().zip(&self.bytes) {
+        for (o, b) in out.iter_mut().zip(self.bytes()) {
             *o = *b;
         }
         out
@@ -219,13 +304,29 @@ impl PatchSite {
     /// Which of the five bytes begin an instruction.
     pub(crate) fn boundaries(&self) -> [bool; PATCH] {
         let mut out = [false; PATCH];
-        for i in &self.moved {
-            if let Some(b) = out.get_mut((i.ip() - self.at) as usize) {
-                *b = true;
-            }
+        for (n, is_start) in out.iter_mut().enumerate() {
+            *is_start = self.moved.starts >> n & 1 != 0;
         }
         out
     }
+}
+
+const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+
+/// Tells whether an instruction does the same in any place, and goes on at the next one or returns.
+fn is_fixed(kind: Predecoded) -> bool {
+    use Predecoded as K;
+    matches!(kind, K::Plain | K::Rsp | K::Rbp | K::Push | K::Pop | K::Adjust | K::Return)
+}
+
+/// Tells whether code does not go on at the next instruction.
+fn ends(flow: Flow) -> bool {
+    matches!(flow, Flow::Return | Flow::UnconditionalBranch | Flow::IndirectBranch)
+}
+
+/// Tells whether an instruction begins as those do that do nothing.
+fn may_be_nop(bytes: &[u8], at: u64) -> bool {
+    matches!(bytes.get(at as usize), Some(0x90 | 0x0f | 0x2e | 0x66))
 }
 
 /// Where the first instruction to look at is: the function's own first one, or the one behind the

@@ -13,7 +13,9 @@ pub(crate) struct Instructions<'a> {
     /// Where the instruction begins that was looked at last, and where it ends.
     at: usize,
     end: usize,
-    decoder: Decoder<'a>,
+    options: u32,
+    /// Made when iced is asked for the first time.
+    decoder: Option<Decoder<'a>>,
     full: Instruction,
     is_full: bool,
 }
@@ -26,10 +28,9 @@ impl<'a> Instructions<'a> {
 
     /// Those in the first `size` bytes.
     pub(crate) fn within(bytes: &'a [u8], size: usize, start: u64, options: u32) -> Self {
-        let code = bytes.get(..size).unwrap_or(bytes);
-        let decoder = Decoder::with_ip(64, code, start, options);
-        let (size, full) = (code.len(), Instruction::default());
-        Self { bytes, size, start, at: 0, end: 0, decoder, full, is_full: false }
+        let (size, full) = (size.min(bytes.len()), Instruction::default());
+        let (decoder, is_full) = (None, false);
+        Self { bytes, size, start, at: 0, end: 0, options, decoder, full, is_full }
     }
 
     /// Looks at the next one; `None`: there is none. Of an unknown one [`full`](Self::full) tells all.
@@ -43,7 +44,7 @@ impl<'a> Instructions<'a> {
             Some(window) => predecode(window),
             None => {
                 let mut window = [0; WINDOW];
-                window.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
+                window.get_mut(..rest.len())?.copy_from_slice(rest);
                 predecode(&window)
             }
         };
@@ -52,7 +53,7 @@ impl<'a> Instructions<'a> {
             return Some(found);
         }
         self.ask();
-        self.end = self.decoder.position().max(self.at + 1);
+        self.end = (self.at + self.full.len()).max(self.at + 1);
         Some(UNKNOWN)
     }
 
@@ -76,9 +77,14 @@ impl<'a> Instructions<'a> {
 
     #[cold]
     fn ask(&mut self) {
-        self.decoder.set_ip(self.ip());
-        if self.decoder.set_position(self.at).is_ok() {
-            self.decoder.decode_out(&mut self.full);
+        let (at, ip) = (self.at, self.ip());
+        let code = self.bytes.get(..self.size).unwrap_or(self.bytes);
+        let (start, options) = (self.start, self.options);
+        let decoder =
+            self.decoder.get_or_insert_with(|| Decoder::with_ip(64, code, start, options));
+        decoder.set_ip(ip);
+        if decoder.set_position(at).is_ok() {
+            decoder.decode_out(&mut self.full);
             self.is_full = true;
         }
     }

@@ -71,6 +71,7 @@ fn compare(bytes: &[u8; WINDOW], i: &Instruction) {
     let expected = match ours.kind {
         Kind::Unknown
         | Kind::Plain
+        | Kind::Relative
         | Kind::Rsp
         | Kind::Rbp
         | Kind::Push
@@ -92,6 +93,10 @@ fn compare(bytes: &[u8; WINDOW], i: &Instruction) {
     if jumps {
         assert_eq!(ours.target(i.next_ip()), i.near_branch_target(), "{bytes:02x?}");
     }
+    let is_relative = matches!(ours.kind, Kind::Relative | Kind::LinkageJump);
+    let may_be = is_relative || ours.kind == Kind::IndirectCall;
+    assert!(may_be || !i.is_ip_rel_memory_operand(), "{bytes:02x?}: {:?}", ours.kind);
+    assert!(!is_relative || i.is_ip_rel_memory_operand(), "{bytes:02x?}: {:?}", ours.kind);
     let base = match i.memory_base() {
         Register::RSP => Some(Kind::Rsp),
         Register::RBP => Some(Kind::Rbp),

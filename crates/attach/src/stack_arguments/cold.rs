@@ -16,7 +16,8 @@ pub(super) fn cold_part(range: &Range<u64>, bytes: &[u8], at: At, budget: &mut u
     let mut out = Use::default();
     let mut ahead = Ahead::default();
     let (mut now, mut guessed) = (at, false);
-    let mut all = Instructions::new(bytes, range.start, DecoderOptions::NONE);
+    let size = (range.end - range.start) as usize;
+    let mut all = Instructions::within(bytes, size, range.start, DecoderOptions::NONE);
     while let Some(found) = all.next() {
         if found.kind == Kind::Unknown && all.full().is_invalid() {
             break;

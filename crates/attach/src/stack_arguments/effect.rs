@@ -31,7 +31,7 @@ impl Effect {
             depth.is_some_and(|depth| i64::from(found.by).saturating_sub(depth) <= -LARGEST)
         };
         match found.kind {
-            Kind::Plain => {}
+            Kind::Plain | Kind::Relative => {}
             Kind::Rsp if is_below(at.rsp) => {}
             Kind::Rbp if is_below(at.rbp) => {}
             Kind::Unknown | Kind::Rsp | Kind::Rbp => return None,

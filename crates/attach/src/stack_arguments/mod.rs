@@ -9,7 +9,7 @@
 use crate::addresses::{AddressMap, AddressSet};
 use crate::code::{Code, Originals, original_bytes};
 use crate::flow::Flow;
-use crate::predecode::Instructions;
+use crate::predecode::{Instructions, WINDOW};
 use ahead::Ahead;
 use cold::cold_part;
 use effect::Effect;
@@ -31,48 +31,69 @@ const COLD: u64 = 4096;
 /// Instructions of cold parts that are decoded for one function.
 const BUDGET: u32 = 4096;
 
-/// Follows functions, and the functions that they end in a jump to.
-pub(crate) struct Follower<'a> {
-    code: &'a Code,
-    originals: Originals<'a>,
-    known: AddressMap<Option<Use>>,
+/// Functions that are followed, each from the end of the one before, at most.
+const DEEPEST: usize = 17;
+
+/// What is known of functions that were followed.
+#[derive(Default)]
+pub(crate) struct Followed {
+    known: AddressMap<Use>,
     /// Parts of functions that were looked at, and with what state.
     parts: AddressSet<(u64, At)>,
-    depth: u32,
+}
+
+impl Followed {
+    /// About so many functions are going to be followed.
+    pub(crate) fn with_capacity(functions: usize) -> Self {
+        let known = AddressMap::with_capacity_and_hasher(functions, Default::default());
+        Self { known, parts: AddressSet::default() }
+    }
+}
+
+/// Follows functions, and the functions that they end in a jump to.
+pub(crate) struct Follower<'a, 'f> {
+    code: &'a Code,
+    originals: Originals<'a>,
+    followed: &'f mut Followed,
+    /// The functions that are being looked at: each ends in a jump to the next.
+    looking: Vec<u64>,
     /// Instructions of cold parts that may still be decoded for the function that was asked for.
     budget: u32,
 }
 
-impl<'a> Follower<'a> {
-    pub(crate) fn new(code: &'a Code, originals: Originals<'a>) -> Self {
-        Self {
-            code,
-            originals,
-            known: AddressMap::default(),
-            parts: AddressSet::default(),
-            depth: 0,
-            budget: 0,
-        }
+impl<'a, 'f> Follower<'a, 'f> {
+    pub(crate) fn new(
+        code: &'a Code,
+        originals: Originals<'a>,
+        followed: &'f mut Followed,
+    ) -> Self {
+        Self { code, originals, followed, looking: Vec::with_capacity(DEEPEST + 1), budget: 0 }
     }
 
-    /// Looks at the function in `range`.
+    /// Looks at the function in `range`, which is known to begin and end there.
     pub(crate) fn follow(&mut self, range: &Range<u64>) -> Use {
         let Some(bytes) = self.readable(range) else {
             return Use { words: UNKNOWN, ..Use::default() };
         };
-        if let Some(known) = self.known.get(&range.start) {
-            // None: a circle of tail calls; whoever asked first adds up.
-            return known.unwrap_or_default();
+        if let Some(known) = self.followed.known.get(&range.start) {
+            return *known;
         }
-        self.known.insert(range.start, None);
-        if self.depth == 0 {
+        if self.looking.contains(&range.start) {
+            // A circle of tail calls; whoever asked first adds up.
+            return Use::default();
+        }
+        let is_asked_for = self.looking.is_empty();
+        if is_asked_for {
             self.budget = BUDGET;
         }
-        let mut out = self.walk(range, &bytes, !self.code.is_start(range.start));
-        if out.words >= TAKEN && !variadic(range.start, &bytes) {
+        self.looking.push(range.start);
+        let open = !is_asked_for && !self.code.is_start(range.start);
+        let mut out = self.walk(range, &bytes, open);
+        self.looking.pop();
+        if out.words >= TAKEN && !variadic(range, &bytes) {
             out.words = out.words.max(LARGE);
         }
-        self.known.insert(range.start, Some(out));
+        self.followed.known.insert(range.start, out);
         out
     }
 
@@ -87,7 +108,8 @@ impl<'a> Follower<'a> {
         let mut guessed = false;
         let mut stores = Stores::default();
         let mut now = Some(At { rsp: Some(0), rbp: None });
-        let mut all = Instructions::new(bytes, range.start, DecoderOptions::NONE);
+        let size = (range.end - range.start) as usize;
+        let mut all = Instructions::within(bytes, size, range.start, DecoderOptions::NONE);
         while let Some(found) = all.next() {
             let mut landed = false;
             if let Some(at) = ahead.take(all.ip()) {
@@ -211,14 +233,14 @@ impl<'a> Follower<'a> {
         } else {
             // A cold part uses the frame as it is here; what it needs of the arguments, the hot
             // part or an unknown copy has.
-            if self.parts.contains(&(target, at)) {
+            if self.followed.parts.contains(&(target, at)) {
                 return;
             }
             let part = target..self.code.next_start(target).min(target.saturating_add(COLD));
             if let Some(bytes) = self.readable(&part) {
                 let cold = cold_part(&part, &bytes, at, &mut self.budget);
                 if cold == Use::default() {
-                    self.parts.insert((target, at));
+                    self.followed.parts.insert((target, at));
                 }
                 out.words = out.words.max(cold.words);
                 out.return_address |= cold.return_address;
@@ -227,31 +249,29 @@ impl<'a> Follower<'a> {
     }
 
     fn other_function(&mut self, target: u64) -> Use {
-        if self.depth > 16 {
+        if self.looking.len() > DEEPEST {
             return Use { words: UNKNOWN, ..Use::default() };
         }
-        let range = target..self.code.next_start(target);
-        self.depth += 1;
-        let out = self.follow(&range);
-        self.depth -= 1;
-        out
+        self.follow(&(target..self.code.next_start(target)))
     }
 
-    /// The bytes of a range of code as the linker left them.
+    /// The bytes of a range of code as the linker left them, and some of those behind it.
     fn readable(&self, range: &Range<u64>) -> Option<Cow<'a, [u8]>> {
         let text = self.code.text_of(range.start)?;
         if range.end > text.end || range.start >= range.end {
             return None;
         }
+        let more = range.start..text.end.min(range.end + WINDOW as u64);
         // SAFETY: inside executable memory of a mapped module.
-        Some(unsafe { original_bytes(range, self.originals) })
+        Some(unsafe { original_bytes(&more, self.originals) })
     }
 }
 
 /// Tells whether a function begins as compilers begin variadic ones: by looking whether vector
 /// registers were used (`test al, al`).
-fn variadic(start: u64, bytes: &[u8]) -> bool {
-    let decoder = Decoder::with_ip(64, bytes, start, DecoderOptions::NONE);
+fn variadic(range: &Range<u64>, bytes: &[u8]) -> bool {
+    let code = bytes.get(..(range.end - range.start) as usize).unwrap_or(bytes);
+    let decoder = Decoder::with_ip(64, code, range.start, DecoderOptions::NONE);
     decoder.into_iter().take(48).any(|i| {
         i.code() == Op::Test_rm8_r8
             && i.op0_register() == Register::AL
