@@ -143,6 +143,11 @@ impl Batch {
         self.restart = true;
     }
 
+    /// Has room for so many bytes more of records, their heads counted.
+    pub fn reserve(&mut self, bytes: usize) {
+        self.bytes.reserve(bytes);
+    }
+
     /// Adds a record whose payload `fill` writes.
     ///
     /// # Panics

@@ -28,19 +28,19 @@ impl Writer {
 
     /// Appends bytes as they are.
     pub fn raw(&mut self, v: &[u8]) -> &mut Self {
-        self.buf.extend(v);
+        self.buf.extend_from_slice(v);
         self
     }
 
     /// Appends a number.
     pub fn u32(&mut self, v: u32) -> &mut Self {
-        self.buf.extend(v.to_le_bytes());
+        self.buf.extend_from_slice(&v.to_le_bytes());
         self
     }
 
     /// Appends a number.
     pub fn u64(&mut self, v: u64) -> &mut Self {
-        self.buf.extend(v.to_le_bytes());
+        self.buf.extend_from_slice(&v.to_le_bytes());
         self
     }
 
@@ -50,7 +50,7 @@ impl Writer {
     /// When `v` is 4 GiB or longer, which no caller's data can be.
     pub fn bytes(&mut self, v: &[u8]) -> &mut Self {
         self.u32(u32::try_from(v.len()).expect("encoded items are far below 4 GiB"));
-        self.buf.extend(v);
+        self.buf.extend_from_slice(v);
         self
     }
 

@@ -453,18 +453,30 @@ fn select(
             continue;
         };
         let linked_in = module.is_main() && has_this_code(module);
-        for f in module.functions().unwrap_or_default() {
+        let mut functions = module.functions().unwrap_or_default();
+        let mut places = Vec::new();
+        // There may be a million: those that are meant stay where they are.
+        functions.retain(|f| {
             if linked_in && is_part_of_skep(f.name()) {
-                continue;
+                return false;
             }
             let aliases = || f.aliases().iter().map(String::as_str);
-            let target = patterns.function(f.name(), aliases()).map(|at| (at, 0));
-            for (at, offset) in patterns.places(f.name(), aliases()).into_iter().chain(target) {
-                if let Some(target) = spec.include.get(at) {
-                    cookies.push(target.cookie);
-                    all.push(f.at(offset));
-                }
+            for (at, offset) in patterns.places(f.name(), aliases()) {
+                places.extend(spec.include.get(at).map(|target| (f.at(offset), target.cookie)));
             }
+            let target = patterns.function(f.name(), aliases()).and_then(|at| spec.include.get(at));
+            cookies.extend(target.map(|target| target.cookie));
+            target.is_some()
+        });
+        functions.shrink_to_fit();
+        if all.is_empty() {
+            all = functions;
+        } else {
+            all.append(&mut functions);
+        }
+        for (place, cookie) in places {
+            all.push(place);
+            cookies.push(cookie);
         }
     }
     (all, cookies)

@@ -12,7 +12,7 @@ use super::attach_type::FunctionAttachType;
 use super::mapped::MappedModule;
 use super::types::Types;
 use crate::dir::{Dir, Kind};
-use crate::record::{Batch, FileKind, Record, RecordError, RecordFile, Records};
+use crate::record::{Batch, FileKind, HEAD_LEN, Record, RecordError, RecordFile, Records};
 use crate::wire::{Reader, WireError, Writer};
 
 const KIND: FileKind = FileKind { number: 3, name: "link", restarts: false };
@@ -314,6 +314,9 @@ impl Untraced {
     }
 }
 
+/// What a function takes in the file, without its name and a reason.
+const FUNCTION_SIZE: usize = HEAD_LEN + 4 + 4 + 8 + 8 + 4 + 4;
+
 /// A function as it stands in the file.
 #[derive(Clone, Copy)]
 struct RawFunction<'a> {
@@ -536,6 +539,7 @@ impl LinkFile {
             let mut known = Indexes::read(records).map_err(|e| self.file.damaged(e))?;
             let mut indexes = Vec::with_capacity(found.len());
             known.functions.reserve(found.len());
+            batch.reserve(found.iter().map(|f| f.name.len() + FUNCTION_SIZE).sum());
             let mut last: Option<(&str, u32)> = None;
             for f in found {
                 // Functions of a module come together.
