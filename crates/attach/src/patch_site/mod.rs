@@ -371,3 +371,6 @@ fn is_padding(bytes: &[u8], need: usize) -> bool {
     }
     true
 }
+
+#[cfg(test)]
+mod tests;
