@@ -292,7 +292,7 @@ pub const MAP_TYPES: &[MapTypeRow] = &[
         "qp_trie",
         Size::Between(1, 256),
         ANY,
-        F::NO_PREALLOC | F::ZERO_SEED | F::ACCESS | F::NUMA_NODE | F::NO_LEAF_CACHE,
+        F::NO_PREALLOC | F::ACCESS | F::NUMA_NODE | F::NO_LEAF_CACHE,
         ELEMENTS,
     )
     .gives(Value)

@@ -166,7 +166,10 @@ fn files_of_every_type_show_what_they_showed() {
             );
         }
         let map = Map::open(&path, Access::ReadOnly).expect("opens");
-        assert_eq!(map.def(), now.def());
+        let mut def = map.def().clone();
+        // A qp-trie took this flag when its file was written; those files are read.
+        def.flags.0 &= !MapFlags::ZERO_SEED | t.row().flags;
+        assert_eq!(&def, now.def());
         assert_eq!(shown(&map), shown(&now), "{}", file.display());
     }
 }

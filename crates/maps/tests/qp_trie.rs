@@ -45,6 +45,7 @@ fn definitions_are_accepted_and_refused_as_by_the_series() {
         ("empty", MapDef { max_entries: 0, ..good.clone() }, EINVAL),
         ("preallocated", good.clone().flags(0), EINVAL),
         ("mmapable", good.clone().flags(MapFlags::NO_PREALLOC | MapFlags::MMAPABLE), EINVAL),
+        ("no seed", good.clone().flags(MapFlags::NO_PREALLOC | MapFlags::ZERO_SEED), EINVAL),
         ("no value", MapDef { value_size: 0, ..good.clone() }, EINVAL),
         ("large value", MapDef { value_size: 1 << 30, ..good.clone() }, E2BIG),
         ("value of 4 MiB", MapDef { value_size: 4 << 20, ..good.clone() }, E2BIG),
