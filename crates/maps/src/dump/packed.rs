@@ -4,7 +4,7 @@
 /// Bytes of elements that are read at once: few enough to stay in a processor's first cache.
 const BYTES: usize = 24 << 10;
 /// What is copied of every element, at least: longer ones are rare in most maps.
-const AT_LEAST: usize = 48;
+pub(crate) const AT_LEAST: usize = 48;
 /// Pieces that elements are copied in.
 const PIECE: usize = 16;
 

@@ -8,7 +8,7 @@ use super::key::Key;
 use super::node::{Links, Node, Symbol};
 use crate::dump::output::Output;
 #[cfg(feature = "users")]
-use crate::dump::packed::{ElementLayout, Packed};
+use crate::dump::packed::{AT_LEAST, ElementLayout, Packed};
 use crate::dump::position::{Position, Strict};
 use crate::error::MapError;
 use crate::ops::{OrderedWalk, Span};
@@ -21,6 +21,8 @@ const MANY: usize = 512;
 
 /// Leaves whose memory is asked for before they are read.
 const LEAVES_AHEAD: usize = 64;
+
+const _: () = assert!(LEAVES_AHEAD.is_power_of_two());
 
 /// A node on the way to a leaf: its children that are left.
 #[derive(Clone, Copy)]
@@ -66,27 +68,42 @@ impl Path {
         Some(())
     }
 
-    /// Finds the next leaves, and asks for their memory; tells how many, fewer only at the end.
+    /// Finds up to `most` of the next leaves, and asks for their memory; tells how many, fewer only at
+    /// the end.
     #[inline(always)]
-    fn find(&mut self, trie: &QpTrie, leaves: &mut [u32]) -> usize {
+    fn find(&mut self, trie: &QpTrie, leaves: &mut [u32; LEAVES_AHEAD], most: usize) -> usize {
+        if self.backward {
+            self.find_in::<true>(trie, leaves, most)
+        } else {
+            self.find_in::<false>(trie, leaves, most)
+        }
+    }
+
+    #[inline(always)]
+    fn find_in<const BACKWARD: bool>(
+        &mut self,
+        trie: &QpTrie,
+        leaves: &mut [u32; LEAVES_AHEAD],
+        most: usize,
+    ) -> usize {
+        let most = most.min(LEAVES_AHEAD);
         let mut found = 0;
-        if self.first != 0 && !leaves.is_empty() {
+        if self.first != 0 && most != 0 {
             leaves[0] = std::mem::take(&mut self.first);
             found = 1;
         }
-        let backward = self.backward;
         while let Some(step) = self.steps.last_mut() {
             let Step { links, mut next, children, offset } = *step;
             let mut below = 0;
             while next < children {
-                let i = if backward { children - 1 - next } else { next };
+                let i = if BACKWARD { children - 1 - next } else { next };
                 let child = links.get(i).load(Acquire);
                 if child & LEAF != 0 {
-                    let Some(place) = leaves.get_mut(found) else {
+                    if found >= most {
                         step.next = next;
                         return found;
-                    };
-                    *place = child;
+                    }
+                    leaves[found & (LEAVES_AHEAD - 1)] = child;
                     found += 1;
                 } else if child != 0 {
                     below = child;
@@ -115,8 +132,8 @@ impl Path {
             return false;
         }
         self.left -= 1;
-        let mut i = 0;
-        while i < step.children.min(32) {
+        let (mut i, some) = (0, step.children.min(32));
+        while i < some {
             trie.memory.prefetch_block(step.links.get(i).load(Acquire));
             i += 1;
         }
@@ -219,7 +236,7 @@ impl QpTrie {
             while n < room {
                 // Their memory comes while the way to the next ones is looked for.
                 let ahead = LEAVES_AHEAD.min(room - n);
-                let found = path.find(self, &mut leaves[..ahead]);
+                let found = path.find(self, &mut leaves, ahead);
                 let mut i = 0;
                 while i < found {
                     let mut run = &leaves[i..found];
@@ -489,12 +506,15 @@ impl OrderedWalk for QpTrie {
                 out.push(leaves, find, |to, from, len| {
                     // Behind the page that the element ends in there may be no memory, and none to
                     // be had: then reading there is a SIGBUS.
-                    let left = PAGE - (from as u64).wrapping_add(len as u64 - 1) % PAGE - 1;
-                    if len as u64 + left < to.len() as u64 {
+                    if from as u64 % PAGE + to.len() as u64 > PAGE {
                         // SAFETY: a block is readable as far as the longest leaf goes.
                         unsafe { copy::store_bytes(to.as_mut_ptr(), from, len) };
-                    } else {
+                    } else if to.len() == AT_LEAST {
+                        // Most: without a loop.
                         // SAFETY: as before; what lies behind is in the same page.
+                        unsafe { copy::load_pieces(to.as_mut_ptr(), from, AT_LEAST) };
+                    } else {
+                        // SAFETY: as just before.
                         unsafe { copy::load_pieces(to.as_mut_ptr(), from, to.len()) };
                     }
                 })
