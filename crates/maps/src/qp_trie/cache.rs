@@ -22,9 +22,10 @@ use crate::shm::tags::{General, OfUsers, Registers};
 #[derive(Clone, Copy)]
 pub(super) struct Recached {
     pub(super) opened: Store,
-    pub(super) leaves: Store,
-    pub(super) comes: Store,
-    pub(super) tag: Store,
+    /// Only where a leaf leaves the trie, or comes into it.
+    pub(super) leaves: Option<Store>,
+    pub(super) comes: Option<Store>,
+    pub(super) tag: Option<Store>,
     pub(super) closed: Store,
 }
 
@@ -159,17 +160,14 @@ impl QpTrie {
         reference
     }
 
-    /// Asks for the leaf of a key, if the cache has it.
+    /// Asks for the leaf that the bucket of a hash names first for its tag. Nothing here depends on
+    /// whether there is one: it would have to be waited for.
     #[inline(always)]
     pub(super) fn prefetch_cached(&self, hash: u64) {
         let bucket = self.memory.bucket(hash);
-        let mut found = self.marks::<General>(bucket, hash);
-        while found != 0 {
-            let i = found.trailing_zeros();
-            // SAFETY: one of the bucket's leaves; the map has a cache.
-            self.memory.prefetch_block(unsafe { self.memory.cached(bucket, i) }.load(Relaxed));
-            found &= found.wrapping_sub(1);
-        }
+        let i = self.marks::<General>(bucket, hash).trailing_zeros().min(CACHED - 1);
+        // SAFETY: one of the bucket's leaves; the map has a cache.
+        self.memory.prefetch_block(unsafe { self.memory.cached(bucket, i) }.load(Relaxed));
     }
 
     /// Plans what becomes of the buckets of a hash, whose pair is locked, when the leaf `gone` leaves
@@ -177,8 +175,9 @@ impl QpTrie {
     #[inline(always)]
     pub(super) fn recache(&self, seat: &Seat, hash: u64, gone: u32, comes: u32) -> Recached {
         let none = (self.memory.no_use_at(seat.heap), 0);
+        let (leaves, comes_in) = ((gone != 0).then_some(none), (comes != 0).then_some(none));
         let mut plan =
-            Recached { opened: none, leaves: none, comes: none, tag: none, closed: none };
+            Recached { opened: none, leaves, comes: comes_in, tag: comes_in, closed: none };
         if !self.has_cache() {
             return plan;
         }
@@ -193,7 +192,7 @@ impl QpTrie {
         if gone != 0 {
             match self.slot_of(bucket, hash, gone) {
                 Some((leaf_at, is_beside)) => {
-                    plan.leaves = (leaf_at, 0);
+                    plan.leaves = Some((leaf_at, 0));
                     taken = Some(leaf_at);
                     beside = -i32::from(is_beside && comes == 0);
                 }
@@ -203,13 +202,13 @@ impl QpTrie {
         if comes != 0 {
             if let Some(leaf_at) = taken {
                 // It has the same tag.
-                plan.comes = (leaf_at, comes);
+                plan.comes = Some((leaf_at, comes));
             } else if let Some((i, at)) = self.free_slot(bucket) {
                 let (leaf_at, tag_at) = self.memory.cached_at(at, i);
-                plan.comes = (leaf_at, comes);
+                plan.comes = Some((leaf_at, comes));
                 let shift = i.wrapping_mul(8) & 31;
                 let tags = self.memory.at32(tag_at).load(Relaxed) & !(0xff << shift);
-                plan.tag = (tag_at, tags | (hash as u32 & 0xff) << shift);
+                plan.tag = Some((tag_at, tags | (hash as u32 & 0xff) << shift));
                 beside = i32::from(at != bucket);
             } else {
                 omitted = omitted.wrapping_add(1);

@@ -24,8 +24,20 @@ struct Link {
     at: WordAt,
     /// The node that it is in; 0 for the root.
     owner: u32,
+    /// The node's address, and how far behind it the word lies; null for the root.
+    node: *mut u8,
+    byte: u64,
     /// What it led to.
     to: u32,
+}
+
+/// Whose a key is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// A user's, who does not change it meanwhile.
+    User,
+    /// A program's: others may store to it.
+    Program,
 }
 
 /// Where a key belongs in a trie.
@@ -100,32 +112,32 @@ impl QpTrie {
     /// Returns the link that lies in a node at a byte, or is the root where there is no node.
     #[inline(always)]
     fn link(&self, owner: u32, byte: u64, to: u32) -> Link {
-        let at = match self.memory.block(owner) {
-            Some(block) => self.memory.place_in(block, byte),
-            None => QpMemory::ROOT_AT,
+        self.link_in(owner, self.memory.block(owner).unwrap_or(std::ptr::null_mut()), byte, to)
+    }
+
+    /// As [`QpTrie::link`], for who knows the node's address.
+    #[inline(always)]
+    fn link_in(&self, owner: u32, node: *mut u8, byte: u64, to: u32) -> Link {
+        let at = match node.is_null() {
+            true => QpMemory::ROOT_AT,
+            false => self.memory.place_in(node, byte),
         };
-        Link { at, owner, to }
+        Link { at, owner, node, byte, to }
     }
 
     /// What has to be locked by who stores where a link lies.
     #[inline(always)]
     fn locks_of(&self, link: &Link) -> Locks {
-        match self.memory.block(link.owner) {
-            Some(block) => {
-                let byte = self.memory.bytes_behind(block, link.at);
-                Locks::of_child(link.owner, &Node::at(block), byte)
-            }
-            None => Locks::ROOT,
+        match link.node.is_null() {
+            true => Locks::ROOT,
+            false => Locks::of_child(link.owner, &Node::at(link.node), link.byte),
         }
     }
 
     /// Tells whether a link, whose owner is locked, still leads where it did.
     #[inline(always)]
     fn holds(&self, link: &Link) -> bool {
-        let live = match self.memory.block(link.owner) {
-            Some(at) => !Node::at(at).is_obsolete(),
-            None => link.owner == 0,
-        };
+        let live = link.node.is_null() || !Node::at(link.node).is_obsolete();
         live && self.memory.at32(link.at).load(Acquire) == link.to
     }
 
@@ -141,7 +153,8 @@ impl QpTrie {
         let known = std::mem::replace(up_to, usize::MAX);
         let mut to = self.memory.root().load(Acquire);
         if to == 0 {
-            return Some(Place::Empty(self.link(0, 0, 0)));
+            // Else the compiler would clear several words at once, with a vector register.
+            return Some(Place::Empty(self.link(0, 0, std::hint::black_box(to))));
         }
         let (mut path, mut len) = (Path::new(), 0usize);
         path.push(&mut len, 0, to);
@@ -235,15 +248,22 @@ impl QpTrie {
     ///
     /// # Safety
     /// The key is readable, and `value` points to a value's size in readable bytes.
-    pub(super) unsafe fn update(&self, key: &Key, value: *const u8, flags: u64) -> i64 {
+    pub(super) unsafe fn update(
+        &self,
+        key: &Key,
+        whose: Owner,
+        value: *const u8,
+        flags: u64,
+    ) -> i64 {
         if flags > update::EXIST || key.len == 0 || key.len as u64 > self.memory.geometry.max_key {
             return -i64::from(EINVAL);
         }
         let (mut counted, mut scavenged) = (false, false);
+        let hash = self.prefetch_hash(key);
         let Some(mut seat) = self.sit() else { return -i64::from(EBUSY) };
         loop {
             // SAFETY: the caller's duty.
-            let done = unsafe { self.update_seated(&seat, key, value, flags) };
+            let done = unsafe { self.update_seated(&seat, (key, hash), whose, value, flags) };
             if done == -i64::from(ENOMEM) && !scavenged {
                 scavenged = true;
                 self.scavenge(&seat);
@@ -264,14 +284,22 @@ impl QpTrie {
 
     /// # Safety
     /// As [`QpTrie::update`].
-    unsafe fn update_seated(&self, seat: &Seat, key: &Key, value: *const u8, flags: u64) -> i64 {
+    #[inline(always)]
+    unsafe fn update_seated(
+        &self,
+        seat: &Seat,
+        (key, hash): (&Key, u64),
+        whose: Owner,
+        value: *const u8,
+        flags: u64,
+    ) -> i64 {
         let g = &self.memory.geometry;
         if let Err(why) = self.make_room(seat) {
             return errno(why);
         }
         let Some(class) = g.class(g.leaf_bytes(key.len as u64)) else { return -i64::from(ENOMEM) };
-        // The leaf is made first: from here on the key is what is in it, whoever changes the
-        // caller's.
+        // The leaf is made first: from here on a program's key is what is in it, whoever changes the
+        // program's.
         let leaf = match self.peek(seat, class) {
             Ok(block) => block | LEAF,
             Err(NotDone::NoMemory) => {
@@ -283,13 +311,16 @@ impl QpTrie {
         let Some(at) = self.memory.block(leaf) else { return -i64::from(ENOMEM) };
         // SAFETY: the block is of the class for the key, and in no one's hands; the rest is the
         // caller's duty.
-        let key = unsafe {
+        let own = unsafe {
             self.memory.fill_leaf(at, key.at, key.len);
             self.memory.set_value(at, value);
-            let (at, _) = self.memory.leaf_key(at);
-            Key::new(at, key.len)
+            Key::new(self.memory.key_at(at), key.len)
         };
-        let hash = self.prefetch_hash(&key);
+        // What was just stored is not yet there to be loaded in other pieces.
+        let (key, hash) = match whose {
+            Owner::User => (*key, hash),
+            Owner::Program => (own, self.hash_of(&own)),
+        };
         let (mut tries, mut up_to) = (0u32, usize::MAX);
         while tries < TRIES {
             let version = self.memory.version().load(Acquire);
@@ -311,15 +342,20 @@ impl QpTrie {
         -i64::from(EBUSY)
     }
 
-    /// Hashes a key for the cache, if there is one, and asks for what will be changed there: it
-    /// comes while the key's place is looked for.
+    /// Hashes a key for the cache, if there is one.
+    #[inline(always)]
+    fn hash_of(&self, key: &Key) -> u64 {
+        if self.has_cache() { key.hash(&self.seeds) } else { 0 }
+    }
+
+    /// As [`QpTrie::hash_of`], and asks for what will be changed there: it comes while the key's place
+    /// is looked for.
     #[inline(always)]
     fn prefetch_hash(&self, key: &Key) -> u64 {
-        if !self.has_cache() {
-            return 0;
+        let hash = self.hash_of(key);
+        if self.has_cache() {
+            self.prefetch_bucket(hash);
         }
-        let hash = key.hash(&self.seeds);
-        self.prefetch_bucket(hash);
         hash
     }
 
@@ -568,14 +604,14 @@ impl QpTrie {
     }
 
     #[inline(always)]
-    fn retire_leaf(&self, change: &mut Change<'_>, leaf: u32, at: *mut u8) {
+    fn retire_leaf(&self, change: &mut Change<'_>, leaf: u32, key_len: usize) {
         let g = &self.memory.geometry;
-        change.retire(leaf, g.class(g.leaf_bytes(self.key_of(at).len as u64)));
+        change.retire(leaf, g.class(g.leaf_bytes(key_len as u64)));
     }
 
     /// Removes a key; 0 or a negative errno.
-    pub(super) fn remove(&self, key: &Key) -> i64 {
-        match self.remove_leaf(key, Removal::Retire, |_| ()) {
+    pub(super) fn remove(&self, key: &Key, whose: Owner) -> i64 {
+        match self.remove_leaf(key, whose, Removal::Retire, |_| ()) {
             Ok(_) => 0,
             Err(e) => e,
         }
@@ -584,7 +620,9 @@ impl QpTrie {
     /// Removes a key, and copies its last value out.
     pub(super) fn remove_into(&self, key: &Key, value: &mut [u8]) -> i64 {
         // In limbo it keeps its value at least as long as this thread has its heap.
-        match self.remove_leaf(key, Removal::Retire, |leaf| self.memory.read_value(leaf, value)) {
+        match self.remove_leaf(key, Owner::User, Removal::Retire, |leaf| {
+            self.memory.read_value(leaf, value)
+        }) {
             Ok(_) => 0,
             Err(e) => e,
         }
@@ -592,7 +630,7 @@ impl QpTrie {
 
     /// Takes the leaf of a key out of the trie: its reference, for [`QpTrie::give_back`].
     pub(super) fn detach_leaf(&self, key: &Key) -> Result<u32, i64> {
-        self.remove_leaf(key, Removal::Detach, |_| ())
+        self.remove_leaf(key, Owner::User, Removal::Detach, |_| ())
     }
 
     /// Removes a key: its leaf, with which `last` is called when it is out of the trie.
@@ -600,17 +638,19 @@ impl QpTrie {
     fn remove_leaf(
         &self,
         key: &Key,
+        whose: Owner,
         how: Removal,
         mut last: impl FnMut(*mut u8),
     ) -> Result<u32, i64> {
         if key.len == 0 {
             return Err(-i64::from(EINVAL));
         }
+        let hash = self.prefetch_hash(key);
         let Some(seat) = self.sit() else { return Err(-i64::from(EBUSY)) };
-        let mut result = self.remove_seated(&seat, key, how);
+        let mut result = self.remove_seated(&seat, (key, hash), whose, how);
         if result == Err(-i64::from(ENOMEM)) {
             self.scavenge(&seat);
-            result = self.remove_seated(&seat, key, how);
+            result = self.remove_seated(&seat, (key, hash), whose, how);
         }
         if let Ok(leaf) = result
             && let Some(at) = self.memory.block(leaf)
@@ -622,12 +662,22 @@ impl QpTrie {
         result
     }
 
-    fn remove_seated(&self, seat: &Seat, key: &Key, how: Removal) -> Result<u32, i64> {
+    fn remove_seated(
+        &self,
+        seat: &Seat,
+        (key, hash): (&Key, u64),
+        whose: Owner,
+        how: Removal,
+    ) -> Result<u32, i64> {
         self.make_room(seat).map_err(errno)?;
+        if self.has_cache() {
+            // It comes while the nodes above it are looked at.
+            self.prefetch_cached(hash);
+        }
         let mut tries = 0u32;
         while tries < TRIES {
             let version = self.memory.version().load(Acquire);
-            match self.remove_once(seat, version, key, how) {
+            match self.remove_once(seat, version, (key, hash), whose, how) {
                 Ok(0) => return Err(-i64::from(ENOENT)),
                 Ok(leaf) => return Ok(leaf),
                 Err(NotDone::Again) => {}
@@ -643,7 +693,8 @@ impl QpTrie {
     #[inline(always)]
     fn links_to(&self, key: &Key) -> Option<(Option<Link>, Link, *mut u8)> {
         // The last two links: the nodes that they are in, and where.
-        let (mut above, mut owner) = ((0u32, 0u64), (0u32, 0u64));
+        let none = (0u32, std::ptr::null_mut(), 0u64);
+        let (mut above, mut owner) = (none, none);
         let mut to = self.memory.root().load(Acquire);
         let mut least = 0usize;
         while let Some(at) = self.memory.block(to) {
@@ -651,8 +702,9 @@ impl QpTrie {
                 if !self.has_key(at, key) {
                     break;
                 }
-                let link = self.link(owner.0, owner.1, to);
-                let above = (owner.0 != 0).then(|| self.link(above.0, above.1, owner.0));
+                let link = self.link_in(owner.0, owner.1, owner.2, to);
+                let above =
+                    (owner.0 != 0).then(|| self.link_in(above.0, above.1, above.2, owner.0));
                 return Some((above, link, at));
             }
             let node = Node::at(at);
@@ -665,36 +717,41 @@ impl QpTrie {
                 break;
             }
             above = owner;
-            owner = (to, byte);
+            owner = (to, at, byte);
             to = node.child_at(byte).load(Acquire);
         }
         None
     }
 
     /// Removes a key: its leaf, 0 when it is not there.
+    #[inline(always)]
     fn remove_once(
         &self,
         seat: &Seat,
         version: u64,
-        key: &Key,
+        (key, hash): (&Key, u64),
+        whose: Owner,
         how: Removal,
     ) -> Result<u32, NotDone> {
-        if self.has_cache() {
-            self.prefetch_cached(self.prefetch_hash(key));
-        }
         let Some((above, link, leaf)) = self.links_to(key) else {
             return if self.is_version(version) { Ok(0) } else { Err(NotDone::Again) };
         };
-        let Some(above) = above else {
-            return self.remove_last(seat, version, &link, leaf, how);
-        };
-        let node = self.memory.block(link.owner).map(Node::at).ok_or(NotDone::Again)?;
         // The leaf's own bytes: a program's key may change meanwhile.
-        let own = self.key_of(leaf);
-        let hash = own.hash(&self.seeds);
+        let (own, hash) = match whose {
+            Owner::User => (*key, hash),
+            Owner::Program => {
+                let own = self.key_of(leaf);
+                (own, self.hash_of(&own))
+            }
+        };
+        let Some(above) = above else {
+            return self.remove_last(seat, version, &link, (&own, hash), how);
+        };
+        let node = Node::at(link.node);
         let symbol = own.byte(node.offset());
+        let children = node.children();
         // Where memory is short the place stays, and leads nowhere.
-        let copy = match node.children() {
+        let copy = match children {
             0..=2 => None,
             _ => match self.node_block(seat, node.size_without(symbol)) {
                 Ok(copy) => Some(copy),
@@ -704,10 +761,9 @@ impl QpTrie {
         };
         let locks = self.locks_of(&above).and(Locks::of_node(link.owner, &node));
         let locks = locks.and(self.locks_of_hash(hash));
-        self.lock_stripes(seat, locks)?;
         let number = node.find(symbol).unwrap_or(u32::MAX);
-        let there = number != u32::MAX
-            && self.memory.place_in(node.at, node.byte_of_child(number)) == link.at;
+        let there = number < children && node.byte_of_child(number) == link.byte;
+        self.lock_stripes(seat, locks)?;
         let good = self.holds(&above)
             && self.holds(&link)
             && there
@@ -715,19 +771,11 @@ impl QpTrie {
             && self.is_version(version);
         if good {
             let mut change = self.change(seat);
-            let other = |from| match node.live_from(from) {
-                Some((i, _)) if i == number => node.live_from(i.wrapping_add(1)),
-                other => other,
-            };
-            // There are two others, or the only one takes the node's place.
-            let only = match other(0) {
-                Some((i, child)) if other(i.wrapping_add(1)).is_none() => Some(child),
-                _ => None,
-            };
+            let only = self.only_other(&node, number);
             let cache = Some(self.recache(seat, hash, link.to, 0));
             let gone = Stores { more: -1, cache, ..Stores::default() };
             if how == Removal::Retire {
-                self.retire_leaf(&mut change, link.to, leaf);
+                self.retire_leaf(&mut change, link.to, own.len);
             }
             match (only, copy) {
                 (Some(sibling), _) => {
@@ -738,7 +786,7 @@ impl QpTrie {
                 (None, Some((to, block, class))) => {
                     // SAFETY: the block is of the class for the copy, and in no one's hands; the node
                     // is locked and has the symbol.
-                    unsafe { node.copy_without(to, symbol) };
+                    unsafe { node.copy_without(to, symbol, number) };
                     let obsolete = Some(self.retire_node(&mut change, &node, above.to));
                     let link = Some((above.at, block));
                     change.commit(Stores { link, obsolete, node: Some(class), ..gone });
@@ -750,16 +798,37 @@ impl QpTrie {
         if good { Ok(link.to) } else { Err(NotDone::Again) }
     }
 
+    /// Returns the only child of a node that leads anywhere besides one with a number; `None` when there
+    /// are two.
+    #[inline(always)]
+    fn only_other(&self, node: &Node, number: u32) -> Option<u32> {
+        let (first, second) = (u32::from(number == 0), if number < 2 { 2 } else { 1 });
+        if second < node.children()
+            && node.child(first).load(Acquire) != 0
+            && node.child(second).load(Acquire) != 0
+        {
+            return None;
+        }
+        // Where memory was short, a child may lead nowhere.
+        let other = |from| match node.live_from(from) {
+            Some((i, _)) if i == number => node.live_from(i.wrapping_add(1)),
+            other => other,
+        };
+        match other(0) {
+            Some((i, child)) if other(i.wrapping_add(1)).is_none() => Some(child),
+            _ => None,
+        }
+    }
+
     /// Removes the only key.
     fn remove_last(
         &self,
         seat: &Seat,
         version: u64,
         link: &Link,
-        leaf: *mut u8,
+        (key, hash): (&Key, u64),
         how: Removal,
     ) -> Result<u32, NotDone> {
-        let hash = self.key_of(leaf).hash(&self.seeds);
         let locks = self.locks_of(link).and(self.locks_of_hash(hash));
         self.lock_stripes(seat, locks)?;
         let good = self.holds(link) && self.is_version(version);
@@ -767,7 +836,7 @@ impl QpTrie {
             let mut change = self.change(seat);
             let cache = Some(self.recache(seat, hash, link.to, 0));
             if how == Removal::Retire {
-                self.retire_leaf(&mut change, link.to, leaf);
+                self.retire_leaf(&mut change, link.to, key.len);
             }
             let link = Some((link.at, 0));
             change.commit(Stores { link, more: -1, cache, ..Stores::default() });
@@ -783,7 +852,7 @@ impl QpTrie {
         if done {
             let mut change = self.change(&seat);
             if let Some(at) = self.memory.block(leaf) {
-                self.retire_leaf(&mut change, leaf, at);
+                self.retire_leaf(&mut change, leaf, self.key_of(at).len);
             }
             change.commit(Stores::default());
         }

@@ -643,13 +643,13 @@ impl Change<'_> {
         // its bucket before it leaves the trie.
         let narrow = [
             stores.cache.map(|cache| cache.opened),
-            stores.cache.map(|cache| cache.leaves),
+            stores.cache.and_then(|cache| cache.leaves),
             stores.link,
             stores.obsolete,
             node,
             leaf,
-            stores.cache.map(|cache| cache.comes),
-            stores.cache.map(|cache| cache.tag),
+            stores.cache.and_then(|cache| cache.comes),
+            stores.cache.and_then(|cache| cache.tag),
             stores.cache.map(|cache| cache.closed),
         ];
         let counted = (stores.more != 0).then(|| {

@@ -158,20 +158,24 @@ impl Key {
     #[inline(always)]
     pub(super) fn common(&self, other: &Self) -> usize {
         let n = self.len.min(other.len);
-        let mut i = 0usize;
+        let first = |differ: u64| (differ.trailing_zeros() / 8) as usize;
         // SAFETY: all loads are inside both keys.
         unsafe {
-            while i.wrapping_add(8) <= n {
+            let Some(last) = n.checked_sub(8) else {
+                let differ = copy::load_tail(self.at, n) ^ copy::load_tail(other.at, n);
+                return if differ == 0 { n } else { first(differ) };
+            };
+            let mut i = 0usize;
+            while i < last {
                 let differ = self.word(i) ^ other.word(i);
                 if differ != 0 {
-                    return i.wrapping_add((differ.trailing_zeros() / 8) as usize);
+                    return i.wrapping_add(first(differ));
                 }
                 i = i.wrapping_add(8);
             }
-            let left = n.wrapping_sub(i);
-            let differ =
-                copy::load_tail(self.at.add(i), left) ^ copy::load_tail(other.at.add(i), left);
-            if differ == 0 { n } else { i.wrapping_add((differ.trailing_zeros() / 8) as usize) }
+            // Some of these bytes may have been looked at; those are the same.
+            let differ = self.word(last) ^ other.word(last);
+            if differ == 0 { n } else { last.wrapping_add(first(differ)) }
         }
     }
 

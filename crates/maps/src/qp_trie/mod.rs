@@ -47,6 +47,7 @@ use std::sync::{Mutex, PoisonError};
 use skep_isa::map::DynptrUser;
 use skep_isa::{KeyShape, MapFlags};
 
+use self::change::Owner;
 use self::key::{Key, Seeds};
 use crate::def::MapDef;
 use crate::dump::output::Output;
@@ -285,20 +286,20 @@ impl UserOps for QpTrie {
     fn update(&self, key: &[u8], value: &[u8], flags: u64) -> Result<(), MapError> {
         let key = Self::user_key(key);
         // SAFETY: the front end checked the size of the value.
-        let mut done = unsafe { QpTrie::update(self, &key, value.as_ptr(), flags) };
+        let mut done = unsafe { QpTrie::update(self, &key, Owner::User, value.as_ptr(), flags) };
         if done == -i64::from(ENOMEM) && self.release_spans() {
             // SAFETY: as before.
-            done = unsafe { QpTrie::update(self, &key, value.as_ptr(), flags) };
+            done = unsafe { QpTrie::update(self, &key, Owner::User, value.as_ptr(), flags) };
         }
         self.user_result(done, flags)
     }
 
     fn delete(&self, key: &[u8]) -> Result<(), MapError> {
         let key = Self::user_key(key);
-        let mut done = self.remove(&key);
+        let mut done = self.remove(&key, Owner::User);
         if done == -i64::from(ENOMEM) && self.release_spans() {
             // A node was to be copied.
-            done = self.remove(&key);
+            done = self.remove(&key, Owner::User);
         }
         self.tidy();
         self.user_result(done, 0)
@@ -425,12 +426,12 @@ impl ProgOps for QpTrie {
 
     unsafe fn prog_update(&self, key: *const u8, value: *const u8, flags: u64) -> i64 {
         // SAFETY: the caller's duty.
-        unsafe { QpTrie::update(self, &self.prog_key(key), value, flags) }
+        unsafe { QpTrie::update(self, &self.prog_key(key), Owner::Program, value, flags) }
     }
 
     unsafe fn prog_delete(&self, key: *const u8) -> i64 {
         // SAFETY: the caller's duty.
-        self.remove(&unsafe { self.prog_key(key) })
+        self.remove(&unsafe { self.prog_key(key) }, Owner::Program)
     }
 
     unsafe fn prog_next(&self, at: &mut Position, last: &mut LastKey) -> Option<Element> {

@@ -342,12 +342,14 @@ impl Node {
     }
 
     /// Bytes of a copy with a symbol more.
+    #[inline(always)]
     pub(super) fn size_with(&self, symbol: Symbol) -> u64 {
         let n = self.n().wrapping_add(u32::from(symbol.is_some()));
         size_of(n, self.is_wide(), self.has_end() || symbol.is_none())
     }
 
     /// Bytes of a copy with a symbol less.
+    #[inline(always)]
     pub(super) fn size_without(&self, symbol: Symbol) -> u64 {
         let n = self.n().saturating_sub(u32::from(symbol.is_some()));
         size_of(n, self.is_wide() && n >= WIDE_AGAIN, self.has_end() && symbol.is_some())
@@ -367,7 +369,7 @@ impl Node {
         let head = self.copied_head(n, wide, self.has_end() || symbol.is_none());
         // SAFETY: the caller's duty.
         unsafe {
-            self.copy_symbols(to, wide, None, symbol);
+            self.copy_symbols(to, wide, (None, symbol), at);
             let (from, to_at) = (self.children_at(), children_at(wide, n));
             let (before, rest) = (at as usize, children.saturating_sub(at) as usize);
             copy::store_bytes(to.add(to_at), self.at.add(from), before.wrapping_mul(4));
@@ -379,22 +381,23 @@ impl Node {
         }
     }
 
-    /// Makes a copy without a child.
+    /// Makes a copy without a child: that of a symbol, with a number.
     ///
     /// # Safety
     /// `to` is a block of [`Node::size_without`] bytes that nobody else sees; the node is locked,
     /// and has a child for the symbol.
-    pub(super) unsafe fn copy_without(&self, to: *mut u8, symbol: Symbol) {
+    pub(super) unsafe fn copy_without(&self, to: *mut u8, symbol: Symbol, number: u32) {
         let n = self.n().saturating_sub(u32::from(symbol.is_some()));
         let wide = self.is_wide() && n >= WIDE_AGAIN;
-        let at = self.before(symbol).min(self.children());
+        let children = self.children();
+        let at = number.min(children);
         let head = self.copied_head(n, wide, self.has_end() && symbol.is_some());
         // SAFETY: the caller's duty.
         unsafe {
-            self.copy_symbols(to, wide, symbol, None);
+            self.copy_symbols(to, wide, (symbol, None), at);
             let (from, to_at) = (self.children_at(), children_at(wide, n));
             let before = at as usize;
-            let rest = self.children().saturating_sub(at.saturating_add(1)) as usize;
+            let rest = children.saturating_sub(at.saturating_add(1)) as usize;
             copy::store_bytes(to.add(to_at), self.at.add(from), before.wrapping_mul(4));
             let gap = to.add(to_at).add(before.wrapping_mul(4));
             let from = from.wrapping_add(before.wrapping_add(1).wrapping_mul(4));
@@ -408,42 +411,31 @@ impl Node {
         (self.head & !0xff) | kind
     }
 
-    /// Writes the bytes of a copy: those of the node, but for one, and with another.
+    /// Writes the bytes of a copy: those of the node, but for one, or with another, before whose
+    /// child there are `at` others.
     ///
     /// # Safety
     /// As [`Node::copy_with`].
-    unsafe fn copy_symbols(&self, to: *mut u8, wide: bool, less: Symbol, more: Symbol) {
+    #[inline(always)]
+    unsafe fn copy_symbols(
+        &self,
+        to: *mut u8,
+        wide: bool,
+        (less, more): (Symbol, Symbol),
+        at: u32,
+    ) {
         // SAFETY: the caller's duty; all stores are inside the head of the copy.
         unsafe {
             if wide {
-                let mut quarter = 0usize;
-                let mut rank = 0u32;
-                while quarter < 4 {
-                    let mut bits = self.quarter(quarter);
-                    for (symbol, set) in [(less, false), (more, true)] {
-                        if let Some(byte) = symbol
-                            && usize::from(byte >> 6) == quarter
-                        {
-                            let bit = 1u64 << (byte & 63);
-                            bits = if set { bits | bit } else { bits & !bit };
-                        }
-                    }
-                    let rank_byte = [rank as u8];
-                    copy::store_bytes(to.add(4usize.wrapping_add(quarter)), rank_byte.as_ptr(), 1);
-                    let at = 8usize.wrapping_add(quarter.wrapping_mul(8));
-                    let bytes = bits.to_le_bytes();
-                    copy::store_bytes(to.add(at), bytes.as_ptr(), 8);
-                    rank = rank.wrapping_add(bits.count_ones());
-                    quarter = quarter.wrapping_add(1);
-                }
-                return;
+                return self.copy_bitmap(to, less, more);
             }
+            let i = at.saturating_sub(u32::from(self.has_end())).min(NARROW - 1);
             let mut symbols = if self.is_wide() { self.few_symbols(less) } else { self.symbols() };
-            if let Some(less) = less.filter(|_| !self.is_wide()) {
-                symbols = symbols.without(count_less(symbols, less));
+            if less.is_some() && !self.is_wide() {
+                symbols = symbols.without(i);
             }
             if let Some(more) = more {
-                symbols = symbols.with(count_less(symbols, more), more);
+                symbols = symbols.with(i, more);
             }
             // Behind the bytes is room for at least two children, which come after this.
             AtomicU32::from_ptr(to.add(4).cast()).store(symbols.low as u32, Relaxed);
@@ -451,6 +443,37 @@ impl Node {
             if symbols.n > 8 {
                 AtomicU32::from_ptr(to.add(12).cast()).store(symbols.high as u32, Relaxed);
                 AtomicU32::from_ptr(to.add(16).cast()).store((symbols.high >> 32) as u32, Relaxed);
+            }
+        }
+    }
+
+    /// As [`Node::copy_symbols`], of a wide copy.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(never)]
+    unsafe fn copy_bitmap(&self, to: *mut u8, less: Symbol, more: Symbol) {
+        let mut quarter = 0usize;
+        let mut rank = 0u32;
+        // SAFETY: the caller's duty; all stores are inside the head of the copy.
+        unsafe {
+            while quarter < 4 {
+                let mut bits = self.quarter(quarter);
+                for (symbol, set) in [(less, false), (more, true)] {
+                    if let Some(byte) = symbol
+                        && usize::from(byte >> 6) == quarter
+                    {
+                        let bit = 1u64 << (byte & 63);
+                        bits = if set { bits | bit } else { bits & !bit };
+                    }
+                }
+                let rank_byte = [rank as u8];
+                copy::store_bytes(to.add(4usize.wrapping_add(quarter)), rank_byte.as_ptr(), 1);
+                let at = 8usize.wrapping_add(quarter.wrapping_mul(8));
+                let bytes = bits.to_le_bytes();
+                copy::store_bytes(to.add(at), bytes.as_ptr(), 8);
+                rank = rank.wrapping_add(bits.count_ones());
+                quarter = quarter.wrapping_add(1);
             }
         }
     }
@@ -527,6 +550,7 @@ impl Node {
     }
 }
 
+#[inline(always)]
 fn size_of(n: u32, wide: bool, end: bool) -> u64 {
     let at = children_at(wide || n > NARROW, n) as u64;
     at.wrapping_add(u64::from(n.wrapping_add(u32::from(end))).wrapping_mul(4))
@@ -585,7 +609,7 @@ mod tests {
                     },
                     // SAFETY: as before.
                     true if !grows && model.len() > 2 => unsafe {
-                        node.copy_without(to, symbol);
+                        node.copy_without(to, symbol, node.before(symbol));
                         model.remove(&symbol);
                         node.size_without(symbol)
                     },

@@ -153,28 +153,28 @@ unsafe fn store8(p: *mut u8, w: u64) {
     };
 }
 
-/// Stores the low `n` (below eight) bytes of a word at any address.
+/// Stores four bytes at any address.
 ///
 /// # Safety
-/// `p..p+n` is writable.
+/// `p..p+4` is writable.
 #[inline(always)]
-unsafe fn store_tail(mut p: *mut u8, mut w: u64, n: usize) {
-    // SAFETY: the three parts are disjoint pieces of `p..p+n`, sizes 4, 2 and 1 by the bits of `n`.
+unsafe fn store4(p: *mut u8, w: u32) {
+    // SAFETY: the caller vouches for the four bytes.
     unsafe {
-        if n & 4 != 0 {
-            asm!("mov dword ptr [{p}], {w:e}", p = in(reg) p, w = in(reg) w, options(nostack, preserves_flags));
-            p = p.add(4);
-            w >>= 32;
-        }
-        if n & 2 != 0 {
-            asm!("mov word ptr [{p}], {w:x}", p = in(reg) p, w = in(reg) w, options(nostack, preserves_flags));
-            p = p.add(2);
-            w >>= 16;
-        }
-        if n & 1 != 0 {
-            asm!("mov byte ptr [{p}], {w}", p = in(reg) p, w = in(reg_byte) w as u8, options(nostack, preserves_flags));
-        }
-    }
+        asm!("mov dword ptr [{p}], {w:e}", p = in(reg) p, w = in(reg) w, options(nostack, preserves_flags))
+    };
+}
+
+/// Stores a byte.
+///
+/// # Safety
+/// It is writable.
+#[inline(always)]
+unsafe fn store1(p: *mut u8, b: u8) {
+    // SAFETY: the caller vouches for the byte.
+    unsafe {
+        asm!("mov byte ptr [{p}], {b}", p = in(reg) p, b = in(reg_byte) b, options(nostack, preserves_flags))
+    };
 }
 
 /// Up to here words are faster than `rep movsb`, which takes long to begin.
@@ -182,21 +182,36 @@ const SHORT: usize = 128;
 
 /// Copies `len` bytes to any address.
 ///
+/// Where a length is not a multiple of eight, the last word overlaps the one before: lengths of text
+/// differ from one to the next, and each branch that depends on them is one that the processor cannot
+/// foresee.
+///
 /// # Safety
 /// `src..src+len` is readable, `dst..dst+len` writable, and they do not overlap.
 #[inline(always)]
-pub(crate) unsafe fn store_bytes(mut dst: *mut u8, mut src: *const u8, mut len: usize) {
-    // SAFETY: the caller vouches for both ranges; `rep movsb` uses no other registers, and the
-    // direction flag is clear by the ABI.
+pub(crate) unsafe fn store_bytes(dst: *mut u8, src: *const u8, len: usize) {
+    // SAFETY: the caller vouches for both ranges, and all of it is inside them; `rep movsb` uses no
+    // other registers, and the direction flag is clear by the ABI.
     unsafe {
-        if len <= SHORT {
-            while len >= 8 {
-                store8(dst, load8(src));
-                (dst, src, len) = (dst.add(8), src.add(8), len.wrapping_sub(8));
-            }
-            store_tail(dst, load_tail(src, len), len);
-        } else {
+        if len > SHORT {
             asm!("rep movsb", inout("rcx") len => _, inout("rdi") dst => _, inout("rsi") src => _, options(nostack, preserves_flags));
+        } else if len >= 8 {
+            let last = len.wrapping_sub(8);
+            let mut i = 0usize;
+            while i < last {
+                store8(dst.add(i), load8(src.add(i)));
+                i = i.wrapping_add(8);
+            }
+            store8(dst.add(last), load8(src.add(last)));
+        } else if len >= 4 {
+            let last = len.wrapping_sub(4);
+            store4(dst, load4(src));
+            store4(dst.add(last), load4(src.add(last)));
+        } else if len != 0 {
+            let (middle, last) = (len >> 1, len.wrapping_sub(1));
+            store1(dst, load1(src));
+            store1(dst.add(middle), load1(src.add(middle)));
+            store1(dst.add(last), load1(src.add(last)));
         }
     }
 }
@@ -227,19 +242,28 @@ pub(crate) unsafe fn load_pieces(dst: *mut u8, src: *const u8, len: usize) {
 /// # Safety
 /// `dst..dst+len` is writable.
 #[inline(always)]
-pub(crate) unsafe fn zero_bytes(mut dst: *mut u8, mut len: usize) {
-    // SAFETY: the caller vouches for the range; `rep stosb` uses no other registers, and the
-    // direction flag is clear by the ABI.
+pub(crate) unsafe fn zero_bytes(dst: *mut u8, len: usize) {
+    // SAFETY: the caller vouches for the range, and all of it is inside; `rep stosb` uses no other
+    // registers, and the direction flag is clear by the ABI.
     unsafe {
-        if len <= SHORT {
-            while len >= 8 {
-                store8(dst, 0);
-                (dst, len) = (dst.add(8), len.wrapping_sub(8));
+        if len > SHORT {
+            asm!("rep stosb", inout("rcx") len => _, inout("rdi") dst => _, in("al") 0u8, options(nostack, preserves_flags));
+        } else if len >= 8 {
+            let last = len.wrapping_sub(8);
+            let mut i = 0usize;
+            while i < last {
+                store8(dst.add(i), 0);
+                i = i.wrapping_add(8);
             }
-            store_tail(dst, 0, len);
-            return;
+            store8(dst.add(last), 0);
+        } else if len >= 4 {
+            store4(dst, 0);
+            store4(dst.add(len.wrapping_sub(4)), 0);
+        } else if len != 0 {
+            store1(dst, 0);
+            store1(dst.add(len >> 1), 0);
+            store1(dst.add(len.wrapping_sub(1)), 0);
         }
-        asm!("rep stosb", inout("rcx") len => _, inout("rdi") dst => _, in("al") 0u8, options(nostack, preserves_flags));
     }
 }
 

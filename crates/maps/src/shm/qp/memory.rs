@@ -201,12 +201,6 @@ impl QpMemory {
         WordAt(2048u64.wrapping_add(class.wrapping_mul(4)))
     }
 
-    /// Returns how far behind a block a place lies.
-    #[inline(always)]
-    pub(crate) fn bytes_behind(&self, block: *const u8, at: WordAt) -> u64 {
-        at.0.wrapping_sub((block as u64).wrapping_sub(self.base as u64))
-    }
-
     /// Returns the word at a place.
     #[inline(always)]
     pub(crate) fn at32(&self, at: WordAt) -> &AtomicU32 {
@@ -406,6 +400,12 @@ impl QpMemory {
         }
     }
 
+    /// Returns the address of a leaf's key.
+    #[inline(always)]
+    pub(crate) fn key_at(&self, leaf: *mut u8) -> *const u8 {
+        leaf.wrapping_add(self.geometry.key_at)
+    }
+
     /// Returns the address of a leaf's key if it has a length, which is at most that of the longest.
     #[inline(always)]
     pub(crate) fn leaf_key_of(&self, leaf: *const u8, len: usize) -> Option<*const u8> {
@@ -427,9 +427,8 @@ impl QpMemory {
         let g = &self.geometry;
         // SAFETY: the block has room for the head and the key; the rest is the caller's duty.
         unsafe {
-            let length = (len as u64).to_le_bytes();
-            let width = g.key_at.wrapping_sub(g.length_at);
-            copy::store_bytes(leaf.add(g.length_at), length.as_ptr(), width);
+            // The key comes after it, where the length has two bytes only.
+            AtomicU32::from_ptr(leaf.add(g.length_at).cast()).store(len as u32, Relaxed);
             copy::store_bytes(leaf.add(g.key_at), key, len);
         }
     }
