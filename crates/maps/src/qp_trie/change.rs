@@ -159,7 +159,9 @@ impl QpTrie {
         let (mut path, mut len) = (Path::new(), 0usize);
         path.push(&mut len, 0, to);
         let mut least = 0usize;
-        // Follows the key, and where that leads nowhere, the first child.
+        // Follows the key. Where that leads nowhere, the key parts at this node or above, as any leaf
+        // below tells: the first one. `links` counts those that may be below where the key parts.
+        let mut links = 1usize;
         let leaf = loop {
             let at = self.memory.block(to)?;
             if to & LEAF != 0 {
@@ -171,11 +173,11 @@ impl QpTrie {
                 return None;
             }
             least = offset.wrapping_add(1);
-            let mut byte = node.way(key);
+            let byte = node.way(key);
             to = if byte != 0 { node.child_at(byte).load(Acquire) } else { 0 };
             if to == 0 {
-                let (i, first) = node.live_from(0)?;
-                (byte, to) = (node.byte_of_child(i), first);
+                links = 0;
+                break self.first_leaf(&node)?;
             }
             if offset <= known {
                 path.push(&mut len, byte, to);
@@ -185,7 +187,7 @@ impl QpTrie {
         let d = key.common(&found);
         // SAFETY: so many were pushed.
         let remembered = |i: usize| unsafe { path.get(len, i) };
-        let mut i = len.wrapping_sub(1);
+        let mut i = len.wrapping_sub(links);
         if d == key.len && d == found.len {
             // SAFETY: so many were pushed.
             let link = unsafe { self.remembered_link(&path, len, i) };
@@ -226,6 +228,24 @@ impl QpTrie {
             *up_to = d;
         }
         above.map(|link| Place::Above(link, d, found.byte(d)))
+    }
+
+    /// Finds the first leaf below a node; `None` when somebody changes the trie, and for damage.
+    #[inline(always)]
+    fn first_leaf(&self, node: &Node) -> Option<*mut u8> {
+        let mut node = *node;
+        loop {
+            let (_, to) = node.live_from(0)?;
+            let at = self.memory.block(to)?;
+            if to & LEAF != 0 {
+                return Some(at);
+            }
+            let below = Node::at(at);
+            if below.offset() <= node.offset() {
+                return None;
+            }
+            node = below;
+        }
     }
 
     /// Returns a link of a path, as [`Path::get`] does.
@@ -803,7 +823,12 @@ impl QpTrie {
     #[inline(always)]
     fn only_other(&self, node: &Node, number: u32) -> Option<u32> {
         let (first, second) = (u32::from(number == 0), if number < 2 { 2 } else { 1 });
-        if second < node.children()
+        let children = node.children();
+        if children <= 2 {
+            let child = node.child(first).load(Acquire);
+            return (first < children && child != 0).then_some(child);
+        }
+        if second < children
             && node.child(first).load(Acquire) != 0
             && node.child(second).load(Acquire) != 0
         {

@@ -130,11 +130,13 @@ impl QpTrie {
     #[inline(always)]
     pub(super) fn sit(&self) -> Option<Seat> {
         // Where this thread was before: who begins where others are takes their cache lines.
-        let last = self.last_heap();
-        let heap = u64::from(last.load(Relaxed)) & (HEAPS - 1);
-        if self.is_backed(heap)
-            && let Some(held) = lock::try_acquire(self.memory.heap_lock(heap))
-        {
+        let (mut last, mut heap) = (&self.last_heaps[0], 0u64);
+        let held = lock::try_acquire_by(|thread| {
+            last = self.last_heap(thread);
+            heap = u64::from(last.load(Relaxed)) & (HEAPS - 1);
+            self.is_backed(heap).then(|| self.memory.heap_lock(heap))
+        });
+        if let Some(held) = held {
             return Some(Seat { heap, held });
         }
         let seat = self.sit_elsewhere()?;
@@ -142,11 +144,12 @@ impl QpTrie {
         Some(seat)
     }
 
-    /// Tells which heap a thread had; threads that share this take turns at some heaps.
+    /// Tells which heap the thread with a number had; threads that share this take turns at some
+    /// heaps.
     #[inline(always)]
-    fn last_heap(&self) -> &AtomicU8 {
-        let thread = lock::thread() as usize & (self.last_heaps.len().wrapping_sub(1));
-        self.last_heaps.get(thread).unwrap_or(&self.last_heaps[0])
+    fn last_heap(&self, thread: u32) -> &AtomicU8 {
+        let i = thread as usize & (self.last_heaps.len().wrapping_sub(1));
+        self.last_heaps.get(i).unwrap_or(&self.last_heaps[0])
     }
 
     #[cold]

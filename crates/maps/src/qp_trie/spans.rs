@@ -256,12 +256,9 @@ impl QpTrie {
     /// Finds the span and the number of a block of a class.
     #[inline(always)]
     fn find_block(&self, arena_offset: u64, class: u32, size: u64) -> Option<(u32, u32)> {
-        let mut page = u32::try_from(arena_offset / PAGE).ok()?;
-        if self.entry(page, CLASS) == BEHIND {
-            page = page.checked_sub(self.entry(page, PAGES))?;
-        }
+        let (page, found) = self.span_at(arena_offset)?;
         let inside = arena_offset.checked_sub(u64::from(page).wrapping_mul(PAGE))?;
-        let fits = self.entry(page, CLASS) == class.wrapping_add(1);
+        let fits = found == class.wrapping_add(1);
         // A division of 32 bits takes half as long.
         let index = u32::try_from(inside).ok()?.checked_div(size as u32)?;
         (fits && index < self.memory.geometry.blocks(class)).then_some((page, index))
@@ -269,12 +266,22 @@ impl QpTrie {
 
     /// Finds the class of the block that a reference names.
     pub(super) fn class_of(&self, reference: u32) -> Option<u32> {
-        let mut page = u32::try_from(self.memory.arena_offset(reference) / PAGE).ok()?;
-        if self.entry(page, CLASS) == BEHIND {
-            page = page.checked_sub(self.entry(page, PAGES))?;
-        }
-        let class = self.entry(page, CLASS).checked_sub(1)?;
+        let (_, found) = self.span_at(self.memory.arena_offset(reference))?;
+        let class = found.checked_sub(1)?;
         self.memory.geometry.size(class).map(|_| class)
+    }
+
+    /// Finds the first page of the span at a place of the arena, and its class and one more.
+    #[inline(always)]
+    fn span_at(&self, arena_offset: u64) -> Option<(u32, u32)> {
+        let page = u32::try_from(arena_offset / PAGE).ok()?;
+        match self.entry(page, CLASS) {
+            BEHIND => {
+                let first = page.checked_sub(self.entry(page, PAGES))?;
+                Some((first, self.entry(first, CLASS)))
+            }
+            class => Some((page, class)),
+        }
     }
 
     fn block_at(page: u32, index: u32, size: u64) -> u64 {

@@ -66,6 +66,19 @@ pub(crate) fn try_acquire(lock: &AtomicU64) -> Option<Held> {
     swap(lock, word, word | token)
 }
 
+/// Takes, if it is free, the lock that `pick` picks by a number for this thread, which others may have
+/// too.
+#[inline(always)]
+pub(crate) fn try_acquire_by<'l>(pick: impl FnOnce(u32) -> Option<&'l AtomicU64>) -> Option<Held> {
+    let token = tls::token();
+    let lock = pick(tls::token_parts(token).1)?;
+    let word = lock.load(Relaxed);
+    if token == 0 || word & OWNER != 0 {
+        return None;
+    }
+    swap(lock, word, word | token)
+}
+
 /// As [`try_acquire`], for who holds another lock, which knows this thread's token.
 #[inline(always)]
 pub(crate) fn try_acquire_too(lock: &AtomicU64, other: Held) -> Option<Held> {
@@ -206,12 +219,6 @@ const NOBODY: u64 = OWNER;
 #[inline(never)]
 pub(crate) fn abandon(lock: &AtomicU64, held: Held) {
     lock.store((held.word & !OWNER).wrapping_add(ONE_RELEASE) | NOBODY, Release);
-}
-
-/// Returns a number for this thread, which others may have too.
-#[inline(always)]
-pub(crate) fn thread() -> u32 {
-    tls::token_parts(tls::token()).1
 }
 
 /// Tells whether this thread holds the lock.
