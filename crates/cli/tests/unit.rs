@@ -4,8 +4,14 @@ mod common;
 
 use std::fs;
 use std::process::Command;
+use std::time::Duration;
 
 use common::{Skep, data, fails, json, out, text};
+use skep_testkit::run::run;
+use skep_testkit::skip;
+use skep_testkit::skip::has_command;
+
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Writes a file of tests.
 fn file(skep: &Skep, name: &str, tests: &str) -> String {
@@ -199,7 +205,7 @@ fn junit_is_xml_with_every_test() {
                  for s in t.parse(sys.argv[1]).getroot():\n\
                  \x20 print(s.get('tests'), s.get('failures'), [c.get('name') for c in s], [f.text for f in s.iter('failure')])";
     let Ok(parsed) = Command::new("python3").args(["-c", check, &xml]).output() else {
-        skep_testkit::skip("python3");
+        skip("python3");
         return;
     };
     let lines = text(&parsed.stdout);
@@ -210,6 +216,28 @@ fn junit_is_xml_with_every_test() {
         "{}",
         text(&parsed.stderr)
     );
+    // Jenkins refuses suites with other times (`SUREFIRE_TIME` of its junit-10.xsd).
+    let written = fs::read_to_string(&xml).unwrap();
+    let suites = written.lines().filter(|line| line.contains("<testsuite "));
+    let times = suites.map(|line| line.rsplit_once(" time=\"").unwrap().1.trim_end_matches("\">"));
+    for time in times {
+        let (whole, rest) = time.split_once('.').unwrap();
+        let is_number = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
+        assert!(is_number(whole) && is_number(rest) && rest.len() <= 3, "{time}");
+    }
+    // A reader of services for continuous integration, where it is installed.
+    let check = "import sys, junitparser as j\n\
+                 for s in j.JUnitXml.fromfile(sys.argv[1]):\n\
+                 \x20 assert s.time >= 0 and sum(c.time for c in s) > 0\n\
+                 \x20 print(s.tests, s.failures, s.errors, [c.is_failure for c in s])";
+    let mut python = Command::new("python3");
+    let there = python.args(["-c", "import junitparser"]).output();
+    if !there.is_ok_and(|out| out.status.success()) {
+        return skip("python3 with `junitparser`");
+    }
+    let read = run(Command::new("python3").args(["-c", check, &xml]), b"", LIMIT);
+    assert_eq!(read.shell_status(), 0, "{}", read.transcript());
+    assert_eq!(text(&read.stdout), "1 1 0 [True]\n2 0 0 [False, False]\n");
 }
 
 #[test]
@@ -239,4 +267,25 @@ fn lines_are_counted_as_often_as_they_ran() {
     assert!(report["coverage"]["ran"].as_u64() < report["coverage"]["lines"].as_u64());
     let lcov = fs::read_to_string(&info).unwrap();
     assert!(lcov.contains("\nFNDA:0,enter\n") && !lcov.contains("FNDA:0,first_bytes"), "{lcov}");
+    lcov_reads(&skep, &info, &report["coverage"]);
+}
+
+/// lcov's own programs count what the report says, and make pages of it.
+fn lcov_reads(skep: &Skep, info: &str, coverage: &serde_json::Value) {
+    if !["lcov", "genhtml"].into_iter().all(has_command) {
+        return skip("lcov and genhtml");
+    }
+    let read = run(Command::new("lcov").args(["--summary", info]), b"", LIMIT);
+    assert_eq!(read.shell_status(), 0, "{}", read.transcript());
+    let lines = format!("({} of {} lines)", coverage["ran"], coverage["lines"]);
+    assert!(read.transcript().contains(&lines), "{lines}: {}", read.transcript());
+    // The sources of committed objects are named from the workspace on.
+    let folder = format!("{}/../..", env!("CARGO_MANIFEST_DIR"));
+    let pages = skep.path("pages");
+    let mut genhtml = Command::new("genhtml");
+    genhtml.arg("-q").arg("-o").arg(&pages).arg(info).current_dir(folder);
+    let made = run(&mut genhtml, b"", LIMIT);
+    assert_eq!(made.shell_status(), 0, "{}", made.transcript());
+    let page = fs::read_to_string(pages.join("index.html")).expect("a page");
+    assert!(page.contains(&format!(">{}<", coverage["lines"])), "{page}");
 }

@@ -30,9 +30,10 @@ pub fn write(out: &mut dyn Write, all: &[Done]) -> io::Result<()> {
         let seconds: f64 = suite.iter().map(|d| d.took.as_secs_f64()).sum();
         let file = suite.first().map(|d| d.file.display().to_string()).unwrap_or_default();
         let file = escaped(&file);
+        // The schema of Jenkins has milliseconds here.
         writeln!(
             out,
-            "  <testsuite name=\"{file}\" tests=\"{}\" failures=\"{failed}\" errors=\"0\" skipped=\"0\" time=\"{seconds:.6}\">",
+            "  <testsuite name=\"{file}\" tests=\"{}\" failures=\"{failed}\" errors=\"0\" skipped=\"0\" time=\"{seconds:.3}\">",
             suite.len()
         )?;
         for done in suite {
