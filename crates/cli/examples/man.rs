@@ -1,5 +1,5 @@
 //! Writes the manual's pages of `skep`, one a subcommand, from the definition of the command line:
-//! `cargo run -p skep-cli --example man -- DIR`. `cargo xtask man` and `cargo xtask dist` call it.
+//! `cargo run -p skep-cli --example man -- DIR DATE`. `cargo xtask man` and `cargo xtask dist` call it.
 //!
 //! It is an example, so that the command does not carry what writes pages.
 
@@ -21,12 +21,12 @@ use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 
 fn main() -> ExitCode {
-    let mut words = env::args_os().skip(1);
-    let (Some(dir), None) = (words.next(), words.next()) else {
-        eprintln!("usage: man DIR");
+    let words: Vec<String> = env::args().skip(1).collect();
+    let [dir, date] = words.as_slice() else {
+        eprintln!("usage: man DIR DATE");
         return ExitCode::from(2);
     };
-    match write_pages(&PathBuf::from(dir)) {
+    match write_pages(&PathBuf::from(dir), date) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
@@ -35,30 +35,32 @@ fn main() -> ExitCode {
     }
 }
 
-fn write_pages(dir: &Path) -> Result<(), String> {
+fn write_pages(dir: &Path, date: &str) -> Result<(), String> {
     fs::create_dir_all(dir).map_err(|e| format!("cannot make `{}`: {e}", dir.display()))?;
     let mut command = args::Cli::command().disable_help_subcommand(true);
     command.build();
-    write_page(dir, "skep", &command)
+    write_page(dir, "skep", date, &command)
 }
 
 /// Writes the page of a command, and of each below it.
-fn write_page(dir: &Path, name: &str, command: &Command) -> Result<(), String> {
+fn write_page(dir: &Path, name: &str, date: &str, command: &Command) -> Result<(), String> {
     let file = dir.join(format!("{name}.1"));
-    fs::write(&file, page(name, command).map_err(|e| e.to_string())?)
+    fs::write(&file, page(name, date, command).map_err(|e| e.to_string())?)
         .map_err(|e| format!("cannot write `{}`: {e}", file.display()))?;
     for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
-        write_page(dir, &format!("{name}-{}", below.get_name()), below)?;
+        write_page(dir, &format!("{name}-{}", below.get_name()), date, below)?;
     }
     Ok(())
 }
 
-fn page(name: &str, command: &Command) -> io::Result<Vec<u8>> {
+/// The date is not optional: without one, the version would stand in its place.
+fn page(name: &str, date: &str, command: &Command) -> io::Result<Vec<u8>> {
     // `man` takes the first word of NAME for the page's own name.
     let own: &'static str = Box::leak(name.to_owned().into_boxed_str());
     let command = command.clone().name(own);
     let man = Man::new(command.clone())
         .title(name.to_uppercase())
+        .date(date)
         .source(format!("skep {}", env!("CARGO_PKG_VERSION")))
         .manual("skep");
     let mut page = Vec::new();

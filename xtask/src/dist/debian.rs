@@ -23,7 +23,7 @@ pub fn write(files: &Path, version: &str, libc: &str, epoch: &str) -> Result<()>
     for file in ["LICENSE-MIT", "LICENSE-APACHE"] {
         fs::remove_file(doc.join(file))?;
     }
-    fs::write(doc.join("changelog"), changes(version, &date(epoch)?))?;
+    fs::write(doc.join("changelog"), changes(version, &date(epoch, "-R")?))?;
     check(Command::new("gzip").arg("-9n").arg(doc.join("changelog")))?;
     let control = files.join("DEBIAN");
     fs::create_dir_all(&control)?;
@@ -34,13 +34,13 @@ pub fn write(files: &Path, version: &str, libc: &str, epoch: &str) -> Result<()>
     Ok(())
 }
 
-/// A second since 1970 as RFC 5322 writes it.
-fn date(epoch: &str) -> Result<String> {
+/// A second since 1970 in a form of date(1): `-R` as RFC 5322 writes it.
+pub fn date(epoch: &str, form: &str) -> Result<String> {
     if epoch.parse::<u64>().is_err() {
         bail!("SOURCE_DATE_EPOCH is `{epoch}`, not a number of seconds");
     }
     let mut date = Command::new("date");
-    date.env("LC_ALL", "C").args(["-u", "-R", "-d"]).arg(format!("@{epoch}"));
+    date.env("LC_ALL", "C").args(["-u", form, "-d"]).arg(format!("@{epoch}"));
     Ok(output(&mut date)?.trim().to_owned())
 }
 
@@ -122,13 +122,14 @@ mod tests {
 
     #[test]
     fn the_changes_are_as_debian_writes_them() {
-        let date = date("1790000000").unwrap();
+        assert_eq!(date("1790000000", "+%F").unwrap(), "2026-09-21");
+        let date = date("1790000000", "-R").unwrap();
         assert_eq!(date, "Mon, 21 Sep 2026 14:13:20 +0000");
         let text = changes("0.1.0", &date);
         assert!(text.starts_with("skep (0.1.0) unstable; urgency=medium\n\n  * "), "{text}");
         assert!(text.ends_with(
             "\n\n -- the skep developers <skep@localhost>  Mon, 21 Sep 2026 14:13:20 +0000\n"
         ));
-        assert!(super::date("yesterday").is_err());
+        assert!(super::date("yesterday", "-R").is_err());
     }
 }

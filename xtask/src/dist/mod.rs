@@ -24,7 +24,7 @@ const ARCHITECTURE: &str = "amd64";
 /// Writes the pages; `target/man` unless a directory is named.
 pub fn man(args: &[&str]) -> Result<()> {
     let dir = directory(args, "man")?;
-    pages(&dir)?;
+    pages(&dir, &epoch()?)?;
     println!("{} pages in {}", fs::read_dir(&dir)?.count(), dir.display());
     Ok(())
 }
@@ -37,14 +37,11 @@ pub fn dist(args: &[&str]) -> Result<()> {
     let (release, library) = build(&out)?;
     let version = word(Command::new(&release).arg("--version"))?;
     let version = version.rsplit(' ').next().unwrap_or_default().to_owned();
-    let epoch = match std::env::var("SOURCE_DATE_EPOCH") {
-        Ok(epoch) => epoch,
-        Err(_) => word(git().args(["log", "-1", "--format=%ct"]))?,
-    };
+    let epoch = epoch()?;
     let name = format!("skep-{version}-x86_64-linux-gnu");
     let staged = out.join(&name);
     clear(&staged)?;
-    let libc = stage(&staged, "lib", &release, &library)?;
+    let libc = stage(&staged, "lib", &release, &library, &epoch)?;
     same::set_modes(&staged)?;
     let tarball = out.join(format!("{name}.tar.gz"));
     let mut tar = Command::new("tar");
@@ -60,7 +57,7 @@ pub fn dist(args: &[&str]) -> Result<()> {
     let package = out.join(format!("skep_{version}_{ARCHITECTURE}.deb"));
     let files = out.join("deb");
     clear(&files)?;
-    stage(&files.join("usr"), "lib/x86_64-linux-gnu", &release, &library)?;
+    stage(&files.join("usr"), "lib/x86_64-linux-gnu", &release, &library, &epoch)?;
     debian::write(&files, &version, &libc, &epoch)?;
     same::set_modes(&files)?;
     let mut build = Command::new("dpkg-deb");
@@ -113,8 +110,22 @@ fn build(out: &Path) -> Result<(PathBuf, PathBuf)> {
     Ok((same::target_dir().join("release/skep"), library))
 }
 
+/// The second that packages are of: `SOURCE_DATE_EPOCH`, else that of the last commit.
+fn epoch() -> Result<String> {
+    match std::env::var("SOURCE_DATE_EPOCH") {
+        Ok(epoch) => Ok(epoch),
+        Err(_) => word(git().args(["log", "-1", "--format=%ct"])),
+    }
+}
+
 /// Puts everything that is installed below a prefix; returns which glibc it needs.
-fn stage(prefix: &Path, libraries: &str, release: &Path, library: &Path) -> Result<String> {
+fn stage(
+    prefix: &Path,
+    libraries: &str,
+    release: &Path,
+    library: &Path,
+    epoch: &str,
+) -> Result<String> {
     let put = |from: &Path, to: PathBuf| -> Result<()> {
         let dir = to.parent().context("a path without a directory")?;
         fs::create_dir_all(dir)?;
@@ -156,7 +167,7 @@ fn stage(prefix: &Path, libraries: &str, release: &Path, library: &Path) -> Resu
         fs::write(to, text)?;
     }
     let man = prefix.join("share/man/man1");
-    pages(&man)?;
+    pages(&man, epoch)?;
     for page in fs::read_dir(&man)? {
         check(Command::new("gzip").arg("-9n").arg(page?.path()))?;
     }
@@ -165,9 +176,12 @@ fn stage(prefix: &Path, libraries: &str, release: &Path, library: &Path) -> Resu
     Ok(needed.into_iter().max_by_key(|v| minor(v)).unwrap_or_default())
 }
 
-fn pages(dir: &Path) -> Result<()> {
+fn pages(dir: &Path, epoch: &str) -> Result<()> {
     clear(dir)?;
-    check(cargo().args(["run", "-q", "-p", "skep-cli", "--example", "man", "--"]).arg(dir))
+    let date = debian::date(epoch, "+%F")?;
+    let mut man = cargo();
+    man.args(["run", "-q", "-p", "skep-cli", "--example", "man", "--"]).arg(dir).arg(date);
+    check(&mut man)
 }
 
 fn directory(args: &[&str], name: &str) -> Result<PathBuf> {
@@ -205,6 +219,11 @@ fn word(command: &mut Command) -> Result<String> {
 mod tests {
     use super::*;
 
+    fn name(manifest: &str) -> &str {
+        let line = manifest.lines().find_map(|l| l.strip_prefix("name = \""));
+        line.and_then(|l| l.strip_suffix('"')).expect("a name")
+    }
+
     /// Who gets a crate alone gets its licenses, and can find it.
     #[test]
     fn published_crates_have_licenses_and_say_what_they_are() {
@@ -225,6 +244,14 @@ mod tests {
                     line.starts_with(&format!("{key} ")) || line.starts_with(&format!("{key}."))
                 };
                 assert!(manifest.lines().any(is_it), "{dir:?}: {key}");
+            }
+            // Those that people use by themselves have a page, and documentation of all features.
+            if dir.join("README.md").exists() {
+                for line in ["readme = \"README.md\"", "all-features = true"] {
+                    assert!(manifest.lines().any(|l| l == line), "{dir:?}: {line}");
+                }
+                let pages = format!("documentation = \"https://docs.rs/{}\"", name(&manifest));
+                assert!(manifest.lines().any(|l| l == pages), "{dir:?}: {pages}");
             }
         }
         assert!(published > 10, "{published}");

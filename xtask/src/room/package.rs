@@ -29,7 +29,7 @@ skep trace --limit 3 'libc.so.6:*' -o report -- ls -l /usr/bin >listed
 grep -q ' libc.so.6$' report
 skep run args.bpf.o -- sort /etc/passwd >sorted
 sleep 60 & skep trace 'libc.so.6:*' -p $! --for 1s -o live; kill $!
-for page in skep skep-trace; do gzip -dc /usr/share/man/man1/$page.1.gz | grep -q '^\.TH skep'; done
+for page in skep skep-trace; do gzip -dc /usr/share/man/man1/$page.1.gz | grep -qi "^\.TH $page 1 20"; done
 . /usr/share/bash-completion/completions/skep && complete -p skep
 test -s /usr/share/zsh/vendor-completions/_skep -a -s /usr/share/fish/vendor_completions.d/skep.fish
 cd /usr && for file in bin/skep lib/x86_64-linux-gnu/libskep.so.0 lib/x86_64-linux-gnu/skep/libskep_preload.so
