@@ -166,7 +166,7 @@ pub enum ChainCommand {
     Detach {
         /// The interface
         interface: String,
-        /// Needed: only the kernel has interfaces with chains
+        /// Required, as only the kernel has chains on interfaces
         #[arg(long, required = true)]
         kernel: bool,
         /// Where the bpf file system is
@@ -261,11 +261,11 @@ pub struct AttachArgs {
     /// The chain, as it is now, or the file or directory that describes one
     #[arg(value_name = "CHAIN|FILE")]
     pub from: String,
-    /// Needed: only the kernel has interfaces with chains
+    /// Required, as only the kernel has chains on interfaces
     #[arg(long, required = true)]
     pub kernel: bool,
-    /// Where on the way of a packet: `any` is the driver if it can, else behind it; a chain that
-    /// takes the place of another one keeps its mode
+    /// Where packets meet the chain: `any` is the driver if it can, else generic; a chain that
+    /// replaces another one keeps its mode
     #[arg(long, value_enum, default_value = "any")]
     pub mode: ModeName,
     /// Pin the maps below this directory of the bpf file system, and use those that are there again

@@ -46,12 +46,14 @@ pub const ENV_PRELOAD: &str = "SKEP_PRELOAD";
 
 const ENVIRONMENT: &str = "\
 Environment:
-  SKEP_DIR      directory of maps, programs and links, which are files
-                [default: $XDG_RUNTIME_DIR/skep, else /dev/shm/skep-UID]
-  SKEP_PRELOAD  the agent's library
-                [default: the one in this program, put into SKEP_DIR or a cache]
-  NO_COLOR      no colors in messages
+  SKEP_DIR         directory of maps, programs and links, which are files
+                   [default: $XDG_RUNTIME_DIR/skep, else /dev/shm/skep-UID]
+  SKEP_PRELOAD     the agent's library
+                   [default: the one in this program, put into SKEP_DIR or a cache]
+  SKEP_PERF        publishes compiled programs in the process that runs them, for
+                   profilers and debuggers: map, dump, gdb, or several with commas
   DEBUGINFOD_URLS  servers of `symbolize --debuginfod`
+  NO_COLOR         no colors in messages
 
 Exit status: `trace` and `run` exit with the status of the command, if that is
 not 0. Otherwise: 0 on success, 1 if what was asked for failed or was not found,
@@ -59,7 +61,7 @@ not 0. Otherwise: 0 on success, 1 if what was asked for failed or was not found,
 
 /// The eBPF subsystem outside the kernel.
 #[derive(Parser, Debug)]
-#[command(name = "skep", version, about, after_help = ENVIRONMENT, max_term_width = 100)]
+#[command(name = "skep", version, after_help = ENVIRONMENT, max_term_width = 100)]
 pub struct Cli {
     /// Print only data, warnings and errors
     #[arg(short, long, global = true)]
@@ -101,12 +103,12 @@ pub enum Command {
     /// Run unit tests of programs, which files describe
     #[command(after_help = test::HELP)]
     Test(TestArgs),
-    /// Turn a report of `skep trace --json` into metrics for Prometheus or OpenTelemetry
+    /// Turn a report of `skep trace --json` into metrics (Prometheus, OpenTelemetry) or a table (Parquet)
     #[command(after_help = export::HELP)]
     Export(ExportArgs),
     /// Check what works on this machine
     Doctor(JsonArgs),
-    /// Print what makes a shell complete skep's commands and options
+    /// Print a script that makes a shell complete skep's commands and options
     #[command(after_help = completions::HELP)]
     Completions {
         /// The shell

@@ -90,12 +90,12 @@ pub struct TraceArgs {
     /// With `--record`: write each call
     #[arg(long, requires = "record", conflicts_with_all = TABLES)]
     pub calls: bool,
-    /// Write which functions were called, for lcov, or for Cobertura if FILE ends in .xml; the first
-    /// call of a function is the last one that takes longer
+    /// Write which functions were called, for lcov, or for Cobertura if FILE ends in .xml; only the
+    /// first call of each function takes longer
     #[arg(long, value_name = "FILE", conflicts_with_all = COUNTED)]
     pub coverage: Option<PathBuf>,
-    /// Let functions go whose calls cost more of the time than that, as in 5%: those with the most calls
-    /// first; they are listed, with their share of the time
+    /// Limit what all calls cost to this share of the time, as in 5%: the functions with the most calls
+    /// are let go first; they are listed, with their share of the time
     #[arg(long, value_name = "PERCENT", value_parser = percent, conflicts_with_all = ONE_BY_ONE, conflicts_with_all = PATHS)]
     pub budget: Option<f64>,
     /// Print each call with its arguments, by debug information or `--prototype`
@@ -108,13 +108,13 @@ pub struct TraceArgs {
     #[arg(long, conflicts_with_all = TABLES)]
     pub deref: bool,
     /// Look only at calls for which this holds, as in 'size > 4096 && ret != 0' or 'path == "/etc/*"';
-    /// the program decides it
+    /// it is evaluated in the traced process
     #[arg(long = "if", value_name = "CONDITION", conflicts_with_all = TABLES)]
     pub condition: Option<String>,
     /// Declare a function that has no debug information, as in C; can be repeated
     #[arg(long = "prototype", value_name = "DECLARATION")]
     pub prototypes: Vec<String>,
-    /// Print only calls that ended so short before the last one of the trace, or before `--on`
+    /// Print only calls that ended within this time before the last call, or before what `--on` names
     #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with_all = TABLES)]
     pub last: Option<Duration>,
     /// With `--last`: print them when a call of such a function is seen, or one that took longer than
@@ -127,7 +127,7 @@ pub struct TraceArgs {
     /// What `errno` is after that, by name or number
     #[arg(long, value_name = "ERROR", value_parser = errno, requires = "faults")]
     pub errno: Option<u32>,
-    /// Do that to every N-th call only
+    /// With `--return`: only every N-th call returns the value
     #[arg(long, value_name = "N", default_value_t = 1, requires = "faults", value_parser = clap::value_parser!(u64).range(1..))]
     pub every: u64,
     /// Time every call, also of short functions that are called often
