@@ -60,6 +60,7 @@ calls! {
     "munmap" munmap = 11;
     "mremap" mremap = 25;
     "pread64" pread64 = 17;
+    "pwrite64" pwrite64 = 18;
     "sched_yield" sched_yield = 24;
     "getpid" getpid = 39;
     "ftruncate64" ftruncate64 = 77;
