@@ -14,6 +14,12 @@ use super::ARCHITECTURE;
 /// Who answers for the package.
 const MAINTAINER: &str = "the skep developers <skep@localhost>";
 
+/// What `lintian` need not say. The command and the library have one version, and who installs one may want
+/// the other.
+const OVERRIDES: &str = "# The command, the library and what is built against it are one package.\n\
+    skep: link-to-shared-library-in-wrong-package *\n\
+    skep: package-name-doesnt-match-sonames *\n";
+
 /// Writes them into a tree that has what is installed below `usr`. `libc` is the glibc that it needs,
 /// `epoch` the second of the commit.
 pub fn write(files: &Path, version: &str, libc: &str, epoch: &str) -> Result<()> {
@@ -31,6 +37,9 @@ pub fn write(files: &Path, version: &str, libc: &str, epoch: &str) -> Result<()>
     // For the dynamic linker's cache, and for packages that link with the library.
     fs::write(control.join("triggers"), "activate-noawait ldconfig\n")?;
     fs::write(control.join("shlibs"), "libskep 0 skep\n")?;
+    let overrides = files.join("usr/share/lintian/overrides");
+    fs::create_dir_all(&overrides)?;
+    fs::write(overrides.join("skep"), OVERRIDES)?;
     Ok(())
 }
 

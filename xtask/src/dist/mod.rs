@@ -83,7 +83,10 @@ pub fn dist(args: &[&str]) -> Result<()> {
 fn build(out: &Path) -> Result<(PathBuf, PathBuf)> {
     let link_arg = format!("-Clink-arg={}", glibc::LIBRARIES);
     let mut command = same::builder()?;
-    command.args(["rustc", "--release", "-p", "skep-cli", "--bin", "skep", "--", &link_arg]);
+    // Its build id would tell where it was built. To take that out later is no way: binutils' `strip`
+    // takes RELRO with it from what LLD has linked.
+    let no_id = "-Clink-arg=-Wl,--build-id=none";
+    command.args(["rustc", "--release", "-p", "skep-cli", "--bin", "skep", "--", &link_arg, no_id]);
     check(&mut command)?;
     check(same::builder()?.args([
         "rustc",
@@ -110,6 +113,14 @@ fn build(out: &Path) -> Result<(PathBuf, PathBuf)> {
     Ok((same::target_dir().join("release/skep"), library))
 }
 
+/// Fails if the dynamic linker would leave a program's tables of addresses writable.
+fn check_relro(program: &Path) -> Result<()> {
+    if !output(Command::new("objdump").arg("-p").arg(program))?.contains(" RELRO ") {
+        bail!("`{}` has no RELRO: what was linked with it lost it", program.display());
+    }
+    Ok(())
+}
+
 /// The second that packages are of: `SOURCE_DATE_EPOCH`, else that of the last commit.
 fn epoch() -> Result<String> {
     match std::env::var("SOURCE_DATE_EPOCH") {
@@ -134,7 +145,6 @@ fn stage(
     };
     put(release, prefix.join("bin/skep"))?;
     let command = prefix.join("bin/skep");
-    check(Command::new("strip").args(["--remove-section=.note.gnu.build-id"]).arg(&command))?;
     let installed = prefix.join(libraries).join("libskep.so.0");
     put(library, installed.clone())?;
     // What `libskep` loads into other processes; beside the command, with its symbols.
@@ -142,6 +152,9 @@ fn stage(
     put(&release.with_file_name("libskep_preload.so.debug"), agent.clone())?;
     check(Command::new("strip").arg(&agent))?;
     let needed = [glibc::lower(&command)?, glibc::lower(&installed)?, glibc::lower(&agent)?];
+    for program in [&command, &installed, &agent] {
+        check_relro(program)?;
+    }
     std::os::unix::fs::symlink("libskep.so.0", installed.with_extension(""))?;
     put(&root().join("crates/capi/include/skep.h"), prefix.join("include/skep.h"))?;
     // Wherever the prefix is moved.
@@ -217,11 +230,29 @@ fn word(command: &mut Command) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use skep_testkit::TempDir;
+    use skep_testkit::skip::{has_command, skip};
+
     use super::*;
 
     fn name(manifest: &str) -> &str {
         let line = manifest.lines().find_map(|l| l.strip_prefix("name = \""));
         line.and_then(|l| l.strip_suffix('"')).expect("a name")
+    }
+
+    #[test]
+    fn programs_without_relro_are_told() {
+        if !has_command("cc") || !has_command("objdump") {
+            return skip("cc, objdump");
+        }
+        let dir = TempDir::new();
+        fs::write(dir.join("main.c"), "int main(void) { return 0; }").unwrap();
+        for (flag, is_good) in [("-Wl,-z,relro", true), ("-Wl,-z,norelro", false)] {
+            let program = dir.join(flag[1..].replace(',', "-"));
+            check(Command::new("cc").arg(flag).arg(dir.join("main.c")).arg("-o").arg(&program))
+                .unwrap();
+            assert_eq!(check_relro(&program).is_ok(), is_good, "{flag}");
+        }
     }
 
     /// Who gets a crate alone gets its licenses, and can find it.
