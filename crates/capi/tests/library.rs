@@ -107,6 +107,20 @@ fn example(name: &str) -> Option<String> {
     Some(ok(&mut program))
 }
 
+/// The profile `release` makes most crates small. With that alone, a program cannot attach to itself by the
+/// library that packages have: what runs in events must be optimized.
+#[test]
+fn the_profile_of_packages_optimizes_what_runs_in_events() {
+    let manifest = std::fs::read_to_string(here("../../Cargo.toml")).unwrap();
+    for name in ["attach", "helpers", "maps", "runtime", "sys", "vm"] {
+        let level = ["capi", "release"].into_iter().find_map(|profile| {
+            let table = format!("\n[profile.{profile}.package.skep-{name}]\nopt-level = ");
+            manifest.split_once(&table)?.1.lines().next()
+        });
+        assert!(matches!(level, Some("2" | "3")), "skep-{name}: {level:?}");
+    }
+}
+
 #[test]
 fn the_library_exports_what_the_header_declares() {
     let Some(library) = library() else { return };

@@ -15,6 +15,7 @@ use crate::{check, root as workspace};
 
 /// What is used of this repository beside the package.
 const FILES: &[&str] = &[
+    "crates/capi/examples/attach.c",
     "crates/capi/examples/maps.c",
     "crates/capi/examples/process.c",
     "crates/skep/tests/data/library.bpf.o",
@@ -36,6 +37,7 @@ cd /usr && for file in bin/skep lib/x86_64-linux-gnu/libskep.so.0 lib/x86_64-lin
 do test "$(objdump -T $file | grep -o 'GLIBC_2\.[0-9]*' | cut -d. -f2 | sort -n | tail -n 1)" -le 28; done
 cd ~
 gcc -Wall -Werror maps.c -lskep -o maps && ./maps
+gcc -Wall -Werror attach.c -lskep -o attach && ./attach library.bpf.o
 gcc -Wall -Werror process.c -lskep -o process
 ./process library.bpf.o /usr/lib/x86_64-linux-gnu/skep/libskep_preload.so
 "#;
