@@ -62,6 +62,7 @@ const CRATES: &[(&str, Policy)] = &[
             "estimate/simulated.rs",
             "inherited.rs",
             "launch.rs",
+            "live/namespace.rs",
             "signals.rs",
         ]),
     ),

@@ -12,6 +12,7 @@ pub use skep::process::Agent;
 use skep::process::{Live, ProcessError};
 
 mod follow;
+pub mod namespace;
 
 use crate::args::ProcessArgs;
 use crate::failure::{Context, Failure, Result};
@@ -52,7 +53,7 @@ impl Visited {
 impl<'a> Visit<'a> {
     /// Plans to visit the processes that the user names.
     pub fn new(agent: &'a Agent, dir: &'a Dir, args: &ProcessArgs) -> Self {
-        Self { agent, dir, pids: args.processes(), time: args.time, follow: args.follow }
+        Self { agent, dir, pids: namespace::ids(args), time: args.time, follow: args.follow }
     }
 
     /// Their ids, in order.

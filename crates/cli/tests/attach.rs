@@ -3,7 +3,7 @@
 mod common;
 
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -247,6 +247,46 @@ fn another_mount_namespace() {
     let target = Target::start(dir, bin.clone(), &command);
     fs::remove_file(&bin).expect("it is there");
     attached_and_left_in_place(target);
+}
+
+/// A program of a container, where processes have other ids.
+#[test]
+fn another_pid_namespace() {
+    if !is_root() {
+        return skep_testkit::skip("root, for a PID namespace");
+    }
+    let make = |with_shell: bool| {
+        let dir = TempDir::new();
+        let path = compile(&dir, Cc::c(), &["-DDYNAMIC", "-ldl"]);
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--mount-proc"]);
+        if with_shell {
+            // The target is not the first process, and the shell waits for it.
+            command.args(["sh", "-c", "\"$0\"; exit $?"]);
+        }
+        let target = Target::start(dir, path.clone(), command.arg(path)).below();
+        if with_shell { target.below() } else { target }
+    };
+    attached_and_left_in_place(make(true));
+    attached_and_left_in_place(make(false));
+    let skep = Skep::new();
+    let (mut target, mut other) = (make(false), Target::dynamic());
+    let (here, there) = (other.pid().to_string(), target.pid().to_string());
+    let two = skep.run(["trace", "work", "-p", &here, "-p", &there]);
+    assert_eq!(two.status.code(), Some(1), "{}", two.transcript());
+    assert!(String::from_utf8_lossy(&two.stderr).contains("another PID namespace"));
+    other.end();
+    // The kernel ends all processes of a namespace with its first.
+    let mut running = start(&skep.command(["trace", "work", "-p", &there]), LIMIT);
+    let mut errors = BufReader::new(running.stderr.take().expect("a pipe"));
+    let mut said = String::new();
+    while !said.contains("attached to ") {
+        assert!(errors.read_line(&mut said).expect("a pipe") > 0, "skep ended: {said}");
+    }
+    target.end();
+    errors.read_to_string(&mut said).expect("a pipe");
+    assert_eq!(running.wait().expect("it ends").code(), Some(1), "{said}");
+    assert!(said.contains("first process of a namespace"), "{said}");
 }
 
 fn attached_and_left_in_place(mut target: Target) {

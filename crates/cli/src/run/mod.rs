@@ -20,7 +20,7 @@ use crate::args::RunArgs;
 use crate::events::{self, Collector, Form};
 use crate::failure::{Failure, Result};
 use crate::launch::{self, Launch};
-use crate::live::{self, Visit};
+use crate::live::{self, Visit, namespace};
 use crate::objects::Objects;
 use crate::printer::{Output, Printer};
 use crate::sites::Sites;
@@ -39,6 +39,13 @@ const PRINTING: [i32; 2] = [6, 177];
 
 /// Runs the command, or attaches to processes, and prints the maps; the exit status is the command's.
 pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
+    if args.process.pids.is_empty() {
+        return run_here(args, printer);
+    }
+    namespace::run(&args.process, printer, || run_here(args, printer))
+}
+
+fn run_here(args: &RunArgs, printer: Printer) -> Result<u8> {
     let attach = attach_patterns(args)?;
     let exclude = unmatched::patterns(&args.exclude)?;
     let mut reading = Objects::read(&args.objects, &args.reading)?;

@@ -25,6 +25,7 @@ use crate::args::TraceArgs;
 use crate::failure::{Context, Result};
 use crate::held::Held;
 use crate::launch::{self, Launch, Outcome};
+use crate::live::namespace;
 use crate::orphans::{self, TraceRecord};
 use crate::printer::Printer;
 use crate::sites::{self, Sites};
@@ -47,7 +48,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
         return diff::run(args, printer);
     }
     if !args.process.pids.is_empty() {
-        return attach::run(args, printer);
+        return namespace::run(&args.process, printer, || attach::run(args, printer));
     }
     let patterns = unmatched::patterns(&args.patterns)?;
     let exclude = unmatched::patterns(&args.exclude)?;

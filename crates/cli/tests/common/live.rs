@@ -94,6 +94,7 @@ int main(void) {
 /// A program that runs.
 pub struct Target {
     pub running: Running,
+    pid: u32,
     out: BufReader<ChildStdout>,
     pub path: PathBuf,
     _dir: TempDir,
@@ -124,13 +125,22 @@ impl Target {
         let limit = if stress { Duration::from_secs(24 * 3600) } else { LIMIT };
         let mut running = start(command, limit);
         let out = BufReader::new(running.stdout.take().expect("a pipe"));
-        let mut target = Self { running, out, path, _dir: dir };
+        let pid = running.id();
+        let mut target = Self { running, pid, out, path, _dir: dir };
         assert_eq!(target.line(), "ready");
         target
     }
 
+    /// The target is the child of the command, which waits for it.
+    pub fn below(mut self) -> Self {
+        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.pid));
+        let children = children.expect("it runs");
+        self.pid = children.trim().parse().expect("one child");
+        self
+    }
+
     pub fn pid(&self) -> u32 {
-        self.running.id()
+        self.pid
     }
 
     pub fn line(&mut self) -> String {

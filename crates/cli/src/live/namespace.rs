@@ -1,0 +1,161 @@
+//! Processes in another PID namespace, such as those of containers.
+//!
+//! Threads that change maps go by their ids, which mean something in one PID namespace only. So skep does
+//! its work in that of the processes: it starts itself there, with a `/proc` of that namespace and a skep
+//! directory of its own, and waits.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::process::{Pid, kill_process};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+use skep::dir::ENV_DIR;
+
+use crate::args::ProcessArgs;
+use crate::directory;
+use crate::failure::{Context, Failure, Result};
+use crate::printer::Printer;
+use crate::signals::Signals;
+
+/// Tells a skep that it was started in the PID namespace of the processes, and their ids there.
+const ENV_IDS: &str = "SKEP_IDS_IN_NAMESPACE";
+
+/// The ids of the processes that the user names, where this skep runs.
+pub fn ids(args: &ProcessArgs) -> Vec<u32> {
+    match std::env::var(ENV_IDS) {
+        Ok(ids) => ids.split(',').filter_map(|id| id.parse().ok()).collect(),
+        Err(_) => args.processes(),
+    }
+}
+
+/// Does the work `here` if the processes are in this PID namespace, else by a skep in theirs.
+pub fn run(args: &ProcessArgs, printer: Printer, here: impl FnOnce() -> Result<u8>) -> Result<u8> {
+    if std::env::var_os(ENV_IDS).is_some() {
+        see_processes().context("cannot mount `/proc` of the PID namespace")?;
+        return here();
+    }
+    match Elsewhere::find(&args.processes())? {
+        None => here(),
+        Some(there) => there.run(printer),
+    }
+}
+
+/// Processes in another PID namespace.
+struct Elsewhere {
+    /// Their ids here and there.
+    pids: Vec<(u32, u32)>,
+    namespace: File,
+}
+
+impl Elsewhere {
+    /// `None`: the processes are here, or it cannot be told, and what cannot be done there is said when it
+    /// is tried.
+    fn find(pids: &[u32]) -> Result<Option<Self>> {
+        let Ok(here) = std::fs::read_link("/proc/self/ns/pid") else { return Ok(None) };
+        let namespaces: Vec<Option<PathBuf>> =
+            pids.iter().map(|pid| std::fs::read_link(of(*pid)).ok()).collect();
+        let Some(there) = namespaces.iter().flatten().find(|namespace| **namespace != here) else {
+            return Ok(None);
+        };
+        if let Some((pid, _)) =
+            pids.iter().zip(&namespaces).find(|(_, n)| n.as_ref() != Some(there))
+        {
+            return Err(Failure::failed(format!(
+                "process {pid} is in another PID namespace than the other processes"
+            ))
+            .hint("start a `skep` for each namespace"));
+        }
+        let first = pids.first().copied().unwrap_or_default();
+        let opened = File::open(of(first));
+        let cannot = |e: &io::Error| cannot_enter(first).because(e);
+        let namespace = opened.map_err(|e| cannot(&e))?;
+        let there = |pid: &u32| Ok((*pid, id_there(*pid).map_err(|e| cannot(&e))?));
+        let pids = pids.iter().map(there).collect::<Result<_>>()?;
+        Ok(Some(Self { pids, namespace }))
+    }
+
+    /// Has a skep do there what this one was asked for; its exit status.
+    fn run(&self, printer: Printer) -> Result<u8> {
+        let (first, _) = self.pids.first().copied().unwrap_or_default();
+        for (here, there) in &self.pids {
+            printer.note(&format!("process {here} is process {there} of its PID namespace"));
+        }
+        let scratch = directory::scratch()?;
+        // The namespace of children that come from now on.
+        move_into_link_name_space(self.namespace.as_fd(), Some(LinkNameSpaceType::ProcessID))
+            .map_err(|e| {
+                cannot_enter(first)
+                    .because(&e)
+                    .hint("only root can do that; or run `skep` inside the container")
+            })?;
+        let ids: Vec<String> = self.pids.iter().map(|(_, there)| there.to_string()).collect();
+        let mut command = Command::new("/proc/self/exe");
+        command.args(std::env::args_os().skip(1));
+        command.env(ENV_IDS, ids.join(",")).env(ENV_DIR, scratch.dir().path());
+        let mut signals = Signals::install().context("cannot handle signals")?;
+        let status = wait(&mut command, &mut signals)
+            .context(format!("cannot start `skep` in the PID namespace of process {first}"))?;
+        if status.signal() == Some(libc::SIGKILL) {
+            let what = format!("`skep` was killed in the PID namespace of process {first}");
+            return Err(Failure::failed(what).hint(
+                "the kernel does that when the first process of a namespace ends: end `skep` before, by `--for TIME` or Ctrl-C",
+            ));
+        }
+        let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+        Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(255))
+    }
+}
+
+/// Runs a command and passes on the signals that are sent to this process alone; those of the terminal
+/// reach both.
+fn wait(command: &mut Command, signals: &mut Signals) -> io::Result<ExitStatus> {
+    let mut child = command.spawn()?;
+    loop {
+        signals.clear();
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        while let Some(signal) = signals.take() {
+            let pid = Pid::from_raw(i32::try_from(child.id()).unwrap_or_default());
+            if let (true, Some(signal), Some(pid)) = (signal.sent, signal.named(), pid) {
+                // It may have ended.
+                let _ = kill_process(pid, signal);
+            }
+        }
+        match poll(&mut [PollFd::from_borrowed_fd(signals.fd(), PollFlags::IN)], None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// Replaces `/proc`, in a mount namespace of this process alone, by that of its PID namespace.
+fn see_processes() -> io::Result<()> {
+    // SAFETY: this process has one thread, and no other namespace or table of descriptors changes.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS)? };
+    mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)?;
+    mount("proc", "/proc", "proc", MountFlags::empty(), None)?;
+    Ok(())
+}
+
+/// The id of a process in the innermost PID namespace that it is in.
+fn id_there(pid: u32) -> io::Result<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    let last = ids.and_then(|ids| ids.split_ascii_whitespace().last()?.parse().ok());
+    last.ok_or_else(|| io::Error::other("the kernel does not say which id it has there"))
+}
+
+fn of(pid: u32) -> String {
+    format!("/proc/{pid}/ns/pid")
+}
+
+fn cannot_enter(pid: u32) -> Failure {
+    Failure::environment(format!("cannot enter the PID namespace of process {pid}"))
+}
