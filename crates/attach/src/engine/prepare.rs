@@ -62,12 +62,7 @@ impl State {
         let mut added = Vec::with_capacity(targets.items.len());
         for some in targets.items.chunks(AT_ONCE) {
             let module = targets.module;
-            let mut examined = self.examine(module, some, results, exits, &mut followed, taken);
-            if looking.is_lost() {
-                for item in examined.drain(..) {
-                    set_result(results, item.n, Err(Skip::NotCode { addr: item.f.addr }));
-                }
-            }
+            let examined = self.examine(module, some, results, exits, &mut followed, taken);
             let new = examined.iter().filter(|item| item.patch_site.is_some());
             let mut metas = Meta::for_all(new.map(|item| item.f.addr), UNTYPED_ARGS as u64).iter();
             for item in examined {

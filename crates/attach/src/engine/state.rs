@@ -88,9 +88,7 @@ impl State {
     ) -> (u64, Vec<Result<(), Skip>>) {
         self.last += 1;
         let id = self.last;
-        if !self.sites.is_empty() {
-            self.forget(targets.iter().map(|(f, _)| (f.addr, Some(&f.module))));
-        }
+        self.forget(targets.iter().map(|(f, _)| (f.addr, Some(&f.module))));
         let exits = hooks.iter().any(|h| h.position.needs_exit());
         let mut results: Vec<Result<(), Skip>> = Vec::with_capacity(targets.len());
         // As lists of functions usually are.

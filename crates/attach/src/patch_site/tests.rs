@@ -16,6 +16,9 @@ fn instructions_that_are_moved_are_those_that_iced_finds() {
             let name = function.name();
             let mut end = site.at;
             let mut starts = [false; PATCH];
+            let nops = site.instructions().iter().all(|i| i.mnemonic() == Mnemonic::Nop);
+            let is_whole = site.bytes().len() == PATCH && !site.ends();
+            assert_eq!(site.shape == Shape::Nop, nops && is_whole, "{name}");
             for i in site.instructions() {
                 assert!(!i.is_invalid(), "{name}");
                 assert_eq!(i.ip(), end, "{name}");
@@ -23,9 +26,6 @@ fn instructions_that_are_moved_are_those_that_iced_finds() {
                     *start = true;
                 }
                 end = i.next_ip();
-                if site.shape == Shape::Nop {
-                    assert_eq!(i.mnemonic(), Mnemonic::Nop, "{name}");
-                }
                 if site.fixed().is_some() {
                     assert!(!i.is_ip_rel_memory_operand(), "{name}: {i:?}");
                     assert!(matches!(flow(&i), Flow::Next | Flow::Return), "{name}: {i:?}");
