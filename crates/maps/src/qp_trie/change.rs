@@ -279,7 +279,8 @@ impl QpTrie {
             return -i64::from(EINVAL);
         }
         let (mut counted, mut scavenged) = (false, false);
-        let hash = self.prefetch_hash(key);
+        // Of a program's key the hash counts that is taken when the key is in the leaf.
+        let hash = if whose == Owner::User { self.prefetch_hash(key) } else { 0 };
         let Some(mut seat) = self.sit() else { return -i64::from(EBUSY) };
         loop {
             // SAFETY: the caller's duty.
@@ -339,7 +340,7 @@ impl QpTrie {
         // What was just stored is not yet there to be loaded in other pieces.
         let (key, hash) = match whose {
             Owner::User => (*key, hash),
-            Owner::Program => (own, self.hash_of(&own)),
+            Owner::Program => (own, self.prefetch_hash(&own)),
         };
         let (mut tries, mut up_to) = (0u32, usize::MAX);
         while tries < TRIES {
