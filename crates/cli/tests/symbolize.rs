@@ -778,8 +778,7 @@ fn profile_is_whole(path: &str, sum: u64) {
     }
     let mut command = Command::new("go");
     command.args(["tool", "pprof", "-raw", path]).env("PPROF_NO_BROWSER", "1");
-    // The first run compiles it.
-    let ended = run(&mut command, b"", 4 * LIMIT);
+    let ended = run(&mut command, b"", LIMIT);
     assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
     let said = text(&ended.stdout);
     let samples = said.lines().skip_while(|l| *l != "samples/count").skip(1);

@@ -30,6 +30,7 @@ pub mod libraries;
 mod loader;
 pub mod maps;
 pub mod module;
+pub mod namespace;
 #[cfg(feature = "users")]
 pub mod procmap_query;
 pub mod symbolize;

@@ -16,6 +16,7 @@ use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::process::{Pid, kill_process};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use skep::dir::ENV_DIR;
+use skep_proc::namespace::own_id;
 
 use crate::args::ProcessArgs;
 use crate::directory;
@@ -73,9 +74,8 @@ impl Elsewhere {
         }
         let first = pids.first().copied().unwrap_or_default();
         let opened = File::open(of(first));
-        let cannot = |e: &io::Error| cannot_enter(first).because(e);
-        let namespace = opened.map_err(|e| cannot(&e))?;
-        let there = |pid: &u32| Ok((*pid, id_there(*pid).map_err(|e| cannot(&e))?));
+        let namespace = opened.map_err(|e| cannot_enter(first).because(&e))?;
+        let there = |pid: &u32| Ok((*pid, own_id(*pid).ok_or_else(|| cannot_enter(*pid))?));
         let pids = pids.iter().map(there).collect::<Result<_>>()?;
         Ok(Some(Self { pids, namespace }))
     }
@@ -142,14 +142,6 @@ fn see_processes() -> io::Result<()> {
     mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)?;
     mount("proc", "/proc", "proc", MountFlags::empty(), None)?;
     Ok(())
-}
-
-/// The id of a process in the innermost PID namespace that it is in.
-fn id_there(pid: u32) -> io::Result<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-    let last = ids.and_then(|ids| ids.split_ascii_whitespace().last()?.parse().ok());
-    last.ok_or_else(|| io::Error::other("the kernel does not say which id it has there"))
 }
 
 fn of(pid: u32) -> String {

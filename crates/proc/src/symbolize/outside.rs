@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::file;
 use crate::maps::{Filter, Live, MapSource, Want, entry_of};
+use crate::namespace;
 
 /// Larger files are not read.
 const MAX_TEXT: usize = 1 << 30;
@@ -60,14 +61,7 @@ impl OutsideNames {
     /// Reads what a process's runtime writes for `perf`: its map, where the process has its `/tmp`, and
     /// the jitdump that it has mapped, as perf wants it; empty if there is neither.
     pub fn of_process(pid: u32) -> Self {
-        // The process knows itself by its id in its own PID namespace, the last one of the line.
-        let status = file::read(format!("/proc/{pid}/status"), 1 << 16).unwrap_or_default();
-        let own = status
-            .split(|b| *b == b'\n')
-            .find_map(|line| line.strip_prefix(b"NSpid:"))
-            .and_then(|ids| ids.split(|b| b.is_ascii_whitespace()).next_back())
-            .and_then(|id| str::from_utf8(id).ok()?.parse().ok())
-            .unwrap_or(pid);
+        let own = namespace::own_id(pid).unwrap_or(pid);
         let root = PathBuf::from(format!("/proc/{}/root", entry_of(pid)));
         let path = root.join(format!("tmp/perf-{own}.map"));
         let names = file::read(path, MAX_TEXT).map_or_else(|_| Self::default(), Self::perf_map);

@@ -1,0 +1,24 @@
+//! Ids of processes in PID namespaces.
+
+use crate::file;
+
+/// Finds the id that a process has in its own PID namespace, the innermost one it is in: the one that it
+/// knows itself by. `None`: there is no such process, or the kernel does not say.
+#[must_use]
+pub fn own_id(pid: u32) -> Option<u32> {
+    let status = file::read(format!("/proc/{pid}/status"), 1 << 16).ok()?;
+    let ids = status.split(|b| *b == b'\n').find_map(|line| line.strip_prefix(b"NSpid:"))?;
+    let last = ids.split(|b| b.is_ascii_whitespace()).next_back()?;
+    str::from_utf8(last).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::own_id;
+
+    #[test]
+    fn a_process_has_the_id_that_it_knows() {
+        assert_eq!(own_id(std::process::id()), Some(std::process::id()));
+        assert_eq!(own_id(u32::MAX), None);
+    }
+}
