@@ -130,7 +130,7 @@ pub fn agent(path: &Path) -> Result<Agent> {
 }
 
 fn failure(e: ProcessError) -> Failure {
-    Failure { hint: e.hint(), ..Failure::from(e) }
+    Failure { hint: e.hint().map(namespace::hint), ..Failure::from(e) }
 }
 
 /// Waits until a signal asks for an end, the time is up, or nothing runs any more; the signal.

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::Skep;
-use common::live::{LIMIT, State, Target, Tracer, changed, code, compile};
+use common::live::{LIMIT, State, Target, Tracer, changed, child, code, compile};
 use rustix::process::Signal;
 use serde_json::{Value as Json, json};
 use skep_testkit::TempDir;
@@ -276,6 +276,29 @@ fn another_pid_namespace() {
     assert_eq!(two.status.code(), Some(1), "{}", two.transcript());
     assert!(String::from_utf8_lossy(&two.stderr).contains("another PID namespace"));
     other.end();
+    // Whoever cannot be attached to, and the id for the remedy. The signal reaches the first process of a
+    // namespace only from outside.
+    signal(target.pid(), Signal::STOP);
+    let end = Instant::now() + LIMIT;
+    let stat = || fs::read_to_string(format!("/proc/{there}/stat")).expect("it is there");
+    while !stat().contains(") T ") {
+        assert!(Instant::now() < end, "it does not stop");
+    }
+    let stopped = skep.run(["trace", "work", "-p", &there]);
+    let said = String::from_utf8_lossy(&stopped.stderr).into_owned();
+    assert!(said.contains("in its PID namespace: `kill -CONT 1`"), "{said}");
+    signal(target.pid(), Signal::CONT);
+    // Killed, skep outside takes the one inside with it, which leaves the target.
+    let before = target.state();
+    let tracer = Tracer::attach(&skep, &target, &["work"]);
+    assert_ne!(code(target.pid()), before.code, "nothing was hooked");
+    let inside = PathBuf::from(format!("/proc/{}", child(tracer.running.id())));
+    signal(tracer.running.id(), Signal::KILL);
+    while inside.exists() {
+        assert!(Instant::now() < end, "it stays");
+    }
+    assert!(target.state() == before);
+    attached_and_left_in_place_by(&skep, &mut target);
     // The kernel ends all processes of a namespace with its first.
     let mut running = start(&skep.command(["trace", "work", "-p", &there]), LIMIT);
     let mut errors = BufReader::new(running.stderr.take().expect("a pipe"));
@@ -290,14 +313,17 @@ fn another_pid_namespace() {
 }
 
 fn attached_and_left_in_place(mut target: Target) {
-    let skep = Skep::new();
+    attached_and_left_in_place_by(&Skep::new(), &mut target);
+    target.end();
+}
+
+fn attached_and_left_in_place_by(skep: &Skep, target: &mut Target) {
     let before = target.state();
     let name = target.path.file_name().expect("a name").to_string_lossy().into_owned();
-    let tracer = Tracer::attach(&skep, &target, &["work"]);
+    let tracer = Tracer::attach(skep, target, &["work"]);
     target.tell("threads 100");
     assert_eq!(calls(&tracer.end(), "work"), 800, "{name}");
     assert!(target.state() == before);
-    target.end();
 }
 
 /// What cannot be attached to is told in one sentence, and goes on.

@@ -13,7 +13,7 @@ use std::process::{Command, ExitStatus};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
-use rustix::process::{Pid, kill_process};
+use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_death_signal};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use skep::dir::ENV_DIR;
 use skep_proc::namespace::own_id;
@@ -35,9 +35,20 @@ pub fn ids(args: &ProcessArgs) -> Vec<u32> {
     }
 }
 
+/// Tells whether this skep was started in the PID namespace of the processes.
+fn is_inside() -> bool {
+    std::env::var_os(ENV_IDS).is_some()
+}
+
+/// Says of a hint where its ids are those of the processes.
+pub fn hint(text: String) -> String {
+    if is_inside() { format!("in its PID namespace: {text}") } else { text }
+}
+
 /// Does the work `here` if the processes are in this PID namespace, else by a skep in theirs.
 pub fn run(args: &ProcessArgs, printer: Printer, here: impl FnOnce() -> Result<u8>) -> Result<u8> {
-    if std::env::var_os(ENV_IDS).is_some() {
+    if is_inside() {
+        end_with_parent().context("cannot be told when the `skep` outside ends")?;
         see_processes().context("cannot mount `/proc` of the PID namespace")?;
         return here();
     }
@@ -132,6 +143,16 @@ fn wait(command: &mut Command, signals: &mut Signals) -> io::Result<ExitStatus> 
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(e) => return Err(e.into()),
         }
+    }
+}
+
+/// Has this process leave, as on SIGTERM, when the skep ends that waits for it outside.
+fn end_with_parent() -> io::Result<()> {
+    set_parent_process_death_signal(Some(Signal::TERM))?;
+    // A parent outside has no id here; whoever has taken its place has one.
+    match getppid() {
+        None => Ok(()),
+        Some(_) => Err(io::Error::other("it has ended")),
     }
 }
 

@@ -100,6 +100,12 @@ pub struct Target {
     _dir: TempDir,
 }
 
+/// The one child of a process with one thread.
+pub fn child(pid: u32) -> u32 {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    children.expect("it runs").trim().parse().expect("one child")
+}
+
 pub fn compile(dir: &TempDir, cc: Cc, flags: &[&str]) -> PathBuf {
     let source = dir.join("target.c");
     fs::write(&source, PROGRAM).expect("it is written");
@@ -133,9 +139,7 @@ impl Target {
 
     /// The target is the child of the command, which waits for it.
     pub fn below(mut self) -> Self {
-        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.pid));
-        let children = children.expect("it runs");
-        self.pid = children.trim().parse().expect("one child");
+        self.pid = child(self.pid);
         self
     }
 
