@@ -187,10 +187,8 @@ pub fn difference(
         if how == How::Same && fo.stack.slots().len() != fc.stack.slots().len() {
             return Some(Where::Other);
         }
-        let missing = std::iter::repeat(&Slot::UNINIT);
-        for (n, (o, c)) in
-            fo.stack.slots().iter().zip(fc.stack.slots().iter().chain(missing)).enumerate()
-        {
+        for (n, o) in fo.stack.slots().iter().enumerate() {
+            let c = fc.stack.slots().get(n).unwrap_or(&Slot::UNINIT);
             if !slot_covers(o, c, cfg.lax, ids, flow, how) {
                 return Some(Where::Slot(i as u8, n as u8));
             }
@@ -232,8 +230,15 @@ fn slot_covers(old: &Slot, cur: &Slot, lax: bool, ids: &mut Ids, flow: &Flow, ho
         if old.bytes[0] == Byte::Special {
             return cur.bytes[0] == Byte::Special && same_object(&old.reg, &cur.reg, ids);
         }
-        return old.bytes == cur.bytes
+        return old.has_same_bytes(cur)
             && (old.bytes[0] != Byte::Spill || reg_covers(&old.reg, &cur.reg, ids, flow, how));
+    }
+    if old.is_unwritten() {
+        return true;
+    }
+    // Bytes of one kind stand for each other.
+    if old.has_same_bytes(cur) && old.bytes[0] == Byte::Spill {
+        return reg_covers(&old.reg, &cur.reg, ids, flow, how);
     }
     for (o, c) in old.bytes.iter().zip(&cur.bytes) {
         let unknown = matches!(c, Byte::Misc | Byte::Zero) || (lax && *c == Byte::Uninit);

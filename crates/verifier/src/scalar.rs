@@ -170,6 +170,9 @@ impl Scalar {
     /// Makes the parts agree; `None` when they contradict each other, so that no number is left.
     #[must_use]
     pub fn normalize(mut self) -> Option<Self> {
+        if let Some(n) = self.as_const() {
+            return self.contains(n).then(|| Self::constant(n));
+        }
         for _ in 0..3 {
             let before = self;
             self = self.learn_from_bits().learn_across();

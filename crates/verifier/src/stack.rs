@@ -52,6 +52,23 @@ impl Slot {
     /// Never written.
     pub const UNINIT: Self = Self { bytes: [Byte::Uninit; 8], reg: Reg::UNINIT };
 
+    /// Tells whether nothing was ever written.
+    #[must_use]
+    pub fn is_unwritten(&self) -> bool {
+        self.kinds() == Self::UNINIT.kinds()
+    }
+
+    /// Tells whether the bytes of both are of the same kinds.
+    #[must_use]
+    pub fn has_same_bytes(&self, other: &Self) -> bool {
+        self.kinds() == other.kinds()
+    }
+
+    /// The kinds of all bytes in one word, which is compared at once.
+    fn kinds(&self) -> u64 {
+        u64::from_ne_bytes(self.bytes.map(|byte| byte as u8))
+    }
+
     /// Tells whether the slot holds a pointer.
     #[must_use]
     pub fn is_pointer(&self) -> bool {
