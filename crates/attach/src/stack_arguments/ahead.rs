@@ -34,6 +34,12 @@ impl Ahead {
         None
     }
 
+    /// Tells whether a jump leads to the instruction at `ip`, or to none before it.
+    #[inline]
+    pub(super) fn is_due(&self, ip: u64) -> bool {
+        self.places.last().is_some_and(|(place, _)| *place <= ip)
+    }
+
     /// Tells whether all places were come to.
     pub(super) fn is_empty(&self) -> bool {
         self.places.is_empty() && !self.missed

@@ -9,7 +9,7 @@
 use crate::addresses::{AddressMap, AddressSet};
 use crate::code::{Code, Originals, original_bytes};
 use crate::flow::Flow;
-use crate::predecode::{Instructions, WINDOW};
+use crate::predecode::{Instructions, Kind, WINDOW};
 use ahead::Ahead;
 use cold::cold_part;
 use effect::Effect;
@@ -111,6 +111,16 @@ impl<'a, 'f> Follower<'a, 'f> {
         let size = (range.end - range.start) as usize;
         let mut all = Instructions::within(bytes, size, range.start, DecoderOptions::NONE);
         while let Some(found) = all.next() {
+            if let (Kind::Plain | Kind::Relative, Some(at)) = (found.kind, now)
+                && !guessed
+                && !ahead.is_due(all.ip())
+            {
+                // Most are so: all stays as it is.
+                if at.is_within_frame(usual) {
+                    usual = now;
+                }
+                continue;
+            }
             let mut landed = false;
             if let Some(at) = ahead.take(all.ip()) {
                 landed = true;
@@ -189,11 +199,7 @@ impl<'a, 'f> Follower<'a, 'f> {
                     usual = Some(at)
                 }
                 // Not in the epilogue, where the frame shrinks.
-                Flow::Next
-                    if at.rsp.is_some_and(|r| r > 0) && at.rsp >= usual.and_then(|u| u.rsp) =>
-                {
-                    usual = Some(at)
-                }
+                Flow::Next if at.is_within_frame(usual) => usual = Some(at),
                 _ => {}
             }
             now = Some(effect.next);

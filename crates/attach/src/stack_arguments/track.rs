@@ -39,6 +39,13 @@ impl At {
         let same = |a: Option<i64>, b| a.filter(|_| a == b);
         Self { rsp: same(self.rsp, other.rsp), rbp: same(self.rbp, other.rbp) }
     }
+
+    /// Tells whether there is a frame as large as the largest one yet, or larger: in an epilogue it
+    /// shrinks.
+    #[inline]
+    pub(super) fn is_within_frame(self, largest: Option<Self>) -> bool {
+        self.rsp.is_some_and(|rsp| rsp > 0) && self.rsp >= largest.and_then(|at| at.rsp)
+    }
 }
 
 /// Looks at the memory that an instruction touches.
