@@ -61,8 +61,8 @@ pub struct Stat {
 /// What one thread wrote. Counters come from memory that the traced process can write: no sum of
 /// theirs may fail.
 struct Thread<'a> {
-    head: &'a [u8],
-    hist: &'a [u8],
+    head: &'a [[u8; 8]; WORDS],
+    hist: &'a [[u8; 4]; BUCKETS],
 }
 
 /// Estimated ticks of the calls that were not timed, without overhead.
@@ -78,17 +78,20 @@ struct Untimed {
 }
 
 impl<'a> Thread<'a> {
-    fn new(value: &'a [u8]) -> Self {
-        let (head, rest) = value.split_at(8 * WORDS);
-        Self { head, hist: rest.get(..4 * BUCKETS).unwrap_or_default() }
+    /// The thread's part of a value; `None`: it is not whole.
+    fn new(part: &'a [u8; STAT_SIZE]) -> Option<Self> {
+        let (head, rest) = part.as_chunks::<8>().0.split_first_chunk()?;
+        let hist = rest.as_flattened().as_chunks::<4>().0.first_chunk()?;
+        Some(Self { head, hist })
+    }
+
+    /// All threads' parts of a per-CPU value. An incomplete one at the end is left out.
+    fn all(value: &'a [u8]) -> impl Iterator<Item = Self> {
+        value.as_chunks::<STAT_SIZE>().0.iter().filter_map(Self::new)
     }
 
     fn word(&self, i: usize) -> u64 {
-        self.head
-            .chunks_exact(8)
-            .nth(i)
-            .and_then(|b| b.try_into().ok())
-            .map_or(0, u64::from_le_bytes)
+        self.head.get(i).map_or(0, |word| u64::from_le_bytes(*word))
     }
 
     fn calls(&self) -> u64 {
@@ -163,15 +166,12 @@ impl<'a> Thread<'a> {
 
 /// What calls of one thread took on average in the last finished block, in ticks as measured.
 pub fn mean(value: &[u8]) -> Option<u64> {
-    value
-        .chunks_exact(STAT_SIZE)
-        .map(|v| Thread::new(v).word(19) & 0xffff_ffff)
-        .find(|mean| *mean > 0)
+    Thread::all(value).map(|thread| thread.word(19) & 0xffff_ffff).find(|mean| *mean > 0)
 }
 
 /// How many calls were timed, in a per-CPU value.
 pub fn timed_calls(value: &[u8]) -> u64 {
-    value.chunks_exact(STAT_SIZE).map(|v| Thread::new(v).timed()).fold(0, u64::saturating_add)
+    Thread::all(value).map(|thread| thread.timed()).fold(0, u64::saturating_add)
 }
 
 impl Stat {
@@ -190,7 +190,7 @@ impl Stat {
             hist: [0; BUCKETS],
             clock,
         };
-        for thread in value.chunks_exact(STAT_SIZE).map(Thread::new).filter(|t| t.calls() > 0) {
+        for thread in Thread::all(value).filter(|t| t.calls() > 0) {
             sum.calls = sum.calls.saturating_add(thread.calls());
             let guess = thread.untimed(overhead);
             untimed = untimed.saturating_add(guess.calls);
@@ -199,8 +199,8 @@ impl Stat {
             total += (thread.total() as f64 - overhead * thread.outermost() as f64).max(0.0)
                 + guess.total;
             own += thread.own() as f64 + guess.own - overhead * thread.timed() as f64;
-            for (to, from) in sum.hist.iter_mut().zip(thread.hist.chunks_exact(4)) {
-                *to = to.saturating_add(from.try_into().map_or(0, u32::from_le_bytes).into());
+            for (to, from) in sum.hist.iter_mut().zip(thread.hist) {
+                *to = to.saturating_add(u32::from_le_bytes(*from).into());
             }
         }
         sum.total_ns = ((total + running.total as f64) * clock.tick) as u64;
@@ -218,31 +218,36 @@ impl Stat {
 
     /// When a timed call returned last, on any thread, in ticks.
     pub fn last(value: &[u8]) -> u64 {
-        value.chunks_exact(STAT_SIZE).map(|v| Thread::new(v).last()).max().unwrap_or(0)
+        Thread::all(value).map(|thread| thread.last()).max().unwrap_or(0)
     }
 
-    /// Tells below which time the `percent` fastest calls stayed; `None` when no call has returned.
+    /// Tells below which time the fastest calls stayed, for each of these percentages, which ascend;
+    /// `None` when no call has returned.
     ///
     /// The histogram knows the bucket; inside it calls are taken to be spread evenly. No call took
     /// longer than all outermost ones together.
-    pub fn percentile(&self, percent: f64) -> Option<u64> {
+    pub fn percentiles<const N: usize>(&self, percents: [f64; N]) -> [Option<u64>; N] {
         let count: u64 = self.hist.iter().fold(0, |a, n| a.saturating_add(*n));
-        let rank = percent / 100.0 * count as f64;
-        let mut before = 0.0;
         let nanos =
             |ticks: f64| (ticks - f64::from(self.clock.overhead)).max(0.0) * self.clock.tick;
-        for (i, n) in self.hist.iter().enumerate().filter(|(_, n)| **n > 0) {
-            let n = *n as f64;
-            if before + n >= rank {
-                let low = if i == 0 { 0.0 } else { (i as f64).exp2() };
-                let high = (i as f64 + 1.0).exp2();
-                let value =
-                    nanos(low + (high - low) * ((rank - before) / n).clamp(0.0, 1.0)) as u64;
-                return Some(value.min(self.total_ns.max(nanos(low) as u64)));
-            }
-            before += n;
-        }
-        None
+        let mut buckets = self.hist.iter().enumerate().filter(|(_, n)| **n > 0).peekable();
+        let mut before = 0.0;
+        percents.map(|percent| {
+            let rank = percent / 100.0 * count as f64;
+            let (i, n) = loop {
+                let (i, n) = buckets.peek()?;
+                let n = **n as f64;
+                if before + n >= rank {
+                    break (*i, n);
+                }
+                before += n;
+                buckets.next();
+            };
+            let low = if i == 0 { 0.0 } else { (i as f64).exp2() };
+            let high = (i as f64 + 1.0).exp2();
+            let value = nanos(low + (high - low) * ((rank - before) / n).clamp(0.0, 1.0)) as u64;
+            Some(value.min(self.total_ns.max(nanos(low) as u64)))
+        })
     }
 }
 
@@ -362,10 +367,12 @@ pub mod tests {
         let pairs: Vec<_> = hist.iter().copied().enumerate().collect();
         let stat = sum(&bytes(5000, times.iter().sum(), 0, &pairs), 1.0);
         times.sort_unstable();
-        for percent in [1.0, 10.0, 25.0, 50.0, 75.0, 90.0, 99.0, 99.9] {
+        let percents = [1.0, 10.0, 25.0, 50.0, 75.0, 90.0, 99.0, 99.9];
+        for (percent, ours) in percents.into_iter().zip(stat.percentiles(percents)) {
+            assert_eq!(stat.percentiles([percent]), [ours]);
             let exact =
                 times[((percent / 100.0 * 5000.0) as usize).clamp(1, 5000) - 1].max(1) as f64;
-            let ours = stat.percentile(percent).unwrap().max(1) as f64;
+            let ours = ours.unwrap().max(1) as f64;
             assert!(
                 ours / exact <= 2.001 && exact / ours <= 2.001,
                 "p{percent}: {ours} for {exact}"
@@ -375,14 +382,14 @@ pub mod tests {
 
     #[test]
     fn a_percentile_never_exceeds_the_total_and_needs_a_finished_call() {
-        assert_eq!(sum(&bytes(1, 1100, 1100, &[(10, 1)]), 1.0).percentile(99.0), Some(1100));
+        assert_eq!(sum(&bytes(1, 1100, 1100, &[(10, 1)]), 1.0).percentiles([99.0]), [Some(1100)]);
         assert_eq!(
-            sum(&bytes(1, 0, 0, &[(10, 1)]), 1.0).percentile(99.0),
-            Some(1024),
+            sum(&bytes(1, 0, 0, &[(10, 1)]), 1.0).percentiles([99.0]),
+            [Some(1024)],
             "a call inside one that still runs"
         );
-        assert_eq!(sum(&bytes(1, 0, 0, &[]), 1.0).percentile(50.0), None);
-        let edge = sum(&bytes(1, u64::MAX, 0, &[(BUCKETS - 1, 1)]), 1.0).percentile(100.0).unwrap();
-        assert_eq!(edge, 1 << BUCKETS);
+        assert_eq!(sum(&bytes(1, 0, 0, &[]), 1.0).percentiles([50.0, 99.0]), [None, None]);
+        let edge = sum(&bytes(1, u64::MAX, 0, &[(BUCKETS - 1, 1)]), 1.0);
+        assert_eq!(edge.percentiles([100.0]), [Some(1 << BUCKETS)]);
     }
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::Value as Json;
 use skep::Dir;
 use skep::link::{LinkState, Missed};
@@ -45,7 +45,8 @@ struct Document<'a> {
     status: Option<i32>,
     wall_ns: u64,
     sites: Json,
-    functions: Vec<Function<'a>>,
+    #[serde(serialize_with = "each_function")]
+    functions: &'a [Row<'a>],
     /// Calls by call path, where they were counted so.
     #[serde(skip_serializing_if = "Option::is_none")]
     tree: Option<Vec<NodeJson<'a>>>,
@@ -64,6 +65,11 @@ struct Document<'a> {
     /// With `--budget`: functions that were let go before the end.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     let_go: Vec<LetGoJson<'a>>,
+}
+
+/// Writes rows as functions, one after the other.
+fn each_function<S: Serializer>(rows: &[Row<'_>], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(rows.iter().map(Function::from))
 }
 
 /// Where the report and the call paths go.
@@ -280,7 +286,7 @@ impl Sums<'_> {
                 status: ended.status,
                 wall_ns: ended.wall_ns,
                 sites: sites.json(),
-                functions: rows.iter().take(all).map(Function::from).collect(),
+                functions: rows.get(..all.min(rows.len())).unwrap_or_default(),
                 tree: tree.as_ref().map(|t| t.json(&names)),
                 missed: missed.total(),
                 missed_by: missed::to_json(missed),
