@@ -204,6 +204,63 @@ fn a_rust_program_gives_types_too() {
     }
 }
 
+/// A section says how large it becomes, and a few bytes of zstd may become any number.
+#[test]
+fn a_section_does_not_become_larger_than_it_claims() {
+    if !has_command("gcc") {
+        return skip("gcc");
+    }
+    use object::{Object as _, ObjectSection as _};
+    let dir = TempDir::new();
+    let program = build(&dir, "gcc", &["-g"], "layout.c").expect("it builds");
+    let bytes = std::fs::read(program).expect("it was just built");
+    let file = object::File::parse(&*bytes).expect("an ELF file");
+    let section = file.section_by_name(".debug_info").expect("there is one");
+    let (index, plain) = (section.index().0, section.data().expect("whole").to_vec());
+    let headers = u64::from_le_bytes(bytes[40..48].try_into().expect("eight"));
+    let with = |claimed: usize, packed: &[u8]| {
+        let header = [2, claimed as u64, 1].map(u64::to_le_bytes).concat();
+        let mut changed = bytes.clone();
+        let words = [changed.len(), header.len() + packed.len()].map(|n| (n as u64).to_le_bytes());
+        changed.extend([&header, packed].concat());
+        let at = headers as usize + 64 * index;
+        changed[at + 8..][..8].copy_from_slice(&0x800u64.to_le_bytes());
+        changed[at + 24..][..16].copy_from_slice(&words.concat());
+        changed
+    };
+    // A frame with a window of a megabyte, and blocks: whether it is the last one, its kind, its size.
+    let block = |last: u32, kind: u32, size: usize| {
+        (last | kind << 1 | (size as u32) << 3).to_le_bytes()[..3].to_vec()
+    };
+    let head = [0x28, 0xb5, 0x2f, 0xfd, 0, 0x50];
+    let raw = [&head, &*block(1, 0, plain.len()), &plain].concat();
+    let want = Btf::from_dwarf(&bytes).expect("debug information").len();
+    let two = |at: usize| {
+        let (first, second) = plain.split_at(at);
+        let frame = |b: &[u8]| [&head, &*block(1, 0, b.len()), b].concat();
+        [frame(first), frame(second)].concat()
+    };
+    for packed in [raw.clone(), two(10)] {
+        let types = Btf::from_dwarf(&with(plain.len(), &packed));
+        assert_eq!(types.map(|types| types.len()), Ok(want));
+    }
+    let same = [&*block(0, 1, 128 << 10), &[7]].concat().repeat(8000);
+    let bomb = [&head, &*same, &block(1, 0, 0)].concat();
+    let peak = || {
+        let status = std::fs::read_to_string("/proc/self/status").expect("procfs");
+        let line =
+            status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("it is there");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+    };
+    let before = peak();
+    for (claimed, packed) in [(1 << 20, &bomb), (plain.len() - 1, &raw), (plain.len() + 1, &raw)] {
+        let refused = Btf::from_dwarf(&with(claimed, packed)).expect_err("another size");
+        let want = "section `.debug_info` is damaged, or not of the size that it claims";
+        assert!(peak() - before < 512 << 20);
+        assert!(refused.to_string().ends_with(want), "{refused}");
+    }
+}
+
 #[test]
 fn damaged_debug_information_gives_errors_not_panics() {
     if !has_command("gcc") {

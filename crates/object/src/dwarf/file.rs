@@ -2,6 +2,7 @@
 
 use super::{DwarfError, MAX_SECTION};
 use object::{Object as _, ObjectSection as _, ReadRef};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::{Read, Seek, SeekFrom};
 
@@ -29,9 +30,9 @@ pub(super) fn check<'d, R: ReadRef<'d>>(file: &object::File<'d, R>) -> Result<()
 pub(super) fn section<'d, R: ReadRef<'d>>(
     file: &object::File<'d, R>,
     name: &str,
-) -> Result<std::borrow::Cow<'d, [u8]>, DwarfError> {
+) -> Result<Cow<'d, [u8]>, DwarfError> {
     let Some(section) = file.section_by_name(name) else {
-        return Ok(std::borrow::Cow::Borrowed(&[]));
+        return Ok(Cow::Borrowed(&[]));
     };
     let damaged = |e: object::Error| DwarfError::Elf { what: format!("section `{name}`: {e}") };
     let data = section.compressed_data().map_err(damaged)?;
@@ -44,7 +45,28 @@ pub(super) fn section<'d, R: ReadRef<'d>>(
             what: format!("section `{name}` claims {} bytes", data.uncompressed_size),
         });
     }
+    if data.format == object::CompressionFormat::Zstandard {
+        let bytes = zstd(data.data, data.uncompressed_size);
+        return bytes.map(Cow::Owned).ok_or_else(|| DwarfError::Elf {
+            what: format!("section `{name}` is damaged, or not of the size that it claims"),
+        });
+    }
     data.decompress().map_err(damaged)
+}
+
+/// Unpacks frames that become `size` bytes. `object` would unpack all that there is before it looks at the
+/// size, and a few bytes may become gigabytes.
+fn zstd(mut packed: &[u8], size: u64) -> Option<Vec<u8>> {
+    let mut out = Vec::new();
+    while !packed.is_empty() {
+        let frame = ruzstd::decoding::StreamingDecoder::new(&mut packed).ok()?;
+        // One byte more, to notice that there are more.
+        frame.take(size + 1 - out.len() as u64).read_to_end(&mut out).ok()?;
+        if out.len() as u64 > size {
+            return None;
+        }
+    }
+    (out.len() as u64 == size).then_some(out)
 }
 
 /// Where sections are that say what functions take: not those about variables and unwinding.
