@@ -47,6 +47,9 @@ const SAMPLE_IDENTIFIER: u64 = 1 << 16;
 const SAMPLE_ID_ALL: u64 = 1 << 18;
 /// The most that is kept of compressed records.
 const MAX_COMPRESSED: usize = 1 << 30;
+/// The most that is kept of what they become: a few bytes may become any number of records.
+#[cfg(feature = "symbolize")]
+const MAX_UNPACKED: usize = 1 << 30;
 /// How much of the file is read at once.
 const CHUNK: u64 = 1 << 20;
 
@@ -182,22 +185,35 @@ impl PerfData {
             }
             at = at.checked_add(size as u64 + more).ok_or(bad(at))?;
         }
-        if compressed.is_empty() { Ok(()) } else { self.compressed(&compressed, start) }
-    }
-
-    /// Takes records that were compressed.
-    #[cfg(feature = "symbolize")]
-    fn compressed(&mut self, pieces: &[u8], start: u64) -> Result<(), MapsError> {
-        super::perf_compressed::unpack(pieces, |record| {
-            let kind = u32_at(record, 0);
-            self.record(kind, record).filter(|more| *more == 0).map(|_| ())
-        })
-        .ok_or(MapsError::BadFile { what: "compressed records", offset: start })
-    }
-
-    #[cfg(not(feature = "symbolize"))]
-    fn compressed(&mut self, _: &[u8], _: u64) -> Result<(), MapsError> {
+        if compressed.is_empty() {
+            return Ok(());
+        }
+        #[cfg(feature = "symbolize")]
+        return self.compressed(&compressed, start, MAX_UNPACKED);
+        #[cfg(not(feature = "symbolize"))]
         Err(MapsError::Unsupported { what: "a compressed perf.data" })
+    }
+
+    /// Takes records that were compressed, and keeps about `room` bytes of them at most.
+    #[cfg(feature = "symbolize")]
+    fn compressed(&mut self, pieces: &[u8], start: u64, room: usize) -> Result<(), MapsError> {
+        let (mut kept, mut names) = (0usize, 0usize);
+        let done = super::perf_compressed::unpack(pieces, |record| {
+            let before = self.events.len() + self.build_ids.len();
+            let kind = u32_at(record, 0);
+            self.record(kind, record).filter(|more| *more == 0)?;
+            let new = self.events.len() + self.build_ids.len() - before;
+            if new != 0 {
+                names += record.len();
+            }
+            kept = names + (self.events.len() + self.build_ids.len()) * size_of::<Event>();
+            (kept <= room).then_some(())
+        });
+        done.ok_or(if kept > room {
+            MapsError::Unsupported { what: "more than 1 GiB of mappings in compressed records" }
+        } else {
+            MapsError::BadFile { what: "compressed records", offset: start }
+        })
     }
 
     /// Takes a record; returns how many bytes follow that are not counted in its size.
@@ -394,4 +410,37 @@ fn map(vmas: &mut BTreeMap<u64, Vma>, new: &Vma) {
 /// Up to the first NUL.
 fn text(bytes: &[u8]) -> &[u8] {
     bytes.split(|b| *b == 0).next().unwrap_or_default()
+}
+
+#[cfg(all(test, feature = "symbolize"))]
+mod tests {
+    use super::*;
+
+    /// Some records may become any number of them.
+    #[test]
+    fn of_compressed_records_no_more_is_kept_than_there_is_room_for() {
+        let mut record = [0; 48];
+        record[0] = COMM as u8;
+        record[6] = 48;
+        record[16..20].copy_from_slice(b"name");
+        let frame = |records: &[u8]| {
+            let block = ((records.len() as u32) << 3 | 1).to_le_bytes();
+            [&0xfd2f_b528u32.to_le_bytes()[..], &[0, 9 << 3], &block[..3], records].concat()
+        };
+        let pieces = frame(&record.repeat(100));
+        let room = 100 * (record.len() + size_of::<Event>());
+        let mut data = PerfData::default();
+        assert_eq!(data.compressed(&pieces, 0, room), Ok(()));
+        assert_eq!(data.events.len(), 100);
+        let what = "more than 1 GiB of mappings in compressed records";
+        let mut data = PerfData::default();
+        let refused = data.compressed(&pieces, 0, room - 1);
+        assert_eq!(refused, Err(MapsError::Unsupported { what }));
+        // What says nothing of mappings takes no room.
+        record[0] = EXIT as u8;
+        assert_eq!(PerfData::default().compressed(&frame(&record.repeat(100)), 0, 0), Ok(()));
+        record[6] = 7;
+        let damaged = PerfData::default().compressed(&frame(&record), 5, room);
+        assert_eq!(damaged, Err(MapsError::BadFile { what: "compressed records", offset: 5 }));
+    }
 }
