@@ -17,8 +17,8 @@ use crate::{ci, files_below, relative, root};
 
 /// Programs of GitHub's machines and of Debian's images, as far as scripts here use them.
 const PROGRAMS: &[&str] = &[
-    "apt-get", "cargo", "command", "curl", "docker", "dpkg", "rm", "rustup", "sh", "skep", "sudo",
-    "tail", "useradd",
+    "apt-get", "cargo", "command", "curl", "docker", "dpkg", "mkdir", "rm", "rustup", "sh", "skep",
+    "sudo", "tail", "useradd",
 ];
 /// Words of the shell before a command.
 const BEFORE: &[&str] = &["do", "then", "else", "!", "{", "if", "while"];
