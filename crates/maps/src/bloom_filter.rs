@@ -15,7 +15,7 @@ use skep_isa::MapType;
 use skep_isa::map::update;
 
 use crate::def::MapDef;
-use crate::error::{EINVAL, ENOENT, EOPNOTSUPP, MapError};
+use crate::error::{E2BIG, EINVAL, ENOENT, EOPNOTSUPP, MapError};
 use crate::layout::Layout;
 use crate::map_file::MapFile;
 use crate::ops::{MapOps, ProgOps, UserOps, WalkOps};
@@ -23,6 +23,8 @@ use crate::shm::ObjectFile;
 use crate::shm::hash::hash;
 
 const FUNCTIONS: u64 = 5;
+/// Largest value (the kernel: `KMALLOC_MAX_SIZE`). None is in the file, whose length says nothing of it.
+const MAX_VALUE: u32 = 4 << 20;
 
 fn functions(def: &MapDef) -> u64 {
     if def.map_extra == 0 { FUNCTIONS } else { def.map_extra & 0xf }
@@ -39,6 +41,9 @@ fn bits(def: &MapDef) -> u64 {
 }
 
 pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
+    if def.value_size > MAX_VALUE {
+        return Err(def.refused("too large", E2BIG));
+    }
     if def.key_size != 0 || def.value_size == 0 || def.max_entries == 0 {
         return Err(
             def.invalid("it has no keys, and value size and number of entries must not be zero")

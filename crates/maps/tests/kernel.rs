@@ -43,6 +43,22 @@ fn nested(t: MapType) -> bool {
     matches!(t, MapType::ArrayOfMaps | MapType::HashOfMaps)
 }
 
+/// What no file says by its length has a bound too: who reads an element makes room for it.
+#[test]
+fn values_that_are_not_in_the_file_have_the_kernels_bound() {
+    let dir = Dir::new();
+    let sizes = [4 << 20, (4 << 20) + 1, u32::MAX];
+    let made = sizes.map(|size| ours(&dir.create(&MapDef::new(MapType::BloomFilter, 0, size, 3))));
+    assert_eq!(made, [0, 7, 7]);
+    if without_bpf() {
+        return;
+    }
+    for (key, size, entries) in sizes.into_iter().flat_map(|s| [(0, s, 3), (4, s, 3), (0, s, 0)]) {
+        let (ours, theirs) = both(&dir, &MapDef::new(MapType::BloomFilter, key, size, entries));
+        assert_eq!(ours, theirs, "key {key}, value {size}, {entries} entries");
+    }
+}
+
 #[test]
 fn definitions_are_accepted_and_refused_as_by_the_kernel() {
     if without_bpf() {
