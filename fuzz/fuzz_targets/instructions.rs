@@ -1,5 +1,5 @@
-//! Any bytes as instructions, and any text as their source: what is written is read as the same. What the verifier
-//! accepts gives the same as machine code and one by one.
+//! Any bytes as instructions, and any text as their source: what is written is read as the same, and the
+//! verifier gives a verdict.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
