@@ -14,17 +14,19 @@ pub enum Skip {
         room: u64,
     },
     /// Other code jumps between the first bytes.
-    #[error("jump from {from:#x} to +{offset} of the function, inside the bytes to change")]
+    #[error(
+        "jump from {from:#x} of the file to +{offset} of the function, inside the bytes to change"
+    )]
     JumpInto {
-        /// Address of the jump.
+        /// Address of the jump in the module's file.
         from: u64,
         /// Distance of its target from the function's start.
         offset: u64,
     },
     /// The function loops back to its own first instruction, so every round would look like a call.
-    #[error("loops back from {from:#x} to its own first instruction")]
+    #[error("loops back from {from:#x} of the file to its own first instruction")]
     LoopAtEntry {
-        /// Address of the jump.
+        /// Address of the jump in the module's file.
         from: u64,
     },
     /// Functions of its runtime are hooked behind the check of the stack that they begin with, and
@@ -109,23 +111,37 @@ pub enum Skip {
     #[error("the first bytes were changed by somebody else")]
     Foreign,
     /// Another hook has changed bytes that this one needs.
-    #[error("the bytes to change are those of another hook, at {at:#x}")]
+    #[error("the bytes to change are those of another hook, at {at:#x} of the file")]
     Overlap {
-        /// Address of the other one.
+        /// Address of the other one in the module's file.
         at: u64,
     },
     /// Instructions that were moved for a hook that is gone end among the bytes to change, and a
     /// thread may still be in them.
     #[error(
-        "a thread may still be among the instructions that were moved for another hook, at {at:#x}"
+        "a thread may still be among the instructions that were moved for another hook, at {at:#x} of the file"
     )]
     Occupied {
-        /// Address of the other one.
+        /// Address of the other one in the module's file.
         at: u64,
     },
     /// Programs of another link were told of another number of arguments.
     #[error("another program is attached with other types")]
     Arguments,
+}
+
+impl Skip {
+    /// Turns addresses in memory, as reasons are found with, into those in the file: the same in every
+    /// run, and what other tools ask for.
+    pub(crate) fn place_in_file(&mut self, bias: u64) {
+        if let Self::JumpInto { from: place, .. }
+        | Self::LoopAtEntry { from: place }
+        | Self::Overlap { at: place }
+        | Self::Occupied { at: place } = self
+        {
+            *place = place.wrapping_sub(bias);
+        }
+    }
 }
 
 /// A whole operation failed.

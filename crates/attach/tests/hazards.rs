@@ -374,6 +374,35 @@ fn each_is_hooked_or_left_alone() {
     }
 }
 
+/// Where a jump is, is told as the file has it: where the library lies differs from run to run.
+#[test]
+fn places_are_those_of_the_file() {
+    let lib = Library::new("places", ASM, "S", &["-nostdlib"]);
+    let Ok(out) = std::process::Command::new("nm").arg(&lib.path).output() else {
+        return skep_testkit::skip("nm");
+    };
+    let text = String::from_utf8(out.stdout).expect("names of this file");
+    let start = |name: &str| {
+        let line = text.lines().find(|line| line.ends_with(&format!(" {name}"))).expect("a symbol");
+        u64::from_str_radix(&line[..16], 16).expect("an address")
+    };
+    let engine = Engine::get().expect("engine");
+    let (hook, _) = counter(Position::Entry);
+    // The jump, behind how much of which function.
+    for (name, owner, behind) in [
+        ("jump_back", "jump_back", 8),
+        ("loop_at_entry", "loop_at_entry", 7),
+        ("jump_from_outside", "the_outside", 5),
+    ] {
+        let done = engine.attach(&[(&lib.function(name), 0)], &[hook]);
+        let from = match done.results[..] {
+            [Err(Skip::JumpInto { from, .. } | Skip::LoopAtEntry { from })] => from,
+            _ => panic!("{name}: {done:?}"),
+        };
+        assert_eq!(from, start(owner) + behind, "{name}");
+    }
+}
+
 /// All at once, as a pattern that matches everything would.
 #[test]
 fn all_together() {

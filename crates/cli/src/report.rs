@@ -558,16 +558,16 @@ mod tests {
         };
         let all = [
             skip("one", "denied: it returns twice"),
-            skip("a", "jump from 0x7f10 to +2 of the function"),
-            skip("b", "jump from 0xab to +11 of the function"),
-            skip("c", "jump from 0xab to +11 of the function"),
-            skip("d", "jump from 0xab to +11 of the function"),
-            skip("e", "jump from 0xab to +11 of the function"),
+            skip("a", "jump from 0x7f10 of the file to +2 of the function"),
+            skip("b", "jump from 0xab of the file to +11 of the function"),
+            skip("c", "jump from 0xab of the file to +11 of the function"),
+            skip("d", "jump from 0xab of the file to +11 of the function"),
+            skip("e", "jump from 0xab of the file to +11 of the function"),
         ];
         assert_eq!(
             skipped_lines(&all, false),
             [
-                "     5  jump from N to +N of the function: a, b, c, d, …",
+                "     5  jump from N of the file to +N of the function: a, b, c, d, …",
                 "     1  denied: it returns twice: one"
             ]
         );

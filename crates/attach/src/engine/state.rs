@@ -163,6 +163,11 @@ impl State {
             chosen.retain(|a| !failed.contains_key(a));
         }
         self.attachments.insert(id, chosen);
+        for ((f, _), result) in targets.iter().zip(&mut results) {
+            if let Err(skip) = result {
+                skip.place_in_file(f.module.bias);
+            }
+        }
         (id, results)
     }
 
