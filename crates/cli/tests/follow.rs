@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::live::{LIMIT, Target, Tracer, code};
+use common::live::{LIMIT, Target, Tracer, code, state_of};
 use common::{Skep, data};
 use rustix::process::Signal;
 use serde_json::Value as Json;
@@ -255,11 +255,6 @@ fn programs_that_are_not_traced() {
     target.end();
 }
 
-fn state_of(pid: u32) -> char {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it is there");
-    stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).expect("a state")
-}
-
 fn wait_until_traced(pid: u32) {
     let end = Instant::now() + LIMIT;
     let agent = || {
@@ -286,11 +281,7 @@ fn a_stopped_process_stays_stopped() {
         (fields[11].to_owned(), fields[12].to_owned())
     };
     for _ in 0..3 {
-        signal(target.pid(), Signal::STOP);
-        let end = Instant::now() + LIMIT;
-        while !matches!(state_of(target.pid()), 't' | 'T') {
-            assert!(Instant::now() < end, "it does not stop");
-        }
+        target.stop();
         let before = idle();
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(idle(), before);

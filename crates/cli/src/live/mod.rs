@@ -130,7 +130,12 @@ pub fn agent(path: &Path) -> Result<Agent> {
 }
 
 fn failure(e: ProcessError) -> Failure {
-    Failure { hint: e.hint().map(namespace::hint), ..Failure::from(e) }
+    let e = match e {
+        // What helps is done by the user, where another process may have this id.
+        ProcessError::Stopped { pid } => ProcessError::Stopped { pid: namespace::named(pid) },
+        e => e,
+    };
+    Failure { hint: e.hint(), ..Failure::from(e) }
 }
 
 /// Waits until a signal asks for an end, the time is up, or nothing runs any more; the signal.

@@ -24,30 +24,36 @@ use crate::failure::{Context, Failure, Result};
 use crate::printer::Printer;
 use crate::signals::Signals;
 
-/// Tells a skep that it was started in the PID namespace of the processes, and their ids there.
+/// Tells a skep that it was started in the PID namespace of the processes: of each its id there and, behind a
+/// colon, the one that the user named.
 const ENV_IDS: &str = "SKEP_IDS_IN_NAMESPACE";
+
+/// What [`ENV_IDS`] says; `None`: the user has started this skep.
+fn inside() -> Option<Vec<(u32, u32)>> {
+    let ids = std::env::var(ENV_IDS).ok()?;
+    let pairs = ids.split(',').filter_map(|pair| pair.split_once(':'));
+    Some(
+        pairs.filter_map(|(there, here)| Some((there.parse().ok()?, here.parse().ok()?))).collect(),
+    )
+}
 
 /// The ids of the processes that the user names, where this skep runs.
 pub fn ids(args: &ProcessArgs) -> Vec<u32> {
-    match std::env::var(ENV_IDS) {
-        Ok(ids) => ids.split(',').filter_map(|id| id.parse().ok()).collect(),
-        Err(_) => args.processes(),
+    match inside() {
+        Some(ids) => ids.into_iter().map(|(there, _)| there).collect(),
+        None => args.processes(),
     }
 }
 
-/// Tells whether this skep was started in the PID namespace of the processes.
-fn is_inside() -> bool {
-    std::env::var_os(ENV_IDS).is_some()
-}
-
-/// Says of a hint where its ids are those of the processes.
-pub fn hint(text: String) -> String {
-    if is_inside() { format!("in its PID namespace: {text}") } else { text }
+/// The id by which the user, who is outside, names a process.
+pub fn named(pid: u32) -> u32 {
+    let pair = inside().and_then(|ids| ids.into_iter().find(|(there, _)| *there == pid));
+    pair.map_or(pid, |(_, here)| here)
 }
 
 /// Does the work `here` if the processes are in this PID namespace, else by a skep in theirs.
 pub fn run(args: &ProcessArgs, printer: Printer, here: impl FnOnce() -> Result<u8>) -> Result<u8> {
-    if is_inside() {
+    if inside().is_some() {
         end_with_parent().context("cannot be told when the `skep` outside ends")?;
         see_processes().context("cannot mount `/proc` of the PID namespace")?;
         return here();
@@ -105,7 +111,8 @@ impl Elsewhere {
                     .because(&e)
                     .hint("only root can do that; or run `skep` inside the container")
             })?;
-        let ids: Vec<String> = self.pids.iter().map(|(_, there)| there.to_string()).collect();
+        let ids: Vec<String> =
+            self.pids.iter().map(|(here, there)| format!("{there}:{here}")).collect();
         let mut command = Command::new("/proc/self/exe");
         command.args(std::env::args_os().skip(1));
         command.env(ENV_IDS, ids.join(",")).env(ENV_DIR, scratch.dir().path());

@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::{ChildStderr, ChildStdout, Command};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value as Json;
@@ -100,6 +100,12 @@ pub struct Target {
     _dir: TempDir,
 }
 
+/// The letter for what a process does.
+pub fn state_of(pid: u32) -> char {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it is there");
+    stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).expect("a state")
+}
+
 /// The one child of a process with one thread.
 pub fn child(pid: u32) -> u32 {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
@@ -158,6 +164,15 @@ impl Target {
         let input = self.running.stdin.as_mut().expect("a pipe");
         writeln!(input, "{order}").expect("it reads");
         assert_eq!(self.line(), "done", "{order}");
+    }
+
+    /// Stops it, and waits until it is, by itself or by who traces it.
+    pub fn stop(&self) {
+        signal(self.pid(), Signal::STOP);
+        let end = Instant::now() + LIMIT;
+        while !matches!(state_of(self.pid()), 't' | 'T') {
+            assert!(Instant::now() < end, "it does not stop");
+        }
     }
 
     /// Ends it by the end of its input.
