@@ -149,6 +149,11 @@ impl Row<'_> {
     fn time(&self, ns: u64) -> Option<u64> {
         (self.entry_only.is_none() || self.stat.total_ns > 0).then_some(ns)
     }
+
+    /// Tells whether its times are estimates: where calls were only counted there are none.
+    pub fn is_estimated(&self) -> bool {
+        self.time(0).is_some() && self.stat.error_ns.is_some()
+    }
 }
 
 /// A function that matched and was not attached, or at its entry only.
@@ -276,7 +281,7 @@ impl<'a> From<&'a Row<'_>> for Function<'a> {
             p50_ns: row.stat.p50_ns,
             p99_ns: row.stat.p99_ns,
             entry_only: row.entry_only,
-            estimated: row.stat.error_ns.is_some(),
+            estimated: row.is_estimated(),
             error_ns: row.stat.error_ns.unwrap_or(0),
             self_error_ns: row.stat.self_error_ns.unwrap_or(0),
             running: row.stat.running,
@@ -543,6 +548,9 @@ mod tests {
     fn no_times_are_not_zero_times() {
         let mut row = row("f", &bytes(2, 0, 0, &[]));
         row.entry_only = Some("returns twice");
+        // None of the calls was timed.
+        row.stat.error_ns = Some(0);
+        assert!(!row.is_estimated());
         assert_eq!(
             serde_json::to_string(&Function::from(&row)).unwrap(),
             r#"{"name":"f","module":"libx.so.1","calls":2,"total_ns":null,"self_ns":null,"p50_ns":null,"p99_ns":null,"entry_only":"returns twice","estimated":false,"error_ns":0,"self_error_ns":0,"running":0,"path":"/lib/libx.so.1"}"#

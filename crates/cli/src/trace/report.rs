@@ -385,7 +385,7 @@ pub fn is_alive(pid: u32) -> bool {
 
 /// Says what `~` and `+` mean, where there are any.
 fn note_marks(printer: Printer, rows: &[Row<'_>]) {
-    let estimated = rows.iter().filter(|r| r.stat.error_ns.is_some()).count();
+    let estimated = rows.iter().filter(|r| r.is_estimated()).count();
     if estimated > 0 {
         printer.note(&format!(
             "~ times of {} are estimated from a random sample of calls; every call was counted (`--exact` times every call)",
