@@ -292,7 +292,7 @@ pub fn widen(old: &State, cur: &mut State, flow: &Flow, keep: bool) {
             widen_number(o, c);
         }
         for (o, c) in fo.stack.slots().iter().zip(fc.stack.slots_mut()) {
-            if o.bytes == c.bytes {
+            if o.has_same_bytes(c) {
                 widen_number(&o.reg, &mut c.reg);
             } else if c.is_number() && !keep {
                 c.forget();

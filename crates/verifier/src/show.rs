@@ -292,7 +292,7 @@ impl Display for Contents<'_> {
         for (n, slot) in frame.stack.slots().iter().enumerate() {
             let was = |old: &Frame| {
                 let old = old.stack.slots().get(n).unwrap_or(&Slot::UNINIT);
-                old.bytes == slot.bytes && alike(&old.reg, &slot.reg)
+                old.has_same_bytes(slot) && alike(&old.reg, &slot.reg)
             };
             if self.before.is_none_or(|(old, _, touched)| touched == Some(n) || !was(old)) {
                 self.slot(f, n, slot)?;
