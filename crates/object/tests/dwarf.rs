@@ -4,7 +4,7 @@
 
 use skep_object::btf::{Kind, TypeId};
 use skep_object::{Btf, CoreTarget, DwarfError, DwarfFunctions};
-use skep_testkit::{TempDir, skip, skip::has_command};
+use skep_testkit::{TempDir, memory::peak, skip, skip::has_command};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -246,12 +246,6 @@ fn a_section_does_not_become_larger_than_it_claims() {
     }
     let same = [&*block(0, 1, 128 << 10), &[7]].concat().repeat(8000);
     let bomb = [&head, &*same, &block(1, 0, 0)].concat();
-    let peak = || {
-        let status = std::fs::read_to_string("/proc/self/status").expect("procfs");
-        let line =
-            status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("it is there");
-        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
-    };
     let before = peak();
     for (claimed, packed) in [(1 << 20, &bomb), (plain.len() - 1, &raw), (plain.len() + 1, &raw)] {
         let refused = Btf::from_dwarf(&with(claimed, packed)).expect_err("another size");

@@ -18,6 +18,7 @@
 
 pub mod cc;
 pub mod many;
+pub mod memory;
 pub mod network;
 pub mod random;
 pub mod report;

@@ -93,6 +93,8 @@ fn unpacked_size(data: &[u8]) -> Option<usize> {
 mod tests {
     use std::process::{Command, Stdio};
 
+    use skep_testkit::memory::peak;
+
     use super::*;
 
     /// What `xz` makes of so many zeros; `None` where it is not installed.
@@ -124,14 +126,6 @@ mod tests {
             assert_eq!(whole, Some(size as usize), "{size} {options:?}");
             assert_eq!(unxz(&packed, (size as usize).wrapping_sub(1)).is_none(), size > 0);
         }
-    }
-
-    /// The most memory that this process had so far, in bytes.
-    fn peak() -> u64 {
-        let status = std::fs::read_to_string("/proc/self/status").expect("procfs");
-        let line =
-            status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("it is there");
-        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
     }
 
     /// The decoder keeps a whole block, and a short one becomes a large one.
