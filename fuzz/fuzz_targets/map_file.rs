@@ -15,6 +15,7 @@ use skep_maps::{Access, Map, MapDef, Take};
 const PAGE: u64 = 4096;
 const HEADER: usize = 2048;
 const CHECKSUM: usize = 56;
+const END: usize = CHECKSUM + 8;
 const EBUSY: i32 = 16;
 /// More elements than any map here has room for.
 const ENDLESS: usize = 100_000;
@@ -95,13 +96,21 @@ fn damage(file: &File, mut data: &[u8]) {
         }
         data = rest;
     }
+    assert_eq!(checksum(&before).to_le_bytes(), before[CHECKSUM..][..8], "it is another one now");
     if header != before {
-        header[CHECKSUM..][..8].fill(0);
-        let fnv = |h: u64, b: &u8| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3);
-        let checksum = header.iter().fold(0xcbf2_9ce4_8422_2325, fnv);
-        header[CHECKSUM..][..8].copy_from_slice(&u64::to_le_bytes(checksum));
+        let checksum = checksum(&header).to_le_bytes();
+        header[CHECKSUM..][..8].copy_from_slice(&checksum);
         file.write_all_at(&header, payload).expect("memory");
     }
+}
+
+/// The checksum of a header, which counts as 0 in it.
+fn checksum(header: &[u8; HEADER]) -> u64 {
+    let bytes = header.iter().enumerate().map(|(at, byte)| match at {
+        CHECKSUM..END => 0,
+        _ => *byte,
+    });
+    bytes.fold(0xcbf2_9ce4_8422_2325, |sum, b| (sum ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))
 }
 
 /// Reads and changes elements.
