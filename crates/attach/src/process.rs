@@ -9,6 +9,7 @@
 //! fork tells the two apart, also when the child was made without the C library.
 
 use crate::per_thread::block;
+use crate::sys::TaskFile;
 use crate::{sandbox, sys};
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
@@ -56,35 +57,76 @@ pub fn is_own() -> bool {
     }
 }
 
-/// Tells whether a task waits, and will wait until the caller ends or executes a program, as one
-/// that has made the caller by `vfork` does. One that waits for a disk looks
-/// the same. For the event path.
+/// The state of a task, as `/proc` has it; 0 when that cannot be learnt. One that waits for a child
+/// which it has made by `vfork` is in [`UNINTERRUPTIBLE`]; so is one that waits for a disk or for
+/// another thread's change of the memory. For the event path.
 #[inline(always)]
-pub(crate) fn is_suspended(tid: u32) -> bool {
-    const READ: u64 = 0;
+pub(crate) fn state(tid: u32) -> u8 {
     // `PID (NAME) STATE …`: the name has up to 15 bytes, parentheses too if it likes; behind the
     // state are only numbers.
-    const SIZE: u64 = 64;
-    let fd = sys::open_stat(tid);
-    if fd < 0 {
-        return false;
-    }
-    let buffer: MaybeUninit<[AtomicU8; SIZE as usize]> = MaybeUninit::uninit();
-    let at = buffer.as_ptr() as u64;
-    // SAFETY: the kernel writes into `buffer`, whose size it is told; the descriptor was opened
-    // above.
-    let got = unsafe { sys::call(READ, [fd as u64, at, SIZE, 0, 0, 0]) };
-    // SAFETY: opened above.
-    unsafe { sys::close(fd) };
-    // SAFETY: only bytes that were read.
-    let byte =
-        |n: u64| unsafe { (*(at.wrapping_add(n) as *const AtomicU8)).load(Ordering::Relaxed) };
-    let mut n = if got > 0 { got as u64 } else { 0 };
+    let start = Start(MaybeUninit::uninit());
+    let mut n = start.read(tid, TaskFile::STAT);
     while n > 2 {
         n = n.wrapping_sub(1);
-        if byte(n.wrapping_sub(2)) == b')' {
-            return byte(n) == b'D';
+        if start.byte(n.wrapping_sub(2)) == b')' {
+            return start.byte(n);
         }
     }
-    false
+    0
+}
+
+/// See [`state`].
+pub(crate) const UNINTERRUPTIBLE: u8 = b'D';
+
+/// Tells whether a task waits in a system call that makes processes. Where the kernel does not say
+/// (a security module like Yama forbids it), taken for granted. For the event path.
+#[inline(always)]
+pub(crate) fn is_in_clone(tid: u32) -> bool {
+    const CLONE: u32 = 56;
+    const VFORK: u32 = 58;
+    const CLONE3: u32 = 435;
+    // `NUMBER ARGUMENT…`, or a word for a task that runs, or -1 for one that is in no call.
+    let start = Start(MaybeUninit::uninit());
+    let len = start.read(tid, TaskFile::SYSCALL);
+    let mut number = 0_u32;
+    let mut n = 0;
+    while n < len && start.byte(n).is_ascii_digit() {
+        number = number.wrapping_mul(10).wrapping_add(u32::from(start.byte(n).wrapping_sub(b'0')));
+        n = n.wrapping_add(1);
+    }
+    len == 0 || number == CLONE || number == VFORK || number == CLONE3
+}
+
+/// Where the first bytes of a task's file are read to.
+struct Start(MaybeUninit<[AtomicU8; Self::SIZE as usize]>);
+
+impl Start {
+    const SIZE: u64 = 64;
+
+    /// Returns how many bytes were read; 0 when none could be.
+    #[inline(always)]
+    fn read(&self, tid: u32, file: TaskFile) -> u64 {
+        const READ: u64 = 0;
+        let fd = sys::open_of_task(tid, file);
+        if fd < 0 {
+            return 0;
+        }
+        // SAFETY: the kernel writes into these bytes, whose size it is told; the descriptor was
+        // opened above.
+        let got =
+            unsafe { sys::call(READ, [fd as u64, self.0.as_ptr() as u64, Self::SIZE, 0, 0, 0]) };
+        // SAFETY: opened above.
+        unsafe { sys::close(fd) };
+        if got > 0 { got as u64 } else { 0 }
+    }
+
+    /// One of the bytes that were read.
+    #[inline(always)]
+    fn byte(&self, at: u64) -> u8 {
+        // SAFETY: only bytes that were read.
+        unsafe {
+            (*((self.0.as_ptr() as u64).wrapping_add(at) as *const AtomicU8))
+                .load(Ordering::Relaxed)
+        }
+    }
 }

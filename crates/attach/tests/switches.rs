@@ -319,6 +319,108 @@ fn children_that_run_beside_their_parent() {
     }
 }
 
+/// A maker that looks suspended while it waits for memory, which its child provides after `n` calls.
+const WAITS_OTHERWISE: &str = r"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#define N __attribute__((noinline))
+enum { PAGE = 4096, NO_USERFAULTFD = -1, NEVER_WAITS = 3, WRONG = 4 };
+N long work(long a, long b) { __asm__ volatile('' ::: 'memory'); return a * 3 + b; }
+static int userfault, maker;
+static long rounds;
+static char *page;
+static int file_of_maker(const char *name, char *text, int room) {
+    sprintf(text, '/proc/%d/%s', maker, name);
+    int file = open(text, O_RDONLY), n = read(file, text, room - 1);
+    close(file);
+    text[n < 0 ? 0 : n] = 0;
+    return n;
+}
+static int is_suspended(void) {
+    char text[512];
+    return file_of_maker('stat', text, sizeof text) > 0 && strstr(text, ') D ');
+}
+static int child(void *unused) {
+    int result = NEVER_WAITS;
+    for (int i = 0; i < 1000 && result; i++) {
+        usleep(10000);
+        if (is_suspended()) result = 0;
+    }
+    for (long i = 0; i < rounds; i++) if (work(i, 5) != i * 3 + 5) result = WRONG;
+    if (!is_suspended()) result = NEVER_WAITS;
+    struct uffdio_zeropage zero = {{(unsigned long)page, PAGE}};
+    ioctl(userfault, UFFDIO_ZEROPAGE, &zero);
+    _exit(result);
+}
+long while_its_maker_waits(long n) {
+    char text[512], got, *stack = mmap(0, 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct uffdio_api api = {.api = UFFD_API};
+    userfault = syscall(SYS_userfaultfd, O_CLOEXEC);
+    if (userfault < 0 || ioctl(userfault, UFFDIO_API, &api)) return NO_USERFAULTFD;
+    page = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct uffdio_register in = {{(unsigned long)page, PAGE}, UFFDIO_REGISTER_MODE_MISSING};
+    if (ioctl(userfault, UFFDIO_REGISTER, &in)) return NO_USERFAULTFD;
+    maker = gettid(), rounds = n;
+    work(1, 1);
+    int status, pid = clone(child, stack + 65536, CLONE_VM | SIGCHLD, 0);
+    struct iovec local = {&got, 1}, remote = {page, 1};
+    if (process_vm_readv(getpid(), &local, 1, &remote, 1, 0) != 1) got = 1;
+    waitpid(pid, &status, 0);
+    close(userfault), munmap(page, PAGE), munmap(stack, 65536);
+    return got ? WRONG : WEXITSTATUS(status);
+}
+// Whether a child of vfork is told what its maker waits in.
+long is_told(void) {
+    static volatile int told;
+    maker = gettid(), told = 0;
+    int status, pid = vfork();
+    if (!pid) { char text[512]; told = file_of_maker('syscall', text, sizeof text) > 0; _exit(0); }
+    waitpid(pid, &status, 0);
+    return told;
+}
+";
+
+/// A maker that waits for anything else than its child is not taken for suspended.
+#[test]
+fn a_child_whose_maker_waits_for_something_else() {
+    let _alone = ALONE.lock();
+    let lib = library("otherwise", WAITS_OTHERWISE);
+    // SAFETY: the types are those of the C source.
+    let (waits, is_told): (F, extern "C" fn() -> i64) =
+        unsafe { (lib.get("while_its_maker_waits"), lib.get("is_told")) };
+    if is_told() == 0 {
+        return skep_testkit::skip("a parent's /proc/PID/syscall");
+    }
+    let engine = Engine::get().expect("engine");
+    for position in POSITIONS {
+        let (hook, seen) = counter(position);
+        let done = engine.attach(&[(&lib.function("work"), 0)], &[hook]);
+        assert_eq!(done.results, [Ok(())]);
+        let result = waits(100);
+        if result < 0 {
+            return skep_testkit::skip("userfaultfd for memory that the kernel uses");
+        }
+        let thread = seen.missed[Missed::Thread as usize].load(Ordering::SeqCst);
+        assert_eq!(
+            (result, seen.runs() / runs(position), thread, seen.missed()),
+            (0, 1, 100, 100),
+            "{position:?}"
+        );
+        assert!(engine.detach(done.id).expect("attached").drained);
+    }
+}
+
 const fn runs(position: Position) -> u64 {
     if matches!(position, Position::Session) { 2 } else { 1 }
 }

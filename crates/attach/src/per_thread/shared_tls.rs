@@ -18,6 +18,11 @@ const CONCURRENT: u64 = 1;
 /// How often a maker is looked at before that is said.
 const PATIENCE: u32 = 1000;
 
+/// How often in succession it must wait, to be one that waits for its child: nothing else takes as
+/// long that it could wait for while a child is made. Where the kernel tells no more of a task than
+/// that it waits, one that waits for a slow disk is mistaken for such a one.
+const LASTS: u32 = 16;
+
 /// Finds the block for an event on another stack than that of the block which thread-local storage
 /// names. Null when the task runs no hooks.
 ///
@@ -82,18 +87,32 @@ extern "C" fn sharer(block: *mut Block, tid: u32) -> *mut Block {
     while probe < PROBES {
         let own = at(probe);
         if own.tid.load(Ordering::Acquire) == tid {
-            let waits =
-                own.tail.load(Ordering::Relaxed) != CONCURRENT && process::is_suspended(maker);
-            return if waits { ptr::from_ref(own).cast_mut() } else { ptr::null_mut() };
+            if own.tail.load(Ordering::Relaxed) == CONCURRENT {
+                return ptr::null_mut();
+            }
+            let state = process::state(maker);
+            if state == process::UNINTERRUPTIBLE {
+                return ptr::from_ref(own).cast_mut();
+            }
+            if state != 0 {
+                // Whoever waits for this child does not run again while it is here.
+                own.tail.store(CONCURRENT, Ordering::Relaxed);
+            }
+            return ptr::null_mut();
         }
         probe = probe.wrapping_add(1);
     }
     // Whoever makes a child by `vfork` may not wait for it yet.
     let mut looks = 0;
-    while looks < PATIENCE && !process::is_suspended(maker) {
+    let mut lasting = 0;
+    while looks < PATIENCE && lasting < LASTS {
+        let waits =
+            process::state(maker) == process::UNINTERRUPTIBLE && process::is_in_clone(maker);
+        lasting = if waits { lasting.wrapping_add(1) } else { 0 };
         sys::yield_now();
         looks = looks.wrapping_add(1);
     }
+    let waits = lasting == LASTS;
     probe = 0;
     while probe < PROBES {
         let block = at(probe);
@@ -107,12 +126,8 @@ extern "C" fn sharer(block: *mut Block, tid: u32) -> *mut Block {
             // No address is on a stack like that: all events go to the side stack.
             block.low.store(1, Ordering::Relaxed);
             block.top.store(1, Ordering::Relaxed);
-            block.tail.store(if looks < PATIENCE { 0 } else { CONCURRENT }, Ordering::Relaxed);
-            return if looks < PATIENCE {
-                ptr::from_ref(block).cast_mut()
-            } else {
-                ptr::null_mut()
-            };
+            block.tail.store(if waits { 0 } else { CONCURRENT }, Ordering::Relaxed);
+            return if waits { ptr::from_ref(block).cast_mut() } else { ptr::null_mut() };
         }
         probe = probe.wrapping_add(1);
     }

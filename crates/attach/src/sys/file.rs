@@ -72,10 +72,20 @@ pub(crate) fn open_maps() -> i64 {
     unsafe { call(OPENAT, [-100i64 as u64, (&raw const PATH) as u64, O_CLOEXEC, 0, 0, 0]) }
 }
 
-/// Opens a task's `stat`; negative on failure. For the event path.
+/// A file that `/proc` has for each task, its name as a number: code of events copies no bytes, which
+/// could be by vector registers.
+#[derive(Clone, Copy)]
+pub(crate) struct TaskFile(u64);
+
+impl TaskFile {
+    pub(crate) const STAT: Self = Self(u64::from_le_bytes(*b"stat\0\0\0\0"));
+    pub(crate) const SYSCALL: Self = Self(u64::from_le_bytes(*b"syscall\0"));
+}
+
+/// Opens a file of a task; negative on failure. For the event path.
 #[inline(always)]
-pub(crate) fn open_stat(tid: u32) -> i64 {
-    const SIZE: u64 = 24;
+pub(crate) fn open_of_task(tid: u32, file: TaskFile) -> i64 {
+    const SIZE: u64 = 28;
     let path: MaybeUninit<[AtomicU8; SIZE as usize]> = MaybeUninit::uninit();
     let start = path.as_ptr() as u64;
     // From the end, as that is how digits come. Byte by byte: atomic stores are not merged into
@@ -83,15 +93,19 @@ pub(crate) fn open_stat(tid: u32) -> i64 {
     let mut at = SIZE;
     let mut put = |byte: u8| {
         at = at.wrapping_sub(1);
-        // SAFETY: 13 bytes around at most 10 digits.
+        // SAFETY: 15 bytes at most around at most 10 digits.
         unsafe { (*(start.wrapping_add(at) as *const AtomicU8)).store(byte, Ordering::Relaxed) };
         start.wrapping_add(at)
     };
     put(0);
-    put(b't');
-    put(b'a');
-    put(b't');
-    put(b's');
+    let mut shift = u64::BITS;
+    while shift != 0 {
+        shift = shift.wrapping_sub(8);
+        match (file.0 >> shift) as u8 {
+            0 => 0,
+            byte => put(byte),
+        };
+    }
     put(b'/');
     let mut rest = tid;
     while rest != 0 {
@@ -111,7 +125,7 @@ pub(crate) fn open_stat(tid: u32) -> i64 {
 /// Closes a descriptor.
 ///
 /// # Safety
-/// The caller has opened it, with [`open_maps`] or [`open_stat`], and nobody uses it any more.
+/// The caller has opened it, with [`open_maps`] or [`open_of_task`], and nobody uses it any more.
 #[inline(always)]
 pub(crate) unsafe fn close(fd: i64) {
     // SAFETY: the caller's promise.
