@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
 use skep_proc::module::Role;
@@ -198,7 +198,7 @@ pub struct FunctionLink {
     /// The process that made it.
     process: u32,
     // Dropped after the link.
-    _files: Files,
+    _files: LinkFiles,
     /// Programs and maps stay for those who attach the link later.
     _loaded: Arc<Loaded>,
     _scratch: Option<Arc<Scratch>>,
@@ -214,12 +214,52 @@ struct Files {
     process: u32,
 }
 
+/// Files of links that were given up while threads of this process were inside their programs.
+static LEFT: Mutex<Vec<Files>> = Mutex::new(Vec::new());
+
+impl Files {
+    fn remove(&self) {
+        self.dir.remove_unused(Kind::Link, self.link);
+        self.dir.remove_unused(Kind::Map, self.control);
+    }
+
+    fn are_used_here(&self) -> bool {
+        Agent::of_process().uses(&self.dir, self.link)
+    }
+
+    /// What was left before. In a child of `fork` another thread of the parent may have it for ever:
+    /// `None` then.
+    fn left() -> Option<MutexGuard<'static, Vec<Self>>> {
+        const TRIES: usize = 10_000;
+        (0..TRIES).find_map(|_| match LEFT.try_lock() {
+            Ok(left) => Some(left),
+            Err(TryLockError::Poisoned(left)) => Some(left.into_inner()),
+            Err(TryLockError::WouldBlock) => {
+                std::thread::yield_now();
+                None
+            }
+        })
+    }
+}
+
 impl Drop for Files {
     fn drop(&mut self) {
         if self.process == std::process::id() {
-            self.dir.remove_unused(Kind::Link, self.link);
-            self.dir.remove_unused(Kind::Map, self.control);
+            self.remove();
         }
+    }
+}
+
+/// The files of a link that is in use, or was until now.
+#[derive(Debug)]
+struct LinkFiles(Option<Files>);
+
+impl Drop for LinkFiles {
+    fn drop(&mut self) {
+        let process = std::process::id();
+        let Some(mut left) = Files::left() else { return };
+        left.retain(|files| files.process == process && files.are_used_here());
+        left.extend(self.0.take().filter(Files::are_used_here));
     }
 }
 
@@ -286,7 +326,7 @@ impl FunctionLink {
             own_process,
             attached: None,
             process,
-            _files: files,
+            _files: LinkFiles(Some(files)),
             _loaded: Arc::clone(loaded),
             _scratch: place.scratch.clone(),
         };

@@ -202,6 +202,20 @@ impl Agent {
         self.detach_those(|link| link.id() == id && link.directory() == dir.path())
     }
 
+    /// Tells whether this process uses a link in this directory: it is attached, or was detached while
+    /// threads were inside its programs. What nobody is inside of any more is freed first.
+    #[must_use]
+    pub fn uses(&self, dir: &Dir, id: u32) -> bool {
+        let _muted = skep_attach::mute();
+        let _signals = signals::Blocked::new();
+        let mut links = self.links();
+        if let Ok(engine) = Engine::get() {
+            links.retired.free(engine);
+        }
+        let is_it = |link: &ActiveLink| link.id() == id && link.directory() == dir.path();
+        links.active.iter().any(is_it) || links.retired.any(is_it)
+    }
+
     fn detach_those(&self, is_it: impl Fn(&ActiveLink) -> bool) -> Detached {
         let _muted = skep_attach::mute();
         let _signals = signals::Blocked::new();

@@ -20,6 +20,11 @@ impl Retired {
         self.0.push(link);
     }
 
+    /// Tells whether one of them is meant.
+    pub(super) fn any(&self, is_it: impl Fn(&ActiveLink) -> bool) -> bool {
+        self.0.iter().any(is_it)
+    }
+
     /// Frees what no thread is inside of.
     pub(super) fn free(&mut self, engine: &Engine) {
         let waits = self.0.iter().any(|link| !link.is_stuck());
