@@ -61,7 +61,7 @@ const CRATES: &[(&str, Policy)] = &[
             // A test: it runs compiled code.
             "estimate/simulated.rs",
             "inherited.rs",
-            "launch.rs",
+            "launch/mod.rs",
             "live/namespace.rs",
             "signals.rs",
         ]),

@@ -17,6 +17,7 @@ mod estimate;
 mod events;
 mod export;
 mod failure;
+mod flag;
 mod held;
 mod inherited;
 mod kernel;

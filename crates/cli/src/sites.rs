@@ -153,6 +153,10 @@ impl Sites {
             return None;
         }
         if self.agents.is_empty() {
+            let failure = Failure::failed(format!("the agent did not start in `{}`", program.name));
+            if let Some(error) = &outcome.untraced {
+                return Some(Failure { hint: error.hint(), ..failure.because(error) });
+            }
             let early = if outcome.status.is_none() || outcome.interrupted.is_some() {
                 "; it may have been stopped before that"
             } else {
@@ -162,15 +166,9 @@ impl Sites {
                 .obstacle
                 .clone()
                 .unwrap_or_else(|| format!("it never loaded the preloaded library{early}"));
-            let hint = if why.contains("statically linked") {
-                "start it, and attach to it while it runs: `skep trace PATTERN… -p PID`"
-            } else {
-                "only dynamically linked x86-64 programs that run with the rights of their user can be traced"
-            };
-            return Some(
-                Failure::failed(format!("the agent did not start in `{}`: {why}", program.name))
-                    .hint(hint),
-            );
+            return Some(Failure::failed(format!("{}: {why}", failure.message)).hint(
+                "only x86-64 programs that run with the rights of their user can be traced",
+            ));
         }
         self.unattached()
     }
@@ -288,12 +286,13 @@ mod tests {
     }
 
     fn failure(state: &LinkState) -> Option<String> {
-        let program = Program { name: "app".to_owned(), obstacle: None };
+        let program = Program { name: "app".to_owned(), obstacle: None, is_followed: false };
         let outcome = Outcome {
             status: Some(std::process::ExitStatus::default()),
             interrupted: None,
             wall: Duration::ZERO,
             pid: 7,
+            untraced: None,
         };
         Sites::new(state).failure(&program, &outcome).map(|f| f.message)
     }

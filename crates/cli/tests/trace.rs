@@ -5,7 +5,7 @@ mod common;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Command;
 
-use common::{LEAVES, Skep, calls, json, static_target, target, text};
+use common::{LEAVES, Skep, calls, json, target, text};
 use skep_testkit::run::{Signal, signal, signal_group};
 
 #[test]
@@ -320,18 +320,6 @@ fn what_nobody_asked_about_outlives_other_traces() {
         "{}",
         ended.transcript()
     );
-}
-
-#[test]
-fn a_static_program_runs_and_is_told_to_be_out_of_reach() {
-    let skep = Skep::new();
-    let ended = skep.run(["trace", "leaf", "--", static_target(), "9"]);
-    assert_eq!(ended.shell_status(), 9, "{}", ended.transcript());
-    assert!(
-        text(&ended.stderr).contains("the agent did not start in")
-            && text(&ended.stderr).contains("it is statically linked")
-    );
-    assert_eq!(skep.run(["trace", "leaf", "--", static_target(), "0"]).shell_status(), 1);
 }
 
 #[test]

@@ -12,6 +12,8 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::rc::Rc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -25,7 +27,7 @@ use crate::stop::{
     Following, PATIENCE, Threads, begin_to_trace, check, go_on_to_a_stop, note_ends,
     repeat_interrupted_call,
 };
-use crate::sys::{self, Happened};
+use crate::sys::{self, Happened, News};
 use crate::target::Target;
 use crate::task::{self, Status};
 use crate::wake::Wake;
@@ -63,6 +65,8 @@ pub enum Event {
     Ended {
         /// Its id.
         pid: u32,
+        /// How; `None` where the kernel has not told its tracer.
+        status: Option<ExitStatus>,
     },
 }
 
@@ -79,6 +83,8 @@ pub struct Tracer {
     starting: BTreeMap<u32, Start>,
     /// Those of them that are about to stand where they shall.
     arriving: BTreeSet<u32>,
+    /// A child of this process that has executed no program yet.
+    child: Option<u32>,
     events: VecDeque<Event>,
     wake: Wake,
     /// The kernel knows this thread as the tracer.
@@ -97,6 +103,7 @@ impl Tracer {
             stopped: BTreeSet::new(),
             starting: BTreeMap::new(),
             arriving: BTreeSet::new(),
+            child: None,
             events: VecDeque::new(),
             wake: Wake::new()?,
             _here: PhantomData,
@@ -117,6 +124,17 @@ impl Tracer {
             drop(tracing);
             done
         })
+    }
+
+    /// Follows a child of this process that is about to execute a program. Whoever made it still waits
+    /// for its end if it does not: then it is not followed any more, and nothing else may be by this
+    /// tracer. Else its end is told with its status, and nobody else hears of it.
+    ///
+    /// # Errors
+    /// When it may not be traced.
+    pub fn follow_child(&mut self, pid: u32) -> Result<(), Error> {
+        self.child = Some(pid);
+        self.follow(pid)
     }
 
     fn trace_threads(&mut self, pid: u32) -> Result<(), Error> {
@@ -162,8 +180,17 @@ impl Tracer {
     /// Has all go on that have stopped for the tracer. What there is to tell comes from
     /// [`event`](Self::event).
     pub fn serve(&mut self) {
-        while let Some((tid, happened)) = sys::any() {
-            self.see(tid, happened);
+        while let Some((tid, news)) = sys::any(self.child) {
+            match news {
+                News::Stands(happened) => self.see(tid, happened),
+                News::Ended(status) => {
+                    self.end(tid, Some(ExitStatus::from_raw(status)));
+                    if self.child == Some(tid) {
+                        // It stays to be asked for.
+                        return;
+                    }
+                }
+            }
         }
     }
 
@@ -293,7 +320,7 @@ impl Tracer {
 
     fn see(&mut self, tid: u32, happened: Happened) {
         if happened == Happened::Gone {
-            return self.end(tid);
+            return self.end(tid, None);
         }
         let Some(pid) = self.process_of(tid) else { return self.resume(tid, 0) };
         self.stopped.remove(&tid);
@@ -342,14 +369,14 @@ impl Tracer {
         self.events.push_back(Event::Forked { pid, parent });
     }
 
-    fn end(&mut self, tid: u32) {
+    fn end(&mut self, tid: u32, status: Option<ExitStatus>) {
         self.standing.remove(&tid);
         self.stopped.remove(&tid);
         if self.threads.remove(&tid) == Some(tid) {
             self.threads.retain(|_, pid| *pid != tid);
             self.starting.remove(&tid);
             self.arriving.remove(&tid);
-            self.events.push_back(Event::Ended { pid: tid });
+            self.events.push_back(Event::Ended { pid: tid, status });
         }
     }
 
@@ -359,6 +386,7 @@ impl Tracer {
         self.threads.insert(pid, pid);
         self.starting.remove(&pid);
         self.arriving.remove(&pid);
+        self.child = self.child.filter(|child| *child != pid);
         self.standing.insert(pid);
         self.events.push_back(Event::Executes { pid });
         match self.stop(pid, Start::prepare).and_then(|start| start) {

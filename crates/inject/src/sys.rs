@@ -210,6 +210,15 @@ pub(crate) enum Happened {
     Signal(u8),
 }
 
+/// What is new of a traced thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// It ended, with this status, as `wait` has it.
+    Ended(i32),
+    /// It stands.
+    Stands(Happened),
+}
+
 /// What `waitid` says of a thread.
 #[derive(Clone, Copy, Debug)]
 struct Said {
@@ -219,6 +228,15 @@ struct Said {
 }
 
 impl Said {
+    /// The status of an end, as `wait` has it.
+    fn end(self) -> i32 {
+        match self.code {
+            libc::CLD_EXITED => (self.status & 0xff) << 8,
+            libc::CLD_DUMPED => self.status | 0x80,
+            _ => self.status,
+        }
+    }
+
     fn is_end(self) -> bool {
         matches!(self.code, libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED)
     }
@@ -276,21 +294,24 @@ pub(crate) fn wait_for_any() -> Result<(), Errno> {
 }
 
 /// Asks, without waiting, what happened to any thread that the calling thread traces. Ends are noted
-/// with that, also of the thread that leads a process.
-pub(crate) fn any() -> Option<(u32, Happened)> {
+/// with that, also of the thread that leads a process; but not that of the process `left`, which
+/// somebody else here waits for.
+pub(crate) fn any(left: Option<u32>) -> Option<(u32, News)> {
     const ALL: i32 = libc::WSTOPPED | libc::WEXITED | libc::__WNOTHREAD;
     loop {
         return match look(0, ALL | libc::WNOWAIT) {
             Ok(Some(said)) if said.is_end() => {
-                look(said.thread, libc::WEXITED | libc::__WNOTHREAD).ok();
-                Some((said.thread, Happened::Gone))
+                if left != Some(said.thread) {
+                    look(said.thread, libc::WEXITED | libc::__WNOTHREAD).ok();
+                }
+                Some((said.thread, News::Ended(said.end())))
             }
             Ok(Some(said)) => {
                 // See `wait`.
                 if !matches!(said.stop(), Happened::Signal(_)) {
                     look(said.thread, libc::WSTOPPED | libc::__WNOTHREAD).ok();
                 }
-                Some((said.thread, said.stop()))
+                Some((said.thread, News::Stands(said.stop())))
             }
             Err(Errno::INTR) => continue,
             Ok(None) | Err(_) => None,

@@ -1,14 +1,14 @@
 //! A visit that follows: what the processes make and execute is traced, too.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::mpsc;
 use std::time::Instant;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use skep::process::{Followed, ProcessError};
 
 use super::{Visit, Visited, failure, wait};
 use crate::failure::{Context, Failure, Result};
+use crate::flag::Flag;
 use crate::printer::Printer;
 use crate::signals::Signals;
 use crate::watch::Watcher;
@@ -29,6 +29,7 @@ impl Visit<'_> {
         let mut signals = Signals::install().context("cannot handle signals")?;
         // A `skep` that is stopped would not let its processes go on.
         let _no_stops = skep::process::NoTerminalStops::new();
+        let flag = || Flag::new().context("cannot follow processes");
         let [end, over] = [flag()?, flag()?];
         let began = Instant::now();
         let (ready, begun) = mpsc::channel();
@@ -39,7 +40,7 @@ impl Visit<'_> {
                 let followed =
                     skep::process::follow(agent, self.dir, links, &self.pids, until, begin);
                 drop(ready);
-                raise(&over);
+                over.raise();
                 followed
             });
             let ended = match begun.recv() {
@@ -47,13 +48,13 @@ impl Visit<'_> {
                 Err(_) => Ok(None),
                 Ok(()) => {
                     self.say_attached(printer);
-                    let running = || if is_raised(&over) { Vec::new() } else { vec![over.as_fd()] };
+                    let running = || if over.is_raised() { Vec::new() } else { vec![over.as_fd()] };
                     wait(running, &mut signals, self.time, watcher)
                 }
             };
             let wall_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
             detach();
-            raise(&end);
+            end.raise();
             let followed = follower.join().unwrap_or_else(|p| std::panic::resume_unwind(p));
             let followed = followed.map_err(failure)?;
             let interrupted = ended?;
@@ -69,23 +70,8 @@ impl Visit<'_> {
     }
 }
 
-fn flag() -> Result<OwnedFd> {
-    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-        .map_err(std::io::Error::from)
-        .context("cannot follow processes")
-}
-
-fn raise(flag: &OwnedFd) {
-    rustix::io::write(flag, &1_u64.to_ne_bytes()).ok();
-}
-
-fn is_raised(flag: &OwnedFd) -> bool {
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut [PollFd::new(flag, PollFlags::IN)], Some(&now)).is_ok_and(|count| count > 0)
-}
-
 /// Says what went on untraced, and what is not as it was.
-fn tell(followed: &Followed, printer: Printer) {
+pub fn tell(followed: &Followed, printer: Printer) {
     for (pid, program, error) in followed.untraced.iter().take(TOLD) {
         printer.warning(&format!("process {pid} executed `{program}` untraced: {}", chain(error)));
     }

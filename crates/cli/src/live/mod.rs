@@ -14,6 +14,8 @@ use skep::process::{Live, ProcessError};
 mod follow;
 pub mod namespace;
 
+pub use follow::tell;
+
 use crate::args::ProcessArgs;
 use crate::failure::{Context, Failure, Result};
 use crate::printer::Printer;

@@ -120,7 +120,16 @@ fn run_here(args: &RunArgs, printer: Printer) -> Result<u8> {
         return Ok(visited.code());
     };
     let (command, library) = (&*args.command, library.path());
-    let mut launch = Launch { command, library, dir: &dir, links: ids, held: None };
+    let agent = program.is_followed.then(|| live::agent(library)).transpose()?;
+    let mut launch = Launch {
+        command,
+        library,
+        dir: &dir,
+        links: ids,
+        held: None,
+        agent: agent.as_ref(),
+        printer,
+    };
     let outcome = launch.run(detach, None)?;
     // Processes that the command started and that still run go on without the programs.
     detach();

@@ -25,7 +25,7 @@ use crate::args::TraceArgs;
 use crate::failure::{Context, Result};
 use crate::held::Held;
 use crate::launch::{self, Launch, Outcome};
-use crate::live::namespace;
+use crate::live::{self, namespace};
 use crate::orphans::{self, TraceRecord};
 use crate::printer::Printer;
 use crate::sites::{self, Sites};
@@ -73,6 +73,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     objects.extend(faults.iter().flat_map(|f| &f.objects));
     let pins = orphans::pin(&dir, trace.link(), &objects, &record);
 
+    let agent = program.is_followed.then(|| live::agent(library.path())).transpose()?;
     let held = terminal.is_some().then(Held::new).transpose();
     let held = held.context("cannot keep the command's output")?;
     let mut launch = Launch {
@@ -81,6 +82,8 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
         dir: &dir,
         links: faults.iter().map(|f| f.link.id()).chain([trace.link().id()]).collect(),
         held,
+        agent: agent.as_ref(),
+        printer,
     };
     let detach = || {
         faults.iter().for_each(|f| f.link.detach());

@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
-use std::time::Duration;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
 
 use skep_inject::{Event, Tracer};
 use skep_store::Dir;
@@ -28,6 +29,8 @@ pub struct Followed {
     pub untraced: Vec<(u32, String, ProcessError)>,
     /// Processes that were not left as they were.
     pub left: Vec<ProcessError>,
+    /// How and when the child ended, if it did ([`follow_child`]).
+    pub ended: Option<(ExitStatus, Instant)>,
 }
 
 /// Attaches links in processes, and follows them until all have ended or `until` can be read from. Then
@@ -45,10 +48,7 @@ pub fn follow(
     until: BorrowedFd<'_>,
     begun: impl FnOnce(),
 ) -> Result<Followed> {
-    let os = |source| ProcessError::Os { pid: std::process::id(), call: "eventfd", source };
-    let tracer = Tracer::new().map_err(os)?;
-    let (lives, forked, seen) = <_>::default();
-    let mut all = All { agent, dir, links, tracer, lives, forked, seen };
+    let mut all = All::new(agent, dir, links)?;
     let entered = pids.iter().try_for_each(|&pid| {
         all.tracer.follow(pid).map_err(|source| ProcessError::Stop { pid, source })?;
         all.enter(pid)
@@ -61,18 +61,53 @@ pub fn follow(
     entered.map(|()| all.seen)
 }
 
+/// Follows a child of this process that is about to execute a program: there and in what it makes and
+/// executes links are attached, until it ends or `until` can be read from. Then each process is left as
+/// it was. `begun` is called when the child may execute the program.
+///
+/// Until this returns, nobody else may wait for the child; after that somebody has to if it did not end.
+/// To be called on a thread of its own, as [`follow`].
+///
+/// # Errors
+/// When it may not be followed.
+pub fn follow_child(
+    agent: &Agent,
+    dir: &Dir,
+    links: &[u32],
+    pid: u32,
+    until: BorrowedFd<'_>,
+    begun: impl FnOnce(),
+) -> Result<Followed> {
+    let mut all = All::new(agent, dir, links)?;
+    all.tracer.follow_child(pid).map_err(|source| ProcessError::Stop { pid, source })?;
+    all.child = Some(pid);
+    begun();
+    all.wait(until);
+    all.leave();
+    Ok(all.seen)
+}
+
 struct All<'a> {
     agent: &'a Agent,
     dir: &'a Dir,
     links: &'a [u32],
     tracer: Tracer,
+    /// Whose end is everybody's.
+    child: Option<u32>,
     lives: BTreeMap<u32, Live>,
     /// Those that have another one's hooks, and no agent; with the one that made them.
     forked: BTreeMap<u32, u32>,
     seen: Followed,
 }
 
-impl All<'_> {
+impl<'a> All<'a> {
+    fn new(agent: &'a Agent, dir: &'a Dir, links: &'a [u32]) -> Result<Self> {
+        let os = |source| ProcessError::Os { pid: std::process::id(), call: "eventfd", source };
+        let tracer = Tracer::new().map_err(os)?;
+        let (lives, forked, seen) = <_>::default();
+        Ok(Self { agent, dir, links, tracer, child: None, lives, forked, seen })
+    }
+
     /// Attaches the links in a process.
     fn enter(&mut self, pid: u32) -> Result {
         let live = self.agent.enter_by(&mut self.tracer, pid, self.dir)?;
@@ -99,6 +134,7 @@ impl All<'_> {
             }
             // Where waiting fails, there is nothing better than to leave.
             if self.tracer.is_idle()
+                || self.seen.ended.is_some()
                 || is_readable(&until, Duration::ZERO).unwrap_or(true)
                 || self.tracer.wait(&[until], LONG).is_err()
             {
@@ -115,7 +151,12 @@ impl All<'_> {
                 self.forked.insert(pid, parent);
                 self.seen.pids.insert(pid);
             }
-            Event::Executes { pid } | Event::Ended { pid } => {
+            Event::Ended { pid, status } => {
+                self.lives.remove(&pid);
+                self.forked.remove(&pid);
+                self.note_end(pid, status);
+            }
+            Event::Executes { pid } => {
                 self.lives.remove(&pid);
                 self.forked.remove(&pid);
             }
@@ -131,6 +172,12 @@ impl All<'_> {
                 self.tracer.go_on(pid);
             }
             _ => {}
+        }
+    }
+
+    fn note_end(&mut self, pid: u32, status: Option<ExitStatus>) {
+        if let Some(status) = status.filter(|_| self.child == Some(pid)) {
+            self.seen.ended = Some((status, Instant::now()));
         }
     }
 
@@ -166,7 +213,11 @@ impl All<'_> {
         while let Some(event) = self.tracer.event() {
             match event {
                 Event::Forked { pid, parent } => drop(self.forked.insert(pid, parent)),
-                Event::Executes { pid } | Event::Ended { pid } => drop(self.forked.remove(&pid)),
+                Event::Executes { pid } => drop(self.forked.remove(&pid)),
+                Event::Ended { pid, status } => {
+                    self.forked.remove(&pid);
+                    self.note_end(pid, status);
+                }
                 Event::Ready { pid } | Event::Unknown { pid, .. } => self.tracer.go_on(pid),
                 _ => {}
             }

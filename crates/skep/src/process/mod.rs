@@ -30,7 +30,7 @@ use stopper::{Once, Stopper};
 
 pub use attached::Attached;
 pub use error::ProcessError;
-pub use follow::{Followed, follow};
+pub use follow::{Followed, follow, follow_child};
 pub use skep_inject::{Error as StopError, NoTerminalStops};
 
 type Result<T = (), E = ProcessError> = std::result::Result<T, E>;

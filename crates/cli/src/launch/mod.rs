@@ -1,6 +1,7 @@
 //! Starting a command with the agent in it, and waiting for its end.
 
 use std::ffi::OsString;
+use std::os::fd::BorrowedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
@@ -11,13 +12,17 @@ use rustix::process::{Pid, kill_process};
 use skep::Dir;
 use skep::dir::{ENV_DIR, ENV_LINKS, OWN_DIR};
 use skep::link::{LinkFile, Untraced};
+use skep::process::{Agent, ProcessError};
 use skep_proc::launch::{self, LaunchError, Obstacle};
 
 use crate::failure::{Context, Failure, Result};
 use crate::held::Held;
 use crate::inherited;
+use crate::printer::Printer;
 use crate::signals::{Blocked, Signal, Signals};
 use crate::watch::{LOOK, Watcher};
+
+mod follow;
 
 /// How long a command may take to end after Ctrl-C before its report is printed without its end.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -29,6 +34,8 @@ pub struct Program {
     pub name: String,
     /// What will keep the agent out of it.
     pub obstacle: Option<String>,
+    /// The agent cannot be preloaded into it, but put there when it has begun.
+    pub is_followed: bool,
 }
 
 /// Looks for the command as `execvp` will, and at what it is.
@@ -52,18 +59,22 @@ pub fn resolve(command: &[OsString]) -> Result<Program> {
             } else {
                 format!(" (its interpreter is `{}`)", found.program.display())
             };
-            Ok(Program {
-                name: shown,
-                obstacle: found
-                    .preload_obstacle()
-                    .filter(|o| !preloaded(o))
-                    .map(|o| format!("{o}{inside}")),
-            })
+            let obstacle = found.preload_obstacle().filter(|o| !preloaded(o));
+            let is_followed = obstacle.as_ref().is_some_and(may_follow);
+            let obstacle = obstacle.map(|o| format!("{o}{inside}"));
+            Ok(Program { name: shown, obstacle, is_followed })
         }
         // It may be executed and not read: whether the agent starts is seen afterwards.
-        Err(LaunchError::Os { call: "open", .. }) => Ok(Program { name: shown, obstacle: None }),
+        Err(LaunchError::Os { call: "open", .. }) => {
+            Ok(Program { name: shown, obstacle: None, is_followed: false })
+        }
         Err(e) => Err(cannot(&e)),
     }
+}
+
+/// Tells whether the agent can be put into a program after all.
+fn may_follow(obstacle: &Obstacle) -> bool {
+    matches!(obstacle, Obstacle::Static | Obstacle::OtherLibc { .. })
 }
 
 /// Why a command will not be traced.
@@ -110,6 +121,10 @@ pub struct Launch<'a> {
     pub links: Vec<u32>,
     /// Where its output goes while the terminal has a table.
     pub held: Option<Held>,
+    /// The library, read, where it is put into the command by following that.
+    pub agent: Option<&'a Agent>,
+    /// For what there is to say of processes that were followed.
+    pub printer: Printer,
 }
 
 /// How a command ended.
@@ -123,6 +138,8 @@ pub struct Outcome {
     pub wall: Duration,
     /// Its process id.
     pub pid: u32,
+    /// Why the agent could not be put into it.
+    pub untraced: Option<ProcessError>,
 }
 
 impl Outcome {
@@ -158,8 +175,9 @@ impl Launch<'_> {
         (preload, links)
     }
 
-    fn spawn(&self) -> Result<Child> {
-        let bar = bar(self.command);
+    /// Starts the command. One that is followed waits at the gate for that.
+    fn spawn(&self, gate: Option<follow::Gate>) -> Result<Child> {
+        let bar = if gate.is_some() { None } else { bar(self.command) };
         for id in self.links.iter().filter(|_| bar.is_some()) {
             if let (Some(bar), Ok(link)) = (&bar, LinkFile::open(self.dir, *id)) {
                 // What cannot be noted is missing in the report.
@@ -174,16 +192,21 @@ impl Launch<'_> {
         let (preload, links) = self.environment();
         let mut command = Command::new(program);
         command.args(arguments);
-        if bar.is_none_or(|bar| !bar.breaks) {
+        if gate.is_none() && bar.is_none_or(|bar| !bar.breaks) {
             command.env("LD_PRELOAD", preload).env(ENV_DIR, self.dir.path()).env(ENV_LINKS, links);
         }
         if let Some(held) = &self.held {
             held.redirect(&mut command).context("cannot redirect the command's output")?;
         }
-        // SAFETY: the closure makes system calls only; it takes no lock and allocates nothing.
+        // SAFETY: the closure makes system calls only; it takes no lock and allocates nothing. The
+        // descriptor is this process's copy of one that is open in its parent, and nobody uses it here.
         unsafe {
             command.pre_exec(move || {
                 inherited::restore()?;
+                if let Some(gate) = &gate {
+                    libc::close(gate.parent());
+                    gate.pass()?;
+                }
                 mask.set()
             });
         }
@@ -193,28 +216,63 @@ impl Launch<'_> {
     /// Runs the command to its end. A signal that asks for an end calls `detach`, and then leaves
     /// the command a second; so does whoever watches, as with Ctrl-C.
     pub fn run(&mut self, detach: impl FnOnce(), watcher: Watcher<'_>) -> Result<Outcome> {
+        if let Some(agent) = self.agent {
+            return self.run_followed(agent, detach, watcher);
+        }
         let mut signals = Signals::install().context("cannot handle signals")?;
         let start = Instant::now();
-        let child = self.spawn()?;
-        wait(child, start, &mut signals, detach, watcher, &mut self.held)
+        let mut process = Process::Child(self.spawn(None)?);
+        wait(&mut process, start, &mut signals, detach, watcher, &mut self.held)
+    }
+}
+
+/// A command that was started.
+enum Process<'a> {
+    Child(Child),
+    Followed(follow::Command<'a>),
+}
+
+impl Process<'_> {
+    fn id(&self) -> u32 {
+        match self {
+            Self::Child(child) => child.id(),
+            Self::Followed(command) => command.id(),
+        }
+    }
+
+    /// How it ended, and when.
+    fn ended(&mut self) -> std::io::Result<Option<(ExitStatus, Instant)>> {
+        match self {
+            Self::Child(child) => Ok(child.try_wait()?.map(|status| (status, Instant::now()))),
+            Self::Followed(command) => command.ended(),
+        }
+    }
+
+    /// Readable, beside the end of a child, when that should be asked.
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Child(_) => None,
+            Self::Followed(command) => command.fd(),
+        }
     }
 }
 
 fn wait(
-    mut child: Child,
+    process: &mut Process<'_>,
     start: Instant,
     signals: &mut Signals,
     detach: impl FnOnce(),
     mut watcher: Watcher<'_>,
     held: &mut Option<Held>,
 ) -> Result<Outcome> {
-    let pid = child.id();
+    let pid = process.id();
     let mut detach = Some(detach);
     let mut interrupted = None;
     let mut deadline: Option<Instant> = None;
     loop {
         signals.clear();
-        let status = child.try_wait().context("cannot wait for the command")?;
+        let ended = process.ended().context("cannot wait for the command")?;
+        let status = ended.map(|(status, _)| status);
         if let Some(held) = held {
             held.trim();
         }
@@ -237,13 +295,15 @@ fn wait(
         }
         let late = deadline.is_some_and(|d| Instant::now() >= d);
         if status.is_some() || late {
-            return Ok(Outcome { status, interrupted, wall: start.elapsed(), pid });
+            let end = ended.map_or_else(Instant::now, |(_, when)| when);
+            let wall = end.saturating_duration_since(start);
+            return Ok(Outcome { status, interrupted, wall, pid, untraced: None });
         }
         let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
         let left = if watcher.is_some() { Some(LOOK) } else { left };
         let left = left.and_then(|d| Timespec::try_from(d).ok());
         let watched = watcher.as_ref().map(|watch| watch.fd());
-        let fds = [Some(signals.fd()), watched].into_iter().flatten();
+        let fds = [Some(signals.fd()), watched, process.fd()].into_iter().flatten();
         let mut fds: Vec<PollFd<'_>> =
             fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         match poll(&mut fds, left.as_ref()) {
@@ -270,8 +330,9 @@ mod tests {
     use super::*;
 
     fn outcome(raw: Option<i32>, interrupted: Option<i32>) -> u8 {
-        Outcome { status: raw.map(ExitStatus::from_raw), interrupted, wall: Duration::ZERO, pid: 1 }
-            .code()
+        let (wall, untraced) = (Duration::ZERO, None);
+        let status = raw.map(ExitStatus::from_raw);
+        Outcome { status, interrupted, wall, pid: 1, untraced }.code()
     }
 
     #[test]
