@@ -1,4 +1,4 @@
-//! `-o FILE`: what is there stays until the report is complete.
+//! `-o FILE`: what is there stays until the report is complete. And what is said where `/proc` is missing.
 
 mod common;
 
@@ -36,4 +36,26 @@ fn a_full_disk_leaves_the_older_file() {
     assert!(out.starts_with("status 2\nold\nfull\nreport.json\n"), "{out}\n{err}");
     assert_eq!(err.matches("No space left").count(), 2, "{err}");
     assert!(ended.status.success() && !out.contains("o   l   d"), "{out}\n{err}");
+}
+
+#[test]
+fn without_proc_it_says_so() {
+    if !is_root() {
+        return skip("root, to take /proc away");
+    }
+    let skep = Skep::new();
+    let create = ["map", "create", "m", "--type", "hash", "--key-size", "4", "--value-size", "4"];
+    let create = skep.command([&create[..], &["--entries", "5"]].concat());
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", "umount -l /proc && exec \"$@\"; exit 99", "sh"]);
+    command.arg(create.get_program()).args(create.get_args());
+    for (name, value) in create.get_envs() {
+        command.env(name, value.unwrap_or_default());
+    }
+    let Ok(ended) = command.output() else { return skip("unshare") };
+    if matches!(ended.status.code(), Some(1 | 99)) {
+        return skip("the right to mount");
+    }
+    let said = common::text(&ended.stderr);
+    assert!(said.contains("cannot create map") && said.contains("`/proc`: "), "{said}");
 }

@@ -59,9 +59,13 @@ pub(super) fn publish(
     let linked = match temporary {
         Some(t) => fs::linkat(CWD, t, CWD, path, AtFlags::empty()),
         None => {
-            let by_fd =
-                CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
-            fs::linkat(CWD, &by_fd, CWD, path, AtFlags::SYMLINK_FOLLOW)
+            const OWN: &str = "/proc/self/fd";
+            let by_fd = CString::new(format!("{OWN}/{}", fd.as_raw_fd())).unwrap_or_default();
+            let linked = fs::linkat(CWD, &by_fd, CWD, path, AtFlags::SYMLINK_FOLLOW);
+            if linked == Err(Errno::NOENT) && fs::stat(OWN).is_err() {
+                return linked.map_err(os("open", Path::new("/proc")));
+            }
+            linked
         }
     };
     linked.map_err(os("link", path))
