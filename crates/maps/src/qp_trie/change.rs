@@ -766,28 +766,26 @@ impl QpTrie {
             }
         };
         let Some(above) = above else {
-            return self.remove_last(seat, version, &link, (&own, hash), how);
+            return self.clear(seat, version, (None, &link), (&own, hash), how);
         };
         let node = Node::at(link.node);
-        let symbol = own.byte(node.offset());
         let children = node.children();
+        if children > 2 && node.may_have_hole(link.byte) {
+            return self.clear(seat, version, (Some(&node), &link), (&own, hash), how);
+        }
+        let number = node.number_of(link.byte);
         // Where memory is short the place stays, and leads nowhere.
-        let copy = match children {
-            0..=2 => None,
-            _ => match self.node_block(seat, node.size_without(symbol)) {
-                Ok(copy) => Some(copy),
-                Err(NotDone::NoMemory) => None,
-                Err(why) => return Err(why),
-            },
+        let left = if children > 2 { node.left_without(number) } else { None };
+        let copy = match left.map(|left| self.node_block(seat, node.size_of_left(left))) {
+            Some(Err(NotDone::NoMemory)) | None => None,
+            Some(Err(why)) => return Err(why),
+            Some(Ok(copy)) => Some(copy),
         };
         let locks = self.locks_of(&above).and(Locks::of_node(link.owner, &node));
         let locks = locks.and(self.locks_of_hash(hash));
-        let number = node.find(symbol).unwrap_or(u32::MAX);
-        let there = number < children && node.byte_of_child(number) == link.byte;
         self.lock_stripes(seat, locks)?;
         let good = self.holds(&above)
             && self.holds(&link)
-            && there
             && Node::at(node.at).head == node.head
             && self.is_version(version);
         if good {
@@ -798,21 +796,23 @@ impl QpTrie {
             if how == Removal::Retire {
                 self.retire_leaf(&mut change, link.to, own.len);
             }
-            match (only, copy) {
-                (Some(sibling), _) => {
+            match (only, left, copy) {
+                (Some(sibling), _, _) => {
                     let obsolete = Some(self.retire_node(&mut change, &node, above.to));
                     let link = Some((above.at, sibling));
                     change.commit(Stores { link, obsolete, ..gone });
                 }
-                (None, Some((to, block, class))) => {
+                (None, Some(left), Some((to, block, class)))
+                    if node.left_without(number) == Some(left) =>
+                {
                     // SAFETY: the block is of the class for the copy, and in no one's hands; the node
-                    // is locked and has the symbol.
-                    unsafe { node.copy_without(to, symbol, number) };
+                    // is locked.
+                    unsafe { node.copy_left(to, number, left) };
                     let obsolete = Some(self.retire_node(&mut change, &node, above.to));
                     let link = Some((above.at, block));
                     change.commit(Stores { link, obsolete, node: Some(class), ..gone });
                 }
-                (None, None) => change.commit(Stores { link: Some((link.at, 0)), ..gone }),
+                _ => change.commit(Stores { link: Some((link.at, 0)), ..gone }),
             }
         }
         self.unlock_stripes(locks);
@@ -846,18 +846,21 @@ impl QpTrie {
         }
     }
 
-    /// Removes the only key.
-    fn remove_last(
+    /// Removes a key from a node that stays as it is, or the only one: its place leads nowhere from now
+    /// on.
+    fn clear(
         &self,
         seat: &Seat,
         version: u64,
-        link: &Link,
+        (node, link): (Option<&Node>, &Link),
         (key, hash): (&Key, u64),
         how: Removal,
     ) -> Result<u32, NotDone> {
         let locks = self.locks_of(link).and(self.locks_of_hash(hash));
         self.lock_stripes(seat, locks)?;
-        let good = self.holds(link) && self.is_version(version);
+        let good = self.holds(link)
+            && node.is_none_or(|node| node.may_have_hole(link.byte))
+            && self.is_version(version);
         if good {
             let mut change = self.change(seat);
             let cache = Some(self.recache(seat, hash, link.to, 0));

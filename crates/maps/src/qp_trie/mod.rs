@@ -19,9 +19,10 @@
 //! | insert into a node | leaf, copy of the node with a child more | link := copy | node into limbo |
 //! | replace, up to 8 bytes | | the value | |
 //! | replace, more | leaf | link := leaf | old leaf into limbo |
-//! | delete, more than two children | copy of the node with a child less | link := copy | node, leaf into limbo |
-//! | delete, two children | | link above := the other child | node, leaf into limbo |
-//! | delete, no memory for a copy | | link := 0, which leads nowhere | leaf into limbo |
+//! | delete, at least half of the children stay, and two | | link := 0, which leads nowhere | leaf into limbo |
+//! | delete, fewer stay | copy of the node with those | link := copy | node, leaf into limbo |
+//! | delete, one stays | | link above := that child | node, leaf into limbo |
+//! | delete, no memory for a copy | | link := 0 | leaf into limbo |
 //!
 //! A link is the root, or a child of a node. What else belongs to a change is written down before
 //! ([`heap`]), so that whoever takes the locks over from a dead writer finishes it. A leaf never

@@ -63,18 +63,25 @@ impl Symbols {
         Self { low, high: self.high << 8 | self.low >> 56, n }
     }
 
-    /// Takes the byte with a number out.
+    /// Writes the bytes into a narrow node that has `n` of them.
+    ///
+    /// # Safety
+    /// `to` has room for the head of such a node, and for two children.
     #[inline(always)]
-    fn without(self, i: u32) -> Self {
-        let n = self.n.saturating_sub(1);
-        if i >= 8 {
-            let before = self.high & first_bytes(i.wrapping_sub(8));
-            let behind = (self.high >> 8) & !first_bytes(i.wrapping_sub(8));
-            return Self { high: before | behind, n, ..self };
+    unsafe fn store(self, to: *mut u8, n: u32) {
+        // SAFETY: the caller's duty. Behind the bytes is room for at least two children.
+        unsafe {
+            AtomicU32::from_ptr(to.add(4).cast()).store(self.low as u32, Relaxed);
+            if n > 4 {
+                AtomicU32::from_ptr(to.add(8).cast()).store((self.low >> 32) as u32, Relaxed);
+            }
+            if n > 8 {
+                AtomicU32::from_ptr(to.add(12).cast()).store(self.high as u32, Relaxed);
+            }
+            if n > 12 {
+                AtomicU32::from_ptr(to.add(16).cast()).store((self.high >> 32) as u32, Relaxed);
+            }
         }
-        let before = self.low & first_bytes(i);
-        let behind = (self.low >> 8 | self.high << 56) & !first_bytes(i);
-        Self { low: before | behind, high: self.high >> 8, n }
     }
 }
 
@@ -84,6 +91,20 @@ impl Symbols {
 pub(super) struct Node {
     pub(super) at: *mut u8,
     pub(super) head: u32,
+}
+
+/// What is left of a node's children: those of bytes, and perhaps that of the end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Left {
+    n: u32,
+    end: bool,
+}
+
+impl Left {
+    #[inline(always)]
+    fn children(self) -> usize {
+        self.n.wrapping_add(u32::from(self.end)) as usize
+    }
 }
 
 /// The children of a node.
@@ -234,6 +255,12 @@ impl Node {
         (self.children_at() as u64).wrapping_add(u64::from(i).wrapping_mul(4))
     }
 
+    /// Returns the number of the child that lies at a [byte](Node::byte_of_child).
+    #[inline(always)]
+    pub(super) fn number_of(&self, byte: u64) -> u32 {
+        (byte.wrapping_sub(self.children_at() as u64) >> 2) as u32
+    }
+
     /// Returns the child that lies at [`Node::byte_of_child`].
     #[inline(always)]
     pub(super) fn child_at(&self, byte: u64) -> &'static AtomicU32 {
@@ -348,11 +375,55 @@ impl Node {
         size_of(n, self.is_wide(), self.has_end() || symbol.is_none())
     }
 
-    /// Bytes of a copy with a symbol less.
+    /// Tells whether the child that lies at a [byte](Node::byte_of_child) may lead nowhere from now
+    /// on, when at least half of those in its cache line still lead somewhere, and two. A large node
+    /// has a lock for each such line, which is enough to be sure.
     #[inline(always)]
-    pub(super) fn size_without(&self, symbol: Symbol) -> u64 {
-        let n = self.n().saturating_sub(u32::from(symbol.is_some()));
-        size_of(n, self.is_wide() && n >= WIDE_AGAIN, self.has_end() && symbol.is_some())
+    pub(super) fn may_have_hole(&self, byte: u64) -> bool {
+        let first = self.children_at() as u64;
+        let end = first.wrapping_add(u64::from(self.children()).wrapping_mul(4));
+        let line = byte & !63;
+        let (from, to) = (line.max(first), line.wrapping_add(64).min(end));
+        let (mut at, mut left) = (from, 0u64);
+        while at < to {
+            left = left.wrapping_add(u64::from(self.child_at(at).load(Relaxed) != 0));
+            at = at.wrapping_add(4);
+        }
+        // Without the child itself.
+        left > 2 && left.wrapping_sub(1).wrapping_mul(8) >= to.wrapping_sub(from)
+    }
+
+    /// Counts what would be left of the node without a child and those that lead nowhere; `None` when
+    /// that is more than half of it, or less than two.
+    #[inline(never)]
+    pub(super) fn left_without(&self, number: u32) -> Option<Left> {
+        let children = self.children();
+        let (mut left, mut end, mut i) = (0u32, false, 0u32);
+        while i < children {
+            if self.is_left(i, number) {
+                left = left.wrapping_add(1);
+                end |= i == 0 && self.has_end();
+            }
+            i = i.wrapping_add(1);
+        }
+        let n = left.wrapping_sub(u32::from(end));
+        (left >= 2 && left.wrapping_mul(2) < children).then_some(Left { n, end })
+    }
+
+    #[inline(always)]
+    fn is_left(&self, i: u32, without: u32) -> bool {
+        i != without && self.child(i).load(Acquire) != 0
+    }
+
+    /// Bytes of a copy with what is left only.
+    #[inline(always)]
+    pub(super) fn size_of_left(&self, left: Left) -> u64 {
+        size_of(left.n, self.is_wide_with(left), left.end)
+    }
+
+    #[inline(always)]
+    fn is_wide_with(&self, left: Left) -> bool {
+        self.is_wide() && left.n >= WIDE_AGAIN
     }
 
     /// Makes a copy with one child more.
@@ -369,7 +440,7 @@ impl Node {
         let head = self.copied_head(n, wide, self.has_end() || symbol.is_none());
         // SAFETY: the caller's duty.
         unsafe {
-            self.copy_symbols(to, wide, (None, symbol), at);
+            self.copy_symbols(to, wide, symbol, at);
             let (from, to_at) = (self.children_at(), children_at(wide, n));
             let (before, rest) = (at as usize, children.saturating_sub(at) as usize);
             copy::store_bytes(to.add(to_at), self.at.add(from), before.wrapping_mul(4));
@@ -381,27 +452,58 @@ impl Node {
         }
     }
 
-    /// Makes a copy without a child: that of a symbol, with a number.
+    /// Makes a copy without a child, and without those that lead nowhere.
     ///
     /// # Safety
-    /// `to` is a block of [`Node::size_without`] bytes that nobody else sees; the node is locked,
-    /// and has a child for the symbol.
-    pub(super) unsafe fn copy_without(&self, to: *mut u8, symbol: Symbol, number: u32) {
-        let n = self.n().saturating_sub(u32::from(symbol.is_some()));
-        let wide = self.is_wide() && n >= WIDE_AGAIN;
-        let children = self.children();
-        let at = number.min(children);
-        let head = self.copied_head(n, wide, self.has_end() && symbol.is_some());
-        // SAFETY: the caller's duty.
+    /// `to` is a block of [`Node::size_of_left`] bytes that nobody else sees; the node is locked, and
+    /// [`Node::left_without`] says now that so much is left.
+    #[inline(never)]
+    pub(super) unsafe fn copy_left(&self, to: *mut u8, number: u32, left: Left) {
+        let wide = self.is_wide_with(left);
+        let end = children_at(wide, left.n).wrapping_add(left.children().wrapping_mul(4));
+        let mut at = children_at(wide, left.n);
+        let mut symbols = Symbols { low: 0, high: 0, n: 0 };
+        let (mut i, mut quarter, mut rank) = (0u32, 0usize, 0u32);
+        // SAFETY: the caller's duty; all stores are inside the copy, also where damage changes the
+        // node meanwhile.
         unsafe {
-            self.copy_symbols(to, wide, (symbol, None), at);
-            let (from, to_at) = (self.children_at(), children_at(wide, n));
-            let before = at as usize;
-            let rest = children.saturating_sub(at.saturating_add(1)) as usize;
-            copy::store_bytes(to.add(to_at), self.at.add(from), before.wrapping_mul(4));
-            let gap = to.add(to_at).add(before.wrapping_mul(4));
-            let from = from.wrapping_add(before.wrapping_add(1).wrapping_mul(4));
-            copy::store_bytes(gap, self.at.add(from), rest.wrapping_mul(4));
+            let mut keep = |i: u32| {
+                let kept = self.is_left(i, number) && at < end;
+                if kept {
+                    let child = self.child(i).load(Relaxed);
+                    AtomicU32::from_ptr(to.add(at).cast()).store(child, Relaxed);
+                    at = at.wrapping_add(4);
+                }
+                kept
+            };
+            if self.has_end() {
+                keep(0);
+                i = 1;
+            }
+            while quarter < 4 {
+                let (mut bits, mut kept) = (self.quarter(quarter), 0u64);
+                while bits != 0 {
+                    let bit = bits & bits.wrapping_neg();
+                    bits ^= bit;
+                    if keep(i) {
+                        kept |= bit;
+                        if !wide && symbols.n < NARROW {
+                            let byte = (quarter << 6) as u32 | bit.trailing_zeros();
+                            symbols = symbols.with(symbols.n, byte as u8);
+                        }
+                    }
+                    i = i.wrapping_add(1);
+                }
+                if wide {
+                    store_quarter(to, quarter, rank, kept);
+                    rank = rank.wrapping_add(kept.count_ones());
+                }
+                quarter = quarter.wrapping_add(1);
+            }
+            if !wide {
+                symbols.store(to, left.n);
+            }
+            let head = self.copied_head(left.n, wide, left.end);
             AtomicU32::from_ptr(to.cast()).store(head, Relaxed);
         }
     }
@@ -411,39 +513,24 @@ impl Node {
         (self.head & !0xff) | kind
     }
 
-    /// Writes the bytes of a copy: those of the node, but for one, or with another, before whose
-    /// child there are `at` others.
+    /// Writes the bytes of a copy: those of the node, and another before whose child there are `at`
+    /// others.
     ///
     /// # Safety
     /// As [`Node::copy_with`].
     #[inline(always)]
-    unsafe fn copy_symbols(
-        &self,
-        to: *mut u8,
-        wide: bool,
-        (less, more): (Symbol, Symbol),
-        at: u32,
-    ) {
+    unsafe fn copy_symbols(&self, to: *mut u8, wide: bool, more: Symbol, at: u32) {
         // SAFETY: the caller's duty; all stores are inside the head of the copy.
         unsafe {
             if wide {
-                return self.copy_bitmap(to, less, more);
+                return self.copy_bitmap(to, more);
             }
             let i = at.saturating_sub(u32::from(self.has_end())).min(NARROW - 1);
-            let mut symbols = if self.is_wide() { self.few_symbols(less) } else { self.symbols() };
-            if less.is_some() && !self.is_wide() {
-                symbols = symbols.without(i);
-            }
+            let mut symbols = self.symbols();
             if let Some(more) = more {
                 symbols = symbols.with(i, more);
             }
-            // Behind the bytes is room for at least two children, which come after this.
-            AtomicU32::from_ptr(to.add(4).cast()).store(symbols.low as u32, Relaxed);
-            AtomicU32::from_ptr(to.add(8).cast()).store((symbols.low >> 32) as u32, Relaxed);
-            if symbols.n > 8 {
-                AtomicU32::from_ptr(to.add(12).cast()).store(symbols.high as u32, Relaxed);
-                AtomicU32::from_ptr(to.add(16).cast()).store((symbols.high >> 32) as u32, Relaxed);
-            }
+            symbols.store(to, symbols.n);
         }
     }
 
@@ -452,44 +539,21 @@ impl Node {
     /// # Safety
     /// As there.
     #[inline(never)]
-    unsafe fn copy_bitmap(&self, to: *mut u8, less: Symbol, more: Symbol) {
+    unsafe fn copy_bitmap(&self, to: *mut u8, more: Symbol) {
         let mut quarter = 0usize;
         let mut rank = 0u32;
-        // SAFETY: the caller's duty; all stores are inside the head of the copy.
-        unsafe {
-            while quarter < 4 {
-                let mut bits = self.quarter(quarter);
-                for (symbol, set) in [(less, false), (more, true)] {
-                    if let Some(byte) = symbol
-                        && usize::from(byte >> 6) == quarter
-                    {
-                        let bit = 1u64 << (byte & 63);
-                        bits = if set { bits | bit } else { bits & !bit };
-                    }
-                }
-                let rank_byte = [rank as u8];
-                copy::store_bytes(to.add(4usize.wrapping_add(quarter)), rank_byte.as_ptr(), 1);
-                let at = 8usize.wrapping_add(quarter.wrapping_mul(8));
-                let bytes = bits.to_le_bytes();
-                copy::store_bytes(to.add(at), bytes.as_ptr(), 8);
-                rank = rank.wrapping_add(bits.count_ones());
-                quarter = quarter.wrapping_add(1);
+        while quarter < 4 {
+            let mut bits = self.quarter(quarter);
+            if let Some(byte) = more
+                && usize::from(byte >> 6) == quarter
+            {
+                bits |= 1u64 << (byte & 63);
             }
+            // SAFETY: the caller's duty: inside the head of the copy.
+            unsafe { store_quarter(to, quarter, rank, bits) };
+            rank = rank.wrapping_add(bits.count_ones());
+            quarter = quarter.wrapping_add(1);
         }
-    }
-
-    /// Returns the bytes of a wide node that has few, without one.
-    #[cold]
-    #[inline(never)]
-    fn few_symbols(&self, less: Symbol) -> Symbols {
-        let (mut symbols, mut at) = (Symbols { low: 0, high: 0, n: 0 }, 0u32);
-        while let Some(byte) = self.next_byte(&mut at) {
-            // Only damage has more.
-            if Some(byte) != less && symbols.n < NARROW {
-                symbols = symbols.with(symbols.n, byte);
-            }
-        }
-        symbols
     }
 
     /// Returns a quarter of the bitmap that the node has, or would have.
@@ -507,22 +571,6 @@ impl Node {
             i = i.wrapping_add(1);
         }
         bits
-    }
-
-    /// Returns the next byte of a wide node from a least one on.
-    fn next_byte(&self, at: &mut u32) -> Option<u8> {
-        while *at < 256 {
-            let byte = *at as u8;
-            let bits = self.bits(usize::from(byte >> 6)) >> (byte & 63);
-            if bits == 0 {
-                *at = (*at | 63).wrapping_add(1);
-                continue;
-            }
-            let byte = at.wrapping_add(bits.trailing_zeros());
-            *at = byte.wrapping_add(1);
-            return Some(byte as u8);
-        }
-        None
     }
 
     /// Makes a node with two children.
@@ -547,6 +595,20 @@ impl Node {
             AtomicU32::from_ptr(to.add(8).cast()).store(low.1, Relaxed);
             AtomicU32::from_ptr(to.add(12).cast()).store(high.1, Relaxed);
         }
+    }
+}
+
+/// Writes a quarter of a wide node's bitmap, and how many bytes there are before.
+///
+/// # Safety
+/// `to` has room for the head of a wide node; `quarter` is below four.
+#[inline(always)]
+unsafe fn store_quarter(to: *mut u8, quarter: usize, rank: u32, bits: u64) {
+    let (rank, bits) = ([rank as u8], bits.to_le_bytes());
+    // SAFETY: the caller's duty.
+    unsafe {
+        copy::store_bytes(to.add(4usize.wrapping_add(quarter)), rank.as_ptr(), 1);
+        copy::store_bytes(to.add(8usize.wrapping_add(quarter.wrapping_mul(8))), bits.as_ptr(), 8);
     }
 }
 
@@ -589,7 +651,7 @@ mod tests {
                 Node::make_fork(memory.as_mut_ptr().cast(), 5, (Some(seed as u8), 9), (None, 7));
             }
             let mut random = seed;
-            for round in 0..900 {
+            for round in 1..1800 {
                 random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 let symbol = match (random >> 33) as u32 % 257 {
                     256 => None,
@@ -599,7 +661,7 @@ mod tests {
                 assert_eq!((node.offset(), contents(&node)), (5, model.clone()), "{seed} {round}");
                 let mut copy = block();
                 let to = copy.as_mut_ptr().cast();
-                let grows = round % 600 < 400;
+                let grows = round % 900 < 500;
                 let bytes = match model.contains_key(&symbol) {
                     // SAFETY: the block is larger than any node.
                     false if grows => unsafe {
@@ -607,12 +669,23 @@ mod tests {
                         model.insert(symbol, round);
                         node.size_with(symbol)
                     },
-                    // SAFETY: as before.
-                    true if !grows && model.len() > 2 => unsafe {
-                        node.copy_without(to, symbol, node.before(symbol));
-                        model.remove(&symbol);
-                        node.size_without(symbol)
-                    },
+                    true if !grows && model.len() > 2 => {
+                        let number = node.before(symbol);
+                        let left = model.iter().filter(|(s, child)| **s != symbol && **child != 0);
+                        let left: BTreeMap<_, _> = left.map(|(s, child)| (*s, *child)).collect();
+                        let sparse = left.len() >= 2 && left.len() * 2 < model.len();
+                        let counted = node.left_without(number);
+                        assert_eq!(counted.is_some(), sparse, "{seed} {round}");
+                        let Some(counted) = counted else {
+                            node.child(number).store(0, Relaxed);
+                            model.insert(symbol, 0);
+                            continue;
+                        };
+                        // SAFETY: as before.
+                        unsafe { node.copy_left(to, number, counted) };
+                        model = left;
+                        node.size_of_left(counted)
+                    }
                     _ => continue,
                 };
                 assert!(copy[bytes as usize / 4..].iter().all(|w| *w == 0xeeee_eeee), "too long");
