@@ -775,11 +775,14 @@ impl QpTrie {
         }
         let number = node.number_of(link.byte);
         // Where memory is short the place stays, and leads nowhere.
-        let left = if children > 2 { node.left_without(number) } else { None };
-        let copy = match left.map(|left| self.node_block(seat, node.size_of_left(left))) {
-            Some(Err(NotDone::NoMemory)) | None => None,
-            Some(Err(why)) => return Err(why),
-            Some(Ok(copy)) => Some(copy),
+        let left = node.left_without(number);
+        let copy = match node.is_sparse_with(left) {
+            true => match self.node_block(seat, node.size_of_left(left)) {
+                Ok(copy) => Some(copy),
+                Err(NotDone::NoMemory) => None,
+                Err(why) => return Err(why),
+            },
+            false => None,
         };
         let locks = self.locks_of(&above).and(Locks::of_node(link.owner, &node));
         let locks = locks.and(self.locks_of_hash(hash));
@@ -790,21 +793,20 @@ impl QpTrie {
             && self.is_version(version);
         if good {
             let mut change = self.change(seat);
-            let only = self.only_other(&node, number);
+            // Others may have changed this before.
+            let now = node.left_without(number);
             let cache = Some(self.recache(seat, hash, link.to, 0));
             let gone = Stores { more: -1, cache, ..Stores::default() };
             if how == Removal::Retire {
                 self.retire_leaf(&mut change, link.to, own.len);
             }
-            match (only, left, copy) {
-                (Some(sibling), _, _) => {
+            match (now.only(), copy) {
+                (Some(sibling), _) => {
                     let obsolete = Some(self.retire_node(&mut change, &node, above.to));
                     let link = Some((above.at, sibling));
                     change.commit(Stores { link, obsolete, ..gone });
                 }
-                (None, Some(left), Some((to, block, class)))
-                    if node.left_without(number) == Some(left) =>
-                {
+                (None, Some((to, block, class))) if now == left => {
                     // SAFETY: the block is of the class for the copy, and in no one's hands; the node
                     // is locked.
                     unsafe { node.copy_left(to, number, left) };
@@ -817,33 +819,6 @@ impl QpTrie {
         }
         self.unlock_stripes(locks);
         if good { Ok(link.to) } else { Err(NotDone::Again) }
-    }
-
-    /// Returns the only child of a node that leads anywhere besides one with a number; `None` when there
-    /// are two.
-    #[inline(always)]
-    fn only_other(&self, node: &Node, number: u32) -> Option<u32> {
-        let (first, second) = (u32::from(number == 0), if number < 2 { 2 } else { 1 });
-        let children = node.children();
-        if children <= 2 {
-            let child = node.child(first).load(Acquire);
-            return (first < children && child != 0).then_some(child);
-        }
-        if second < children
-            && node.child(first).load(Acquire) != 0
-            && node.child(second).load(Acquire) != 0
-        {
-            return None;
-        }
-        // Where memory was short, a child may lead nowhere.
-        let other = |from| match node.live_from(from) {
-            Some((i, _)) if i == number => node.live_from(i.wrapping_add(1)),
-            other => other,
-        };
-        match other(0) {
-            Some((i, child)) if other(i.wrapping_add(1)).is_none() => Some(child),
-            _ => None,
-        }
     }
 
     /// Removes a key from a node that stays as it is, or the only one: its place leads nowhere from now

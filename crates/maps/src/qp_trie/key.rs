@@ -1,5 +1,7 @@
 //! Bytes of keys: a program's, a user's, or a leaf's.
 
+use std::hint::select_unpredictable;
+
 use skep_isa::KeyShape;
 
 use crate::shm::copy;
@@ -165,17 +167,27 @@ impl Key {
                 let differ = copy::load_tail(self.at, n) ^ copy::load_tail(other.at, n);
                 return if differ == 0 { n } else { first(differ) };
             };
-            let mut i = 0usize;
+            let differ = |i: usize| copy::differ8_at(self.at, other.at, i);
+            // How far most keys are the same: where that ends cannot be foreseen, and a wrong guess
+            // takes longer.
+            let (second, third) = (last.min(8), last.min(16));
+            let (a, b, c) = (differ(0), differ(second), differ(third));
+            if a | b | c != 0 {
+                let (at, word) = select_unpredictable(b != 0, (second, b), (third, c));
+                let (at, word) = select_unpredictable(a != 0, (0, a), (at, word));
+                return at.wrapping_add(first(word));
+            }
+            let mut i = 24usize;
             while i < last {
-                let differ = self.word(i) ^ other.word(i);
-                if differ != 0 {
-                    return i.wrapping_add(first(differ));
+                let word = differ(i);
+                if word != 0 {
+                    return i.wrapping_add(first(word));
                 }
                 i = i.wrapping_add(8);
             }
             // Some of these bytes may have been looked at; those are the same.
-            let differ = self.word(last) ^ other.word(last);
-            if differ == 0 { n } else { last.wrapping_add(first(differ)) }
+            let word = differ(last);
+            if word == 0 { n } else { last.wrapping_add(first(word)) }
         }
     }
 

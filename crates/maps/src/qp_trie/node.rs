@@ -98,12 +98,20 @@ pub(super) struct Node {
 pub(super) struct Left {
     n: u32,
     end: bool,
+    /// The last of them, which may be the only one.
+    last: u32,
 }
 
 impl Left {
     #[inline(always)]
-    fn children(self) -> usize {
-        self.n.wrapping_add(u32::from(self.end)) as usize
+    fn children(self) -> u32 {
+        self.n.wrapping_add(u32::from(self.end))
+    }
+
+    /// Returns the child that is the only one.
+    #[inline(always)]
+    pub(super) fn only(self) -> Option<u32> {
+        (self.children() == 1).then_some(self.last)
     }
 }
 
@@ -393,21 +401,41 @@ impl Node {
         left > 2 && left.wrapping_sub(1).wrapping_mul(8) >= to.wrapping_sub(from)
     }
 
-    /// Counts what would be left of the node without a child and those that lead nowhere; `None` when
-    /// that is more than half of it, or less than two.
-    #[inline(never)]
-    pub(super) fn left_without(&self, number: u32) -> Option<Left> {
+    /// Counts what would be left of the node without a child and those that lead nowhere.
+    #[inline(always)]
+    pub(super) fn left_without(&self, number: u32) -> Left {
         let children = self.children();
-        let (mut left, mut end, mut i) = (0u32, false, 0u32);
+        if children > 2 {
+            return self.left_of_many(number, children);
+        }
+        // Of most nodes.
+        let other = u32::from(number == 0);
+        let last = if other < children { self.child(other).load(Acquire) } else { 0 };
+        let end = self.has_end() && other == 0 && last != 0;
+        Left { n: u32::from(last != 0).wrapping_sub(u32::from(end)), end, last }
+    }
+
+    #[inline(never)]
+    fn left_of_many(&self, number: u32, children: u32) -> Left {
+        let links = self.links();
+        let (mut all, mut last, mut i) = (0u32, 0u32, 0u32);
         while i < children {
-            if self.is_left(i, number) {
-                left = left.wrapping_add(1);
-                end |= i == 0 && self.has_end();
-            }
+            let child = links.get(i).load(Acquire);
+            // What is left of a node cannot be foreseen, and a wrong guess takes longer.
+            let is_left = (child != 0) & (i != number);
+            all = all.wrapping_add(u32::from(is_left));
+            last = std::hint::select_unpredictable(is_left, child, last);
             i = i.wrapping_add(1);
         }
-        let n = left.wrapping_sub(u32::from(end));
-        (left >= 2 && left.wrapping_mul(2) < children).then_some(Left { n, end })
+        let end = self.has_end() && self.is_left(0, number);
+        Left { n: all.wrapping_sub(u32::from(end)), end, last }
+    }
+
+    /// Tells whether what is left of the node is to be copied: less than half.
+    #[inline(always)]
+    pub(super) fn is_sparse_with(&self, left: Left) -> bool {
+        let all = left.children();
+        all >= 2 && all.wrapping_mul(2) < self.children()
     }
 
     #[inline(always)]
@@ -456,11 +484,12 @@ impl Node {
     ///
     /// # Safety
     /// `to` is a block of [`Node::size_of_left`] bytes that nobody else sees; the node is locked, and
-    /// [`Node::left_without`] says now that so much is left.
+    /// [`Node::left_without`] says now that this is left.
     #[inline(never)]
     pub(super) unsafe fn copy_left(&self, to: *mut u8, number: u32, left: Left) {
         let wide = self.is_wide_with(left);
-        let end = children_at(wide, left.n).wrapping_add(left.children().wrapping_mul(4));
+        let end =
+            children_at(wide, left.n).wrapping_add((left.children() as usize).wrapping_mul(4));
         let mut at = children_at(wide, left.n);
         let mut symbols = Symbols { low: 0, high: 0, n: 0 };
         let (mut i, mut quarter, mut rank) = (0u32, 0usize, 0u32);
@@ -675,12 +704,14 @@ mod tests {
                         let left: BTreeMap<_, _> = left.map(|(s, child)| (*s, *child)).collect();
                         let sparse = left.len() >= 2 && left.len() * 2 < model.len();
                         let counted = node.left_without(number);
-                        assert_eq!(counted.is_some(), sparse, "{seed} {round}");
-                        let Some(counted) = counted else {
+                        assert_eq!(node.is_sparse_with(counted), sparse, "{seed} {round}");
+                        let only = left.values().next().filter(|_| left.len() == 1);
+                        assert_eq!(counted.only(), only.copied());
+                        if !sparse {
                             node.child(number).store(0, Relaxed);
                             model.insert(symbol, 0);
                             continue;
-                        };
+                        }
                         // SAFETY: as before.
                         unsafe { node.copy_left(to, number, counted) };
                         model = left;

@@ -197,7 +197,12 @@ pub(crate) unsafe fn store_bytes(dst: *mut u8, src: *const u8, len: usize) {
             asm!("rep movsb", inout("rcx") len => _, inout("rdi") dst => _, inout("rsi") src => _, options(nostack, preserves_flags));
         } else if len >= 8 {
             let last = len.wrapping_sub(8);
-            let mut i = 0usize;
+            // All of it, when it is no longer than this.
+            let (second, third) = (last.min(8), last.min(16));
+            store8(dst, load8(src));
+            store8(dst.add(second), load8(src.add(second)));
+            store8(dst.add(third), load8(src.add(third)));
+            let mut i = 24usize;
             while i < last {
                 store8(dst.add(i), load8(src.add(i)));
                 i = i.wrapping_add(8);
