@@ -24,6 +24,10 @@ const LEAVES_AHEAD: usize = 64;
 
 const _: () = assert!(LEAVES_AHEAD.is_power_of_two());
 
+/// Of a leaf or node two cache lines are asked for: those of its beginning and of this byte, as most
+/// keys are shorter and lie in two.
+const LAST: usize = 44;
+
 /// A node on the way to a leaf: its children that are left.
 #[derive(Clone, Copy)]
 struct Step {
@@ -134,7 +138,7 @@ impl Path {
         self.left -= 1;
         let (mut i, some) = (0, step.children.min(32));
         while i < some {
-            trie.memory.prefetch_block(step.links.get(i).load(Acquire));
+            trie.memory.prefetch_ends(step.links.get(i).load(Acquire), LAST);
             i += 1;
         }
         self.steps.push(step);

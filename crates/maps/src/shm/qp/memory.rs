@@ -555,9 +555,14 @@ impl QpMemory {
     /// Asks for a leaf with a key of a length.
     #[inline(always)]
     pub(crate) fn prefetch_leaf(&self, reference: u32, key_len: usize) {
+        self.prefetch_ends(reference, self.geometry.key_at.wrapping_add(key_len).wrapping_sub(1));
+    }
+
+    /// Asks for the beginning of a block, and for a byte behind.
+    #[inline(always)]
+    pub(crate) fn prefetch_ends(&self, reference: u32, last: usize) {
         let at = self.arena.wrapping_add(self.arena_offset(reference) as usize);
         Self::prefetch(at);
-        let last = self.geometry.key_at.wrapping_add(key_len).wrapping_sub(1);
         Self::prefetch(at.wrapping_add(last));
     }
 
