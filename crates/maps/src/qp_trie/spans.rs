@@ -79,7 +79,7 @@ impl QpTrie {
     #[inline(never)]
     pub(super) fn refill(&self, seat: &Seat, class: u32) -> Result<(), NotDone> {
         let held = self.lock_spans().ok_or(NotDone::Busy)?;
-        let want = self.at_a_time(class);
+        let want = self.refilled(class);
         let mut got = 0u32;
         while got < want {
             // A new span only for what is needed.
@@ -92,7 +92,14 @@ impl QpTrie {
         if got != 0 { Ok(()) } else { Err(NotDone::NoMemory) }
     }
 
-    /// Returns how many blocks go from a heap to the spans, or come, at a time.
+    /// Returns how many blocks come into a heap at a time. Blocks of nodes often come back from limbo
+    /// soon, and want room in the magazine.
+    fn refilled(&self, class: u32) -> u32 {
+        let kept = self.memory.geometry.kept(class);
+        if (class as usize) < LEAF_CLASSES { kept } else { self.at_a_time(class) }
+    }
+
+    /// Returns how many blocks go from a heap to the spans at a time.
     fn at_a_time(&self, class: u32) -> u32 {
         (self.memory.geometry.kept(class) / 2).max(1)
     }
