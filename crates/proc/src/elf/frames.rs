@@ -144,8 +144,17 @@ struct Bytes<'a> {
 impl Bytes<'_> {
     fn number(&self, addr: u64, size: u64) -> Option<u64> {
         let at = usize::try_from(addr.checked_sub(self.vaddr)?).ok()?;
-        let bytes = self.data.get(at..)?.get(..size as usize)?;
-        Some(bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)))
+        let rest = self.data.get(at..)?;
+        // Nearly all are of these sizes.
+        Some(match size {
+            1 => u64::from(*rest.first()?),
+            4 => u64::from(u32::from_le_bytes(*rest.first_chunk()?)),
+            8 => u64::from_le_bytes(*rest.first_chunk()?),
+            _ => {
+                let bytes = rest.get(..size as usize)?;
+                bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
+            }
+        })
     }
 }
 
@@ -160,8 +169,9 @@ impl Memory for Bytes<'_> {
 fn each_frame(vaddr: u64, data: &[u8], mut each: impl FnMut(Fde, &mut dyn FnMut(u64) -> bool)) {
     let mut bytes = Bytes { vaddr, data };
     let end = vaddr.saturating_add(data.len() as u64);
-    // Neighbors share their CIE.
+    // Neighbors share their CIE, and what it says.
     let (mut at, mut last) = (vaddr, None);
+    let mut initial: Option<(u64, Option<cfi::Row>)> = None;
     while let Some(record) = cfi::record(&mut bytes, &mut at, end, last) {
         let piece = match record {
             cfi::Record::Piece(piece) => piece,
@@ -170,9 +180,15 @@ fn each_frame(vaddr: u64, data: &[u8], mut each: impl FnMut(Fde, &mut dyn FnMut(
         };
         last = Some(piece.cie);
         each(Fde { start: piece.start, end: piece.end, function_entry: false }, &mut |place| {
-            !piece.cie.is_signal
-                && (piece.start..piece.end).contains(&place)
-                && cfi::row(&mut bytes, &piece, place).is_some_and(|row| is_entry(&row))
+            if piece.cie.is_signal || !(piece.start..piece.end).contains(&place) {
+                return false;
+            }
+            let said = match initial {
+                Some((cie, said)) if cie == piece.cie.at => said,
+                _ => initial.insert((piece.cie.at, cfi::initial(&mut bytes, &piece.cie))).1,
+            };
+            said.and_then(|said| cfi::row_from(&mut bytes, &piece, said, place))
+                .is_some_and(|row| is_entry(&row))
         });
     }
 }

@@ -264,6 +264,13 @@ fn read_cie<M: Memory>(cursor: &mut Cursor<'_, M>) -> Option<Cie> {
 
 /// What holds at a place of the piece.
 pub(crate) fn row<M: Memory>(memory: &mut M, piece: &Piece, pc: u64) -> Option<Row> {
+    let initial = initial(memory, &piece.cie)?;
+    row_from(memory, piece, initial, pc)
+}
+
+/// What holds where pieces begin, before anything that they say themselves: the same for all pieces
+/// of a CIE.
+pub(crate) fn initial<M: Memory>(memory: &mut M, cie: &Cie) -> Option<Row> {
     let first = Row {
         cfa: Cfa::Other,
         bp: Saved::Same,
@@ -273,22 +280,32 @@ pub(crate) fn row<M: Memory>(memory: &mut M, piece: &Piece, pc: u64) -> Option<R
         ra_offset: 0,
         saved: 0,
     };
-    let initial = run(memory, piece, piece.cie.instructions, first, None, u64::MAX)?;
-    run(memory, piece, piece.instructions, initial, Some(initial), pc)
+    run(memory, cie, 0, cie.instructions, first, None, u64::MAX)
 }
 
-/// Follows instructions up to a place. `initial` has what the CIE says, once it is known.
-fn run<M: Memory>(
+/// As [`row`], where the [`initial`] one is known.
+pub(crate) fn row_from<M: Memory>(
     memory: &mut M,
     piece: &Piece,
+    initial: Row,
+    pc: u64,
+) -> Option<Row> {
+    run(memory, &piece.cie, piece.start, piece.instructions, initial, Some(initial), pc)
+}
+
+/// Follows instructions up to a place, from `start` on. `initial` has what the CIE says, once it is
+/// known.
+fn run<M: Memory>(
+    memory: &mut M,
+    cie: &Cie,
+    start: u64,
     (at, end): (u64, u64),
     mut row: Row,
     initial: Option<Row>,
     pc: u64,
 ) -> Option<Row> {
-    let cie = piece.cie;
     let mut cursor = Cursor { memory, at, end };
-    let mut loc = piece.start;
+    let mut loc = start;
     // The rows that were remembered: compilers remember one, at most two.
     let (mut depth, mut last, mut before, mut first) = (0, row, row, row);
     while cursor.at < end {
