@@ -147,10 +147,7 @@ pub(crate) fn exit(f: &Function) -> Result<(), Skip> {
 }
 
 fn find(f: &Function, list: &List) -> Option<&'static str> {
-    if let Some(within) = &f.within {
-        return within.names.iter().find_map(|name| list.find(name));
-    }
-    list.find(f.name()).or_else(|| f.aliases().iter().find_map(|a| list.find(a)))
+    f.symbols().find_map(|name| list.find(name))
 }
 
 type Reasons = [(&'static str, &'static str)];

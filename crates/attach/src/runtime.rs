@@ -209,6 +209,26 @@ const RUNTIMES: &[Runtime] = &[
 ];
 
 impl Mark {
+    /// How the names begin that it asks for, where it says that.
+    fn head(&self) -> Option<[u8; 2]> {
+        match *self {
+            Self::Symbol(head) | Self::Around(head, _) | Self::NoneAround(head, _) => {
+                head.as_bytes().first_chunk().copied()
+            }
+            Self::Section(_) | Self::Text(_) => None,
+        }
+    }
+
+    /// How they end, where it does not say how they begin.
+    fn tail(&self) -> Option<[u8; 2]> {
+        match *self {
+            Self::Around("", tail) | Self::NoneAround("", tail) => {
+                tail.as_bytes().last_chunk().copied()
+            }
+            _ => None,
+        }
+    }
+
     fn is_in(&self, elf: &Elf, symbols: &Functions, names: &[&[u8]]) -> bool {
         match *self {
             Self::Symbol(name) => names.contains(&name.as_bytes()),
@@ -242,7 +262,15 @@ impl Conventions {
             .flat_map(|f| f.symbols().map(move |s| (s.name, f.vaddr)))
             .chain(symbols.labels())
             .collect();
-        let names: Vec<&[u8]> = places.iter().map(|(name, _)| *name).collect();
+        let marks = || RUNTIMES.iter().flat_map(|runtime| runtime.marks);
+        let heads: Vec<[u8; 2]> = marks().filter_map(Mark::head).collect();
+        let tails: Vec<[u8; 2]> = marks().filter_map(Mark::tail).collect();
+        let is_like_mark = |name: &&[u8]| {
+            name.first_chunk().is_some_and(|two| heads.contains(two))
+                || name.last_chunk().is_some_and(|two| tails.contains(two))
+        };
+        // Few of them: each mark looks at all.
+        let names: Vec<&[u8]> = places.iter().map(|(name, _)| *name).filter(is_like_mark).collect();
         let there =
             RUNTIMES.iter().filter(|r| r.marks.iter().all(|m| m.is_in(elf, symbols, &names)));
         Self(there.map(|r| (r, r.code.ranges(elf, &places))).collect())
@@ -290,6 +318,34 @@ impl Code {
                 with(begin).filter_map(|(unit, at)| Some(at..*ends.get(unit)?)).collect()
             }
             Self::WithoutUnwind | Self::Named(_) | Self::Suffixed(_) | Self::Module => Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names that no mark can mean are not looked at: each mark has to say how those begin or end that
+    /// it does mean.
+    #[test]
+    fn each_mark_of_a_name_says_how_it_begins_or_ends() {
+        for mark in RUNTIMES.iter().flat_map(|runtime| runtime.marks) {
+            let (name, begins) = match *mark {
+                Mark::Symbol(name) => (name.to_owned(), true),
+                Mark::Around(head, tail) | Mark::NoneAround(head, tail) => {
+                    (format!("{head}x{tail}"), !head.is_empty())
+                }
+                Mark::Section(_) | Mark::Text(_) => continue,
+            };
+            if begins {
+                assert!(
+                    mark.head().is_some_and(|head| name.as_bytes().starts_with(&head)),
+                    "{name}"
+                );
+            } else {
+                assert!(mark.tail().is_some_and(|tail| name.as_bytes().ends_with(&tail)), "{name}");
+            }
         }
     }
 }

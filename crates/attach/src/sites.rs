@@ -11,6 +11,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 mod excerpt;
+mod names;
+
+use names::NameTable;
+pub(crate) use names::Names;
 
 /// One ELF file mapped into the process.
 #[derive(Debug)]
@@ -42,22 +46,23 @@ pub struct Module {
 #[derive(Clone, Debug)]
 pub struct Function {
     pub(crate) module: Arc<Module>,
-    /// The best one first.
-    names: Arc<[String]>,
+    /// Of a place inside a function, the function's.
+    names: Names,
     pub(crate) addr: u64,
     pub(crate) size: u64,
     pub(crate) kind: Kind,
     pub(crate) convention: Convention,
     pub(crate) nr_args: Option<u8>,
     /// The function that this place is inside of; `None`: it is a function's own start.
-    pub(crate) within: Option<Enclosing>,
+    pub(crate) within: Option<Arc<Enclosing>>,
 }
 
 /// The function that a place lies in.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Enclosing {
     pub(crate) range: Range<u64>,
-    pub(crate) names: Arc<[String]>,
+    /// What the place is called.
+    name: String,
 }
 
 impl Function {
@@ -74,8 +79,8 @@ impl Function {
 
     fn place(&self, addr: u64, name: String) -> Self {
         let range = self.addr..self.addr.saturating_add(self.size);
-        let within = Some(Enclosing { range, names: Arc::clone(&self.names) });
-        Self { addr, names: Arc::new([name]), size: 0, nr_args: None, within, ..self.clone() }
+        let within = Some(Arc::new(Enclosing { range, name }));
+        Self { addr, size: 0, nr_args: None, within, ..self.clone() }
     }
 
     /// Tells whether it is a place inside a function.
@@ -94,13 +99,24 @@ impl Function {
     /// has none.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.names.first().map_or("", String::as_str)
+        match &self.within {
+            Some(within) => &within.name,
+            None => self.module.known_names().map_or("", |table| table.best(self.names)),
+        }
     }
 
-    /// Returns its other names.
-    #[must_use]
-    pub fn aliases(&self) -> &[String] {
-        self.names.get(1..).unwrap_or_default()
+    /// Lists its other names. A place inside a function has none.
+    pub fn aliases(&self) -> impl Iterator<Item = &str> + Clone {
+        let own = (!self.is_inside()).then(|| self.symbols().skip(1));
+        own.into_iter().flatten()
+    }
+
+    /// The names of the function, or of the one around the place: the best one first.
+    pub(crate) fn symbols(&self) -> impl Iterator<Item = &str> + Clone {
+        let table = self.module.known_names();
+        table.into_iter().flat_map(|table| {
+            std::iter::once(table.best(self.names)).chain(table.aliases(self.names))
+        })
     }
 
     /// Returns its address in memory.
@@ -158,6 +174,7 @@ pub enum Kind {
 #[derive(Debug)]
 pub(crate) struct List {
     entries: Vec<Entry>,
+    names: NameTable,
     /// Where else code begins or ends: sections, as `.fini` may follow a function without a gap,
     /// and parts of functions without a name.
     edges: Vec<u64>,
@@ -169,7 +186,7 @@ struct Entry {
     size: u64,
     kind: Kind,
     convention: Convention,
-    names: Arc<[String]>,
+    names: Names,
 }
 
 /// Modules that were listed before and are still there. What was learnt about their code was learnt
@@ -280,7 +297,7 @@ impl Module {
     fn function(self: &Arc<Self>, e: &Entry) -> Function {
         Function {
             module: Arc::clone(self),
-            names: Arc::clone(&e.names),
+            names: e.names,
             addr: e.addr,
             size: e.size,
             kind: e.kind,
@@ -302,7 +319,7 @@ impl Module {
             size: 0,
             kind: Kind::Func,
             convention: Convention::C,
-            names: Arc::new([name.to_owned()]),
+            names: Names::default(),
         };
         let around = before.and_then(|i| entries.get(i)).filter(|e| addr - e.addr < e.size);
         let function = self.function(around.unwrap_or(&nowhere));
@@ -315,12 +332,16 @@ impl Module {
 
     /// Finds a function by any of its names.
     pub fn function_named(self: &Arc<Self>, name: &str) -> Result<Option<Function>, AttachError> {
-        Ok(self
-            .list()?
-            .entries
-            .iter()
-            .find(|e| e.names.iter().any(|n| n == name))
-            .map(|e| self.function(e)))
+        let List { entries, names, .. } = self.list()?;
+        let is_it = |e: &&Entry| {
+            names.best(e.names) == name || names.aliases(e.names).any(|alias| alias == name)
+        };
+        Ok(entries.iter().find(is_it).map(|e| self.function(e)))
+    }
+
+    /// The names of its functions, if they were listed.
+    fn known_names(&self) -> Option<&NameTable> {
+        self.list.get().map(|list| &list.names)
     }
 
     fn list(&self) -> Result<&List, AttachError> {
@@ -371,8 +392,11 @@ impl List {
             .collect();
         let entered = elf.entered_at(&inside).unwrap_or_default();
         let mut entries: Vec<Entry> = Vec::with_capacity(symbols.len());
+        let bytes = symbols.iter().flat_map(|f| f.symbols()).map(|s| s.name.len() + 1).sum();
+        let mut table = NameTable::with_capacity(bytes);
         for f in symbols.iter() {
-            let name = f.name_lossy().into_owned();
+            let names = table.add(f.symbols().map(|symbol| symbol.name));
+            let name = table.best(names);
             let fde = around(f.vaddr);
             let entered =
                 || inside.binary_search(&f.vaddr).is_ok_and(|i| entered.get(i) == Some(&true));
@@ -380,7 +404,7 @@ impl List {
             let kind = match f.kind {
                 elf::Kind::Ifunc => Kind::Resolver,
                 _ if stubs.iter().any(|r| r.contains(&f.vaddr)) => Kind::Stub,
-                _ if is_cold(&name) => Kind::Cold,
+                _ if is_cold(name) => Kind::Cold,
                 _ => Kind::Func,
             };
             let size = match (fde, evidence) {
@@ -389,13 +413,7 @@ impl List {
                 }
                 _ => f.size,
             };
-            let convention = conventions.tell(f.vaddr, &name, evidence);
-            let mut aliases =
-                f.aliases().map(|a| String::from_utf8_lossy(a.name).into_owned()).peekable();
-            let names: Arc<[String]> = match aliases.peek() {
-                None => Arc::new([name]),
-                Some(_) => std::iter::once(name).chain(aliases).collect(),
-            };
+            let convention = conventions.tell(f.vaddr, name, evidence);
             entries.push(Entry { addr: file.addr(f.vaddr), size, kind, convention, names });
         }
         let named = entries.len();
@@ -419,14 +437,15 @@ impl List {
                 // ends here.
                 edges.push(addr);
             } else if !inside && !stubs.iter().any(|r| r.contains(&fde.start)) {
-                let name = format!("sub_{:x}", fde.start);
-                let convention = conventions.tell(fde.start, &name, Evidence::Unwind);
+                let names = table.add_formatted(format_args!("sub_{:x}", fde.start));
+                let name = table.best(names);
+                let convention = conventions.tell(fde.start, name, Evidence::Unwind);
                 entries.push(Entry {
                     addr,
                     size: fde.end - fde.start,
                     kind: Kind::Func,
                     convention,
-                    names: Arc::new([name]),
+                    names,
                 });
             }
         }
@@ -435,7 +454,7 @@ impl List {
         if !file.is_whole() {
             entries.retain(|e| file.text_contains(e.addr));
         }
-        Ok(Self { entries, edges })
+        Ok(Self { entries, names: table, edges })
     }
 }
 
@@ -463,5 +482,9 @@ fn evidence(
 
 /// gcc's `f.cold`, `f.cold.12`, and clang's `f.cold.1`.
 fn is_cold(name: &str) -> bool {
-    name.split_once(".cold").is_some_and(|(_, rest)| rest.is_empty() || rest.starts_with('.'))
+    // Most have no dot, which is sooner found out.
+    name.contains('.')
+        && name
+            .split_once(".cold")
+            .is_some_and(|(_, rest)| rest.is_empty() || rest.starts_with('.'))
 }

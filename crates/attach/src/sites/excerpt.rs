@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::{Convention, Entry, Function, Kind, List, Module};
+use super::{Convention, Entry, Function, Kind, List, Module, NameTable};
 
 impl Module {
     /// Gives a function by what the dynamic linker knows of it. `None` when it does not lie in the
@@ -19,7 +19,8 @@ impl Module {
     pub unsafe fn excerpt(&self, name: &str, addr: u64, size: u64) -> Option<Function> {
         let end = addr.checked_add(size)?;
         self.text.iter().find(|t| t.contains(&addr) && end <= t.end && size > 0)?;
-        let (kind, names) = (Kind::Func, vec![name.to_owned()]);
+        let mut table = NameTable::default();
+        let (kind, names) = (Kind::Func, table.add([name.as_bytes()]));
         let part = Self {
             path: self.path.clone(),
             bias: self.bias,
@@ -27,13 +28,8 @@ impl Module {
             role: self.role,
             file: self.file.clone(),
             list: OnceLock::from(List {
-                entries: vec![Entry {
-                    addr,
-                    size,
-                    kind,
-                    convention: Convention::C,
-                    names: names.into(),
-                }],
+                entries: vec![Entry { addr, size, kind, convention: Convention::C, names }],
+                names: table,
                 edges: Vec::new(),
             }),
             code: OnceLock::new(),

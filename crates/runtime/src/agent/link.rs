@@ -460,11 +460,11 @@ fn select(
             if linked_in && is_part_of_skep(f.name()) {
                 return false;
             }
-            let aliases = || f.aliases().iter().map(String::as_str);
-            for (at, offset) in patterns.places(f.name(), aliases()) {
+            for (at, offset) in patterns.places(f.name(), f.aliases()) {
                 places.extend(spec.include.get(at).map(|target| (f.at(offset), target.cookie)));
             }
-            let target = patterns.function(f.name(), aliases()).and_then(|at| spec.include.get(at));
+            let target =
+                patterns.function(f.name(), f.aliases()).and_then(|at| spec.include.get(at));
             cookies.extend(target.map(|target| target.cookie));
             target.is_some()
         });
