@@ -72,7 +72,7 @@ const MODRM: u8 = 1;
 const IMM8: u8 = 2;
 /// A constant of 32 bits, or of 16 with the operand size prefix.
 const IMM: u8 = 4;
-/// Has a row of its own in [`special`].
+/// Has a row of its own in [`special`], which the bits of [`ROW`] say.
 const SPECIAL: u8 = 8;
 /// Iced is asked.
 const ASK: u8 = 16;
@@ -82,6 +82,17 @@ const PREFIX: u8 = 32;
 const UNUSUAL: u8 = SPECIAL | ASK | PREFIX;
 /// Of the operands' two numbers one is part of the opcode.
 const GROUP: u8 = 64;
+
+/// The rows of special opcodes: as numbers without gaps, one jump finds them.
+const ROW: u8 = !UNUSUAL;
+const OTHER: u8 = SPECIAL;
+const PUSH: u8 = SPECIAL | 1;
+const POP: u8 = SPECIAL | 2;
+const BRANCH: u8 = SPECIAL | 3;
+const CALL: u8 = SPECIAL | 4;
+const CONSTANT: u8 = SPECIAL | 5;
+const ESCAPE: u8 = SPECIAL | 6;
+const ARITHMETIC: u8 = SPECIAL | 7;
 
 /// Opcodes of one byte.
 static ONE_BYTE: [u8; 256] = one_byte();
@@ -120,16 +131,17 @@ const fn one_byte() -> [u8; 256] {
         row += 8;
     }
     t = fill(t, 0x40, 0x4f, PREFIX);
-    t = fill(t, 0x50, 0x5f, SPECIAL);
+    t = fill(t, 0x50, 0x57, PUSH);
+    t = fill(t, 0x58, 0x5f, POP);
     t[0x63] = MODRM;
-    t[0x68] = SPECIAL;
+    t[0x68] = OTHER;
     t[0x69] = MODRM | IMM;
-    t[0x6a] = SPECIAL;
+    t[0x6a] = OTHER;
     t[0x6b] = MODRM | IMM8;
-    t = fill(t, 0x70, 0x7f, SPECIAL);
+    t = fill(t, 0x70, 0x7f, BRANCH);
     t[0x80] = MODRM | GROUP | IMM8;
-    t[0x81] = SPECIAL;
-    t[0x83] = SPECIAL;
+    t[0x81] = ARITHMETIC;
+    t[0x83] = ARITHMETIC;
     t = fill(t, 0x84, 0x8e, MODRM);
     t = fill(t, 0x90, 0x93, 0);
     t = fill(t, 0x96, 0x99, 0);
@@ -139,18 +151,19 @@ const fn one_byte() -> [u8; 256] {
     t[0xa9] = IMM;
     t = fill(t, 0xaa, 0xaf, 0);
     t = fill(t, 0xb0, 0xb7, IMM8);
-    t = fill(t, 0xb8, 0xbf, SPECIAL);
+    t = fill(t, 0xb8, 0xbf, CONSTANT);
     t = fill(t, 0xc0, 0xc1, MODRM | GROUP | IMM8);
-    t[0xc3] = SPECIAL;
-    t = fill(t, 0xc4, 0xc5, SPECIAL);
-    t = fill(t, 0xc6, 0xc7, SPECIAL);
+    t[0xc3] = OTHER;
+    t = fill(t, 0xc4, 0xc5, OTHER);
+    t = fill(t, 0xc6, 0xc7, OTHER);
     t = fill(t, 0xd0, 0xd3, MODRM | GROUP);
     t = fill(t, 0xd8, 0xdf, MODRM);
-    t = fill(t, 0xe8, 0xe9, SPECIAL);
-    t[0xeb] = SPECIAL;
-    t = fill(t, 0xf6, 0xf7, SPECIAL);
-    t = fill(t, 0xfe, 0xff, SPECIAL);
-    t[0x0f] = SPECIAL;
+    t[0xe8] = CALL;
+    t[0xe9] = OTHER;
+    t[0xeb] = OTHER;
+    t = fill(t, 0xf6, 0xf7, OTHER);
+    t = fill(t, 0xfe, 0xff, OTHER);
+    t[0x0f] = ESCAPE;
     t = set(t, &[0x26, 0x2e, 0x36, 0x3e, 0x64, 0x65, 0x66, 0xf0, 0xf2, 0xf3], PREFIX);
     // In 64-bit code these are no opcodes.
     set(t, &[0x06, 0x07, 0x0e, 0x16, 0x17, 0x1e, 0x1f, 0x27, 0x2f, 0x37, 0x3f], ASK)
@@ -225,7 +238,9 @@ impl Bytes<'_> {
 
     #[inline(always)]
     fn i32(&self, n: usize) -> i32 {
-        i32::from_le_bytes([self.at(n), self.at(n + 1), self.at(n + 2), self.at(n + 3)])
+        // An instruction that ends behind the window is not known anyway.
+        let bytes = self.0.get(n..).and_then(|rest| rest.first_chunk());
+        bytes.map_or(0, |bytes| i32::from_le_bytes(*bytes))
     }
 }
 
@@ -249,7 +264,7 @@ const REX_R: u8 = 4;
 const REX_B: u8 = 1;
 
 /// Looks at the instruction at the start of `window`.
-#[inline]
+#[inline(always)]
 pub(crate) fn predecode(window: &[u8; WINDOW]) -> Predecoded {
     let bytes = Bytes(window);
     let (mut at, mut opcode, mut rex) = (1, bytes.at(0), 0);
@@ -262,7 +277,7 @@ pub(crate) fn predecode(window: &[u8; WINDOW]) -> Predecoded {
         return plain(&bytes, at, form, prefixes, opcode >= 0xd8);
     }
     match form & (PREFIX | ASK) {
-        0 => special(&bytes, at, opcode, prefixes),
+        0 => special(&bytes, at, opcode, form, prefixes),
         // Behind another prefix REX has no effect.
         PREFIX if rex == 0 => prefixed(&bytes),
         _ => UNKNOWN,
@@ -290,7 +305,7 @@ fn prefixed(bytes: &Bytes<'_>) -> Predecoded {
     };
     match form & UNUSUAL {
         0 => operands(bytes, at, form, prefixes, opcode >= 0xd8),
-        SPECIAL => special(bytes, at, opcode, prefixes),
+        SPECIAL => special(bytes, at, opcode, form, prefixes),
         _ => UNKNOWN,
     }
 }
@@ -301,39 +316,52 @@ fn known(len: usize, kind: Kind, by: i32) -> Predecoded {
     if len < WINDOW { Predecoded { kind, len: len as u8, by } } else { UNKNOWN }
 }
 
-/// Opcodes that do more, or that have their operands otherwise.
-fn special(bytes: &Bytes<'_>, at: usize, opcode: u8, prefixes: Prefixes) -> Predecoded {
+/// Opcodes that do more, or that have their operands otherwise: `form` has the row.
+fn special(bytes: &Bytes<'_>, at: usize, opcode: u8, form: u8, prefixes: Prefixes) -> Predecoded {
     let has_low_register = prefixes.rex & REX_B == 0;
-    match opcode {
+    match SPECIAL | form & ROW {
         // AMD's processors and Intel's differ.
-        0xe8 | 0xe9 | 0xeb | 0x70..=0x7f | 0x50..=0x5f | 0x68 | 0x6a if prefixes.small => UNKNOWN,
-        0x0f => two(bytes, at, prefixes),
-        0x50..=0x57 => known(at, Kind::Push, 0),
-        0x5c | 0x5d if has_low_register => UNKNOWN,
-        0x58..=0x5f => known(at, Kind::Pop, 0),
+        PUSH | POP | BRANCH | CALL if prefixes.small => UNKNOWN,
+        PUSH => known(at, Kind::Push, 0),
+        POP if has_low_register && matches!(opcode, 0x5c | 0x5d) => UNKNOWN,
+        POP => known(at, Kind::Pop, 0),
+        BRANCH => known(at + 1, Kind::Branch, bytes.i8(at)),
+        CALL => known(at + 4, Kind::Call, bytes.i32(at)),
+        CONSTANT if !prefixes.wide() => {
+            known(at + if prefixes.small { 2 } else { 4 }, Kind::Plain, 0)
+        }
+        CONSTANT if has_low_register && matches!(opcode, 0xbc | 0xbd) => UNKNOWN,
+        CONSTANT => known(at + 8, Kind::Plain, 0),
+        ESCAPE => two(bytes, at, prefixes),
+        ARITHMETIC => arithmetic(bytes, at, opcode, prefixes),
+        _ => other(bytes, at, opcode, prefixes),
+    }
+}
+
+/// Opcodes with a constant operand: rsp may be the other one.
+fn arithmetic(bytes: &Bytes<'_>, at: usize, opcode: u8, prefixes: Prefixes) -> Predecoded {
+    // add rsp, n; sub rsp, n
+    if prefixes.rex == 0x48 && !prefixes.small && matches!(bytes.at(at), 0xc4 | 0xec) {
+        let (len, n) = match opcode {
+            0x81 => (at + 5, bytes.i32(at + 1)),
+            _ => (at + 2, bytes.i8(at + 1)),
+        };
+        let by = if bytes.at(at) == 0xc4 { Some(n) } else { n.checked_neg() };
+        return by.map_or(UNKNOWN, |by| known(len, Kind::Adjust, by));
+    }
+    let constant = if opcode == 0x81 { IMM } else { IMM8 };
+    operands(bytes, at, MODRM | GROUP | constant, prefixes, false)
+}
+
+/// The rest of [`special`].
+fn other(bytes: &Bytes<'_>, at: usize, opcode: u8, prefixes: Prefixes) -> Predecoded {
+    match opcode {
+        0xe9 | 0xeb | 0x68 | 0x6a if prefixes.small => UNKNOWN,
         0x68 => known(at + 4, Kind::Push, 0),
         0x6a => known(at + 1, Kind::Push, 0),
-        0x70..=0x7f => known(at + 1, Kind::Branch, bytes.i8(at)),
-        0xe8 => known(at + 4, Kind::Call, bytes.i32(at)),
         0xe9 => known(at + 4, Kind::Jump, bytes.i32(at)),
         0xeb => known(at + 1, Kind::Jump, bytes.i8(at)),
         0xc3 => known(at, Kind::Return, 0),
-        0xbc | 0xbd if prefixes.wide() && has_low_register => UNKNOWN,
-        0xb8..=0xbf if prefixes.wide() => known(at + 8, Kind::Plain, 0),
-        0xb8..=0xbf => known(at + if prefixes.small { 2 } else { 4 }, Kind::Plain, 0),
-        0x81 | 0x83 => {
-            // add rsp, n; sub rsp, n
-            if prefixes.rex == 0x48 && !prefixes.small && matches!(bytes.at(at), 0xc4 | 0xec) {
-                let (len, n) = match opcode {
-                    0x81 => (at + 5, bytes.i32(at + 1)),
-                    _ => (at + 2, bytes.i8(at + 1)),
-                };
-                let by = if bytes.at(at) == 0xc4 { Some(n) } else { n.checked_neg() };
-                return by.map_or(UNKNOWN, |by| known(len, Kind::Adjust, by));
-            }
-            let constant = if opcode == 0x81 { IMM } else { IMM8 };
-            operands(bytes, at, MODRM | GROUP | constant, prefixes, false)
-        }
         0xc6 | 0xc7 if bytes.at(at) & 0x38 != 0 => UNKNOWN,
         0xc6 => operands(bytes, at, MODRM | GROUP | IMM8, prefixes, false),
         0xc7 => operands(bytes, at, MODRM | GROUP | IMM, prefixes, false),

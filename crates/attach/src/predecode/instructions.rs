@@ -40,14 +40,15 @@ impl<'a> Instructions<'a> {
         self.is_full = false;
         let left = self.size.checked_sub(self.at).filter(|left| *left > 0)?;
         let rest = self.bytes.get(self.at..)?;
-        let found = match rest.first_chunk::<WINDOW>() {
-            Some(window) => predecode(window),
+        let mut end = [0; WINDOW];
+        let window = match rest.first_chunk::<WINDOW>() {
+            Some(window) => window,
             None => {
-                let mut window = [0; WINDOW];
-                window.get_mut(..rest.len())?.copy_from_slice(rest);
-                predecode(&window)
+                end.get_mut(..rest.len())?.copy_from_slice(rest);
+                &end
             }
         };
+        let found = predecode(window);
         if found.kind != Kind::Unknown && usize::from(found.len) <= left {
             self.end += usize::from(found.len);
             return Some(found);
