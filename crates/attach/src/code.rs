@@ -22,9 +22,11 @@ const ENTRY_BYTES: u64 = 24;
 pub(crate) struct Code {
     /// Starts of functions, sorted.
     starts: Vec<u64>,
-    /// `(target, from)` of branches and calls near a function's start, sorted; targets equal to a
-    /// start only from jumps.
-    branches: Vec<(u64, u64)>,
+    /// Branches and calls near a function's start, sorted; to a start itself only jumps, and of calls of
+    /// one other place the first.
+    branches: Vec<Branch>,
+    /// Addresses in branches count from here: the first of the text.
+    base: u64,
     /// Indirect jumps that are not through the linkage table, sorted.
     indirect: Vec<u64>,
     text: Vec<Range<u64>>,
@@ -33,6 +35,10 @@ pub(crate) struct Code {
     /// It went while it was read: nothing is known of it.
     is_lost: bool,
 }
+
+/// Where a branch leads, and where it is: the upper and the lower half of a word, which is sorted
+/// sooner than two.
+type Branch = u64;
 
 /// The bytes of mapped code.
 ///
@@ -79,20 +85,24 @@ impl Code {
     pub(crate) unsafe fn read(starts: Vec<u64>, text: &[Range<u64>], span: &Range<u64>) -> Self {
         let looking = Looking::begin();
         let (branches, indirect, data) = (Vec::new(), Vec::new(), readable(span));
+        let base = text.iter().map(|range| range.start).min().unwrap_or(0);
+        let end = text.iter().map(|range| range.end).max().unwrap_or(0);
+        // Halves of words tell no more; nobody has more than two GiB.
+        let text = if end - base > u64::from(u32::MAX) { &[] } else { text };
         let mut out =
-            Self { branches, indirect, text: text.to_vec(), data, starts, is_lost: false };
+            Self { branches, base, indirect, text: text.to_vec(), data, starts, is_lost: false };
         for range in text {
             // SAFETY: executable ranges of a mapped module, which the caller says it was, are
             // readable; execute-only code does not exist on this system's x86-64, where PROT_EXEC
             // implies reading.
             let code = unsafe { bytes(range) };
-            let starts = Starts::new(&out.starts, range);
+            let mut starts = Starts::new(&out.starts, range);
             let mut at = range.start;
             let first = out.starts.partition_point(|s| *s <= range.start);
             for k in first..=out.starts.len() {
                 let end = out.starts.get(k).copied().unwrap_or(range.end).min(range.end);
                 let own = out.starts.get(k.wrapping_sub(1)).copied().unwrap_or(range.start);
-                out.sweep(code, &starts, at..end, own);
+                out.sweep(code, &mut starts, at..end, own);
                 at = end;
                 if end == range.end || looking.is_lost() {
                     break;
@@ -100,6 +110,7 @@ impl Code {
             }
         }
         out.branches.sort_unstable();
+        out.branches.shrink_to_fit();
         if looking.is_lost() {
             out.text.clear();
             out.is_lost = true;
@@ -112,7 +123,7 @@ impl Code {
         self.is_lost
     }
 
-    fn sweep(&mut self, code: &[u8], starts: &Starts, part: Range<u64>, own: u64) {
+    fn sweep(&mut self, code: &[u8], starts: &mut Starts, part: Range<u64>, own: u64) {
         let Some(rest) = code.get((part.start - starts.range.start) as usize..) else { return };
         let size = (part.end - part.start) as usize;
         let options = DecoderOptions::NO_INVALID_CHECK;
@@ -143,11 +154,21 @@ impl Code {
             };
             let near = target.wrapping_sub(own) < ENTRY_BYTES;
             let inside = part.contains(&target) && !near;
-            let call = is_call && self.is_start_of(starts, target);
-            if !(inside || call) {
-                self.branches.push((target, all.ip()));
+            if inside || is_call && self.is_start_of(starts, target) {
+                continue;
             }
+            if is_call {
+                // The next call of the same place, as of a stub in the linkage table, tells no more.
+                starts.insert(target);
+            }
+            self.branches.extend(self.branch(target, all.ip()));
         }
+    }
+
+    /// `None`: it leads out of the text.
+    fn branch(&self, target: u64, from: u64) -> Option<Branch> {
+        let half = |addr: u64| u32::try_from(addr.checked_sub(self.base)?).ok();
+        Some(u64::from(half(target)?) << 32 | u64::from(half(from)?))
     }
 
     /// As [`is_start`](Self::is_start), for many addresses that are likely to be in the range of `starts`.
@@ -180,11 +201,15 @@ impl Code {
     }
 
     /// Direct branches into `range`, `(target, from)`.
-    pub(crate) fn branches_into(&self, range: Range<u64>) -> &[(u64, u64)] {
-        let low = self.branches.partition_point(|b| b.0 < range.start);
-        let rest = self.branches.get(low..).unwrap_or_default();
-        let count = rest.iter().take_while(|b| b.0 < range.end).count();
-        rest.get(..count).unwrap_or_default()
+    pub(crate) fn branches_into(
+        &self,
+        range: Range<u64>,
+    ) -> impl Iterator<Item = (u64, u64)> + use<'_> {
+        let base = self.base;
+        let addresses = move |b: Branch| (base + (b >> 32), base + u64::from(b as u32));
+        let low = self.branches.partition_point(|b| addresses(*b).0 < range.start);
+        let rest = self.branches.get(low..).unwrap_or_default().iter();
+        rest.map(move |b| addresses(*b)).take_while(move |(target, _)| *target < range.end)
     }
 
     /// Tells whether a function jumps where a register or memory says, other than through the
@@ -249,7 +274,8 @@ impl Code {
     }
 }
 
-/// Starts of functions in a range, a bit for each byte: calls are many.
+/// Starts of functions in a range, and other places that were called: a bit for each byte, as calls are
+/// many.
 struct Starts {
     range: Range<u64>,
     bits: Vec<u64>,
@@ -267,6 +293,15 @@ impl Starts {
             }
         }
         Self { range: range.clone(), bits }
+    }
+
+    /// Has an address in the range be one of them.
+    fn insert(&mut self, addr: u64) {
+        if let Some(offset) = addr.checked_sub(self.range.start)
+            && let Some(word) = self.bits.get_mut((offset / 64) as usize)
+        {
+            *word |= 1 << (offset % 64);
+        }
     }
 
     /// `None`: it is not in the range.

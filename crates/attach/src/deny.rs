@@ -147,7 +147,7 @@ pub(crate) fn exit(f: &Function) -> Result<(), Skip> {
 }
 
 fn find(f: &Function, list: &List) -> Option<&'static str> {
-    f.symbols().find_map(|name| list.find(name))
+    list.find(f.symbol()).or_else(|| f.other_symbols().find_map(|name| list.find(name)))
 }
 
 type Reasons = [(&'static str, &'static str)];

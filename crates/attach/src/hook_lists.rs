@@ -8,36 +8,50 @@ use std::sync::atomic::Ordering;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CookieWords([CookieWord; COOKIES]);
 
+/// Whose a word is, in eight bytes: there may be a million functions.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-enum CookieWord {
-    #[default]
-    Free,
-    /// An attachment.
-    Of(u64),
-    /// An attachment that is gone, until so many drains are done.
-    Until(u64),
+struct CookieWord(u64);
+
+impl CookieWord {
+    const FREE: Self = Self(0);
+
+    /// An attachment's.
+    fn of(seq: u64) -> Self {
+        Self(seq << 1 | 1)
+    }
+
+    fn owner(self) -> Option<u64> {
+        (self.0 & 1 != 0).then_some(self.0 >> 1)
+    }
+
+    /// That of an attachment that is gone, until so many drains are done: at least one.
+    fn until(drains: u64) -> Self {
+        Self(drains << 1)
+    }
+
+    fn is_free(self, drains: u64) -> bool {
+        self.owner().is_none() && self.0 >> 1 <= drains
+    }
 }
 
 impl CookieWords {
     /// Gives back the words of attachments that are gone.
     fn release_unused(&mut self, entries: &[AttachedHook], drains: u64) {
         for word in &mut self.0 {
-            match *word {
-                CookieWord::Of(seq) if entries.iter().all(|e| e.seq != seq) => {
-                    *word = CookieWord::Until(drains + 1)
-                }
-                CookieWord::Until(n) if n <= drains => *word = CookieWord::Free,
-                _ => {}
+            if word.is_free(drains) {
+                *word = CookieWord::FREE;
+            } else if word.owner().is_some_and(|seq| entries.iter().all(|e| e.seq != seq)) {
+                *word = CookieWord::until(drains + 1);
             }
         }
     }
 
     /// Finds the word of an entry's attachment, or writes its cookie into a free one.
     fn place(&mut self, entry: &AttachedHook, meta: &Meta) -> Option<usize> {
-        let own = self.0.iter().position(|w| *w == CookieWord::Of(entry.seq));
-        let at = own.or_else(|| self.0.iter().position(|w| *w == CookieWord::Free))?;
+        let own = self.0.iter().position(|w| *w == CookieWord::of(entry.seq));
+        let at = own.or_else(|| self.0.iter().position(|w| *w == CookieWord::FREE))?;
         if own.is_none() {
-            *self.0.get_mut(at)? = CookieWord::Of(entry.seq);
+            *self.0.get_mut(at)? = CookieWord::of(entry.seq);
             meta.cookies.get(at)?.store(entry.cookie, Ordering::Relaxed);
         }
         Some(at)

@@ -99,24 +99,23 @@ impl Function {
     /// has none.
     #[must_use]
     pub fn name(&self) -> &str {
-        match &self.within {
-            Some(within) => &within.name,
-            None => self.module.known_names().map_or("", |table| table.best(self.names)),
-        }
+        self.within.as_ref().map_or_else(|| self.symbol(), |within| &within.name)
     }
 
     /// Lists its other names. A place inside a function has none.
     pub fn aliases(&self) -> impl Iterator<Item = &str> + Clone {
-        let own = (!self.is_inside()).then(|| self.symbols().skip(1));
+        let own = (!self.is_inside()).then(|| self.other_symbols());
         own.into_iter().flatten()
     }
 
-    /// The names of the function, or of the one around the place: the best one first.
-    pub(crate) fn symbols(&self) -> impl Iterator<Item = &str> + Clone {
-        let table = self.module.known_names();
-        table.into_iter().flat_map(|table| {
-            std::iter::once(table.best(self.names)).chain(table.aliases(self.names))
-        })
+    /// The best name of the function, or of the one around the place.
+    pub(crate) fn symbol(&self) -> &str {
+        self.module.known_names().map_or("", |table| table.best(self.names))
+    }
+
+    /// Its other names.
+    pub(crate) fn other_symbols(&self) -> impl Iterator<Item = &str> + Clone {
+        self.module.known_names().map(|table| table.aliases(self.names)).into_iter().flatten()
     }
 
     /// Returns its address in memory.

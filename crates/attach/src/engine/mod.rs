@@ -15,6 +15,7 @@ use std::sync::atomic::AtomicUsize;
 
 mod detached;
 mod divert;
+mod entries;
 mod lock;
 mod prepare;
 mod repatch;

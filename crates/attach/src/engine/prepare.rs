@@ -1,6 +1,7 @@
 //! Giving functions what they lack before they can be hooked: a patch site, islands, a path to an
 //! exit trampoline.
 
+use super::entries::Entries;
 use super::site::{Form, Site};
 use super::state::State;
 use super::targets::{ModuleTargets, Taken, set_result};
@@ -58,6 +59,8 @@ impl State {
                     .for_each(|(n, _)| set_result(results, *n, Err(skip.clone())));
             }
         };
+        // Nor are the islands ever freed.
+        let islands: &'static Range<u64> = Box::leak(Box::new(builder.range()));
         let mut followed = Followed::with_capacity(if exits { targets.items.len() } else { 0 });
         let mut added = Vec::with_capacity(targets.items.len());
         for some in targets.items.chunks(AT_ONCE) {
@@ -67,7 +70,7 @@ impl State {
             let mut metas = Meta::for_all(new.map(|item| item.f.addr), UNTYPED_ARGS as u64).iter();
             for item in examined {
                 let (n, addr) = (item.n, item.f.addr);
-                match self.add_site(&mut builder, &mut metas, item) {
+                match self.add_site(&mut builder, islands, &mut metas, item) {
                     Ok(new) => added.push((n, addr, new)),
                     Err(skip) => set_result(results, n, Err(skip)),
                 }
@@ -131,6 +134,7 @@ impl State {
     fn add_site(
         &mut self,
         builder: &mut Builder,
+        islands: &'static Range<u64>,
         metas: &mut Iter<'static, Meta>,
         item: Examined<'_>,
     ) -> Result<bool, Skip> {
@@ -139,19 +143,19 @@ impl State {
         else {
             if let (Some(site), Some(exit)) = (self.sites.get_mut(&f.addr), item.exit) {
                 site.exit = builder.exit(site.meta, exit);
-                site.exit_islands = builder.range();
+                site.exit_islands = islands;
             }
             return Ok(false);
         };
         let at = patch_site.at;
         let text = item.text;
-        let mut relocation_map = [0; PATCH];
+        let mut relocation_map = [None; PATCH];
         let (entry, body);
         let mut head = None;
         match patch_site.shape {
             Shape::Nop => {
                 for (t, b) in relocation_map.iter_mut().zip(patch_site.boundaries()).skip(1) {
-                    *t = if b { at + PATCH as u64 } else { 0 };
+                    *t = b.then_some(0);
                 }
                 (entry, body) = (builder.veneer(), at + PATCH as u64);
             }
@@ -163,24 +167,16 @@ impl State {
                 for (n, (t, b)) in
                     relocation_map.iter_mut().zip(patch_site.boundaries()).enumerate().skip(1)
                 {
-                    let relocated = moved.map.get(n).copied().flatten();
-                    *t = match (b, relocated) {
-                        (false, _) => 0,
-                        (true, Some(o)) => to + u64::from(o),
-                        (true, None) => {
-                            return Err(Skip::Unmovable {
-                                offset: at + n as u64 - start,
-                                why: "it was rewritten",
-                            });
-                        }
-                    };
+                    *t = moved.map.get(n).copied().flatten().filter(|_| b);
+                    if b && t.is_none() {
+                        return Err(Skip::Unmovable {
+                            offset: at + n as u64 - start,
+                            why: "it was rewritten",
+                        });
+                    }
                 }
                 if f.is_inside() {
                     let island = add_inside(builder, meta, &patch_site, start, f.addr)?;
-                    let by = island.body.wrapping_sub(to);
-                    for address in relocation_map.iter_mut().filter(|address| **address != 0) {
-                        *address = address.wrapping_add(by);
-                    }
                     (entry, body, head) = (island.entry, island.body, Some(island.head));
                     let place = self.inside.partition_point(|known| *known < (at, f.addr));
                     self.inside.insert(place, (at, f.addr));
@@ -189,6 +185,7 @@ impl State {
                 }
             }
         }
+        self.has_calls |= patch_site.shape == Shape::Nop;
         let exit = item.exit.map_or(0, |exit| builder.exit(meta, exit));
         meta.body.store(body, Ordering::Release);
         self.sites.insert(
@@ -201,12 +198,12 @@ impl State {
                 nr_args: None,
                 entry,
                 exit,
-                islands: builder.range(),
+                islands,
                 head,
-                exit_islands: builder.range(),
+                exit_islands: islands,
                 form: Form::Plain,
                 aim: Form::Plain,
-                entries: Vec::new(),
+                entries: Entries::default(),
                 cookies: CookieWords::default(),
                 relocation_map,
             }),

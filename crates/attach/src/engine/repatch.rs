@@ -8,6 +8,9 @@ use crate::patch::change::{Change, current, in_one_word};
 use crate::patch_site::Shape;
 use crate::skip::Skip;
 
+/// Changes that are made one part after the other.
+const AT_ONCE: usize = 2048;
+
 /// Changes, and of what each is: a function's address, and the form that its bytes get.
 #[derive(Default)]
 pub(super) struct Work {
@@ -50,9 +53,17 @@ impl State {
     /// Makes calls of functions go where their hooks need them: by changing the first bytes, or the
     /// island that they lead to. Returns those where that failed.
     pub(super) fn repatch(&mut self, addrs: &[u64]) -> Vec<(u64, Skip)> {
+        // Where nobody is stopped, a part of the changes after the other: all of a million would take
+        // memory that was never touched before.
+        let alone = patch::is_alone();
+        let parts = addrs.chunks(if alone { AT_ONCE } else { addrs.len().max(1) });
+        parts.flat_map(|part| self.repatch_part(part, alone)).collect()
+    }
+
+    /// `alone`: no other thread can run the code.
+    fn repatch_part(&mut self, addrs: &[u64], alone: bool) -> Vec<(u64, Skip)> {
         let mut failed = Vec::new();
         let mut work = Work::with_capacity(addrs.len());
-        let alone = patch::is_alone();
         for addr in addrs {
             let Some(site) = self.sites.get_mut(addr) else { continue };
             let to = site.wanted();

@@ -1,7 +1,8 @@
 //! One hooked function: how its first bytes are, and how they shall be.
 
+use super::entries::Entries;
 use crate::code;
-use crate::hook_list::{AttachedHook, Meta};
+use crate::hook_list::Meta;
 use crate::hook_lists::CookieWords;
 use crate::island;
 use crate::jump::{PATCH, jump};
@@ -34,18 +35,20 @@ pub(super) struct Site {
     pub(super) entry: u64,
     /// Where they lead for exit hooks; 0: not made yet.
     pub(super) exit: u64,
-    /// The chunks that `entry` and `exit` are in.
-    pub(super) islands: Range<u64>,
+    /// The chunks that `entry` and `exit` are in, which are never freed.
+    pub(super) islands: &'static Range<u64>,
     /// The first five bytes of the island of a place inside a function, as they were made.
     pub(super) head: Option<[u8; PATCH]>,
-    pub(super) exit_islands: Range<u64>,
+    pub(super) exit_islands: &'static Range<u64>,
     pub(super) form: Form,
     /// What calls get: another form than that of the bytes while the island they lead to is
     /// redirected.
     pub(super) aim: Form,
-    pub(super) entries: Vec<AttachedHook>,
+    pub(super) entries: Entries,
     pub(super) cookies: CookieWords,
-    pub(super) relocation_map: [u64; PATCH],
+    /// For each of the five bytes after the first that begins an instruction: how far behind the
+    /// start of the moved instructions that is.
+    pub(super) relocation_map: [Option<u8>; PATCH],
 }
 
 impl Site {
@@ -131,7 +134,13 @@ impl Site {
         let (new, after) = self.bytes(to)?;
         // Whoever arrives in the middle of a change does what keeps the other attachments' events.
         let head = if to == Form::Plain { before } else { after };
-        let inner = if self.form == Form::Plain { self.relocation_map } else { [0; PATCH] };
+        let inner = match self.form {
+            Form::Plain => {
+                let body = self.meta.body.load(Ordering::Relaxed);
+                self.relocation_map.map(|moved| moved.map_or(0, |by| body + u64::from(by)))
+            }
+            _ => [0; PATCH],
+        };
         let hooked = Hooked { entry: self.bytes(Form::Entry)?.0, meta: self.meta_address() };
         let (at, text) = (self.patch_site.at, self.text.clone());
         Ok(Change { at, old, new, text, head, inner, hooked })
@@ -155,7 +164,7 @@ impl Site {
     /// an island lies in one word.
     pub(super) fn redirect(&self, to: Form) -> Result<Change, Skip> {
         let at = self.island().ok_or(Skip::Busy { tid: 0 })?;
-        let chunk = if self.form == Form::Exit { &self.exit_islands } else { &self.islands };
+        let chunk = if self.form == Form::Exit { self.exit_islands } else { self.islands };
         let target = match to {
             Form::Plain => self.meta.body.load(Ordering::Relaxed),
             Form::Entry if self.patch_site.shape == Shape::Inline => self.entry,

@@ -40,6 +40,8 @@ pub(super) struct State {
     table: table::Writer,
     /// Functions reached through the table.
     pub(super) called: usize,
+    /// There is, or was, a function that may be reached through it.
+    pub(super) has_calls: bool,
     hook_lists: HookLists,
     /// Taken out of use, perhaps still being read.
     tables: Vec<Old<Table>>,
@@ -74,6 +76,7 @@ impl State {
             diversions: Vec::new(),
             table,
             called: 0,
+            has_calls: false,
             hook_lists: HookLists::default(),
             tables: Vec::new(),
             limbo: live::LimboLists::default(),
@@ -100,12 +103,13 @@ impl State {
         let mut by_module: Vec<ModuleTargets<'_>> = Vec::new();
         let mut text: Option<Vec<Range<u64>>> = None;
         for (n, (f, _)) in targets.iter().enumerate() {
+            let site = self.sites.get(&f.addr).map(Box::as_ref);
             results.push(if distinct || seen.insert(f.addr) {
-                self.admit(f, hooks, &mut taken)
+                self.admit(f, site, hooks, &mut taken)
             } else {
                 Err(Skip::Duplicate)
             });
-            let known = self.sites.get(&f.addr).is_some_and(|s| !exits || s.exit != 0);
+            let known = site.is_some_and(|s| !exits || s.exit != 0);
             if known || results.last().is_some_and(Result::is_err) {
                 continue;
             }
@@ -135,13 +139,10 @@ impl State {
                     let n = known.map_or(UNTYPED_ARGS, |n| usize::from(n).min(MAX_ARGS));
                     site.meta.nr_args.store(n as u64, Ordering::Relaxed);
                 }
-                // There may be a million functions, and few have several links.
-                site.entries.reserve_exact(hooks.len());
-                site.entries.extend(hooks.iter().map(|hook| AttachedHook {
-                    hook: Arc::clone(hook),
-                    cookie: *cookie,
-                    seq: id,
-                }));
+                for hook in &hooks {
+                    let hook = Arc::clone(hook);
+                    site.entries.push(AttachedHook { hook, cookie: *cookie, seq: id });
+                }
                 chosen.push(f.addr);
             }
         }
@@ -202,9 +203,14 @@ impl State {
     }
 
     /// Decides whether a function can take the hooks, as far as that can be told without looking at
-    /// its code.
-    fn admit(&self, f: &Function, hooks: &[Hook], taken: &mut Taken) -> Result<(), Skip> {
-        let site = self.sites.get(&f.addr).map(Box::as_ref);
+    /// its code. `site`: what is known of it.
+    fn admit(
+        &self,
+        f: &Function,
+        site: Option<&Site>,
+        hooks: &[Hook],
+        taken: &mut Taken,
+    ) -> Result<(), Skip> {
         let sessions =
             |s: &Site| s.entries.iter().filter(|e| e.hook.position == Position::Session).count();
         let new = hooks.iter().filter(|h| h.position == Position::Session).count();
@@ -216,7 +222,7 @@ impl State {
             return Err(Skip::Sessions { max: MAX_SESSIONS });
         }
         let diverts = hooks.iter().any(Hook::is_of_diversion);
-        let mut entries = site.iter().flat_map(|s| &s.entries);
+        let mut entries = site.iter().flat_map(|s| s.entries.iter());
         if entries.any(|e| diverts || e.hook.is_of_diversion()) {
             return Err(Skip::Denied { why: "unwinders find the tracer's own code by it" });
         }
@@ -299,6 +305,9 @@ impl State {
 
     /// Puts compiled-in sites that will be called into the table.
     pub(super) fn enter_table(&mut self, addrs: &[u64]) {
+        if !self.has_calls {
+            return;
+        }
         let new: Vec<(u64, &'static Meta)> = addrs
             .iter()
             .filter_map(|a| self.sites.get(a))

@@ -117,7 +117,7 @@ impl Body<'_> {
                 return into(i.ip(), i.near_branch_target());
             }
         }
-        if let Some(&(target, from)) = self.code.branches_into(cut.clone()).first() {
+        if let Some((target, from)) = self.code.branches_into(cut.clone()).next() {
             return into(from, target);
         }
         if let Some(from) = self.code.table_into(&self.range, self.bytes, cut) {

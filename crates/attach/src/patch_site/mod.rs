@@ -188,7 +188,7 @@ impl PatchSite {
         let addr = function.addr;
         let own = addr..(addr + function.size.max(1)).min(next);
         let cut = self.at + 1..self.at + PATCH as u64;
-        for &(target, from) in code.branches_into(addr..cut.end) {
+        for (target, from) in code.branches_into(addr..cut.end) {
             if cut.contains(&target) {
                 return Err(Skip::JumpInto { from, offset: target - addr });
             }
