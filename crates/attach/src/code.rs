@@ -6,7 +6,7 @@
 
 use crate::flow::{Flow, flow};
 use crate::jump::PATCH;
-use crate::predecode::{Instructions, Kind};
+use crate::predecode::{Instructions, Kind, Pass};
 use crate::signals::gone::Looking;
 use iced_x86::{Code as Op, Decoder, DecoderOptions, OpKind, Register};
 use skep_proc::maps::{self, Perms, Vma};
@@ -128,7 +128,9 @@ impl Code {
         let size = (part.end - part.start) as usize;
         let options = DecoderOptions::NO_INVALID_CHECK;
         let mut all = Instructions::within(rest, size, part.start, options);
-        while let Some(found) = all.next() {
+        loop {
+            all.pass_over(Pass::Onward, part.end);
+            let Some(found) = all.next() else { break };
             let (target, is_call) = match found.kind {
                 Kind::Jump | Kind::Branch => (found.target(all.next_ip()), false),
                 Kind::Call => (found.target(all.next_ip()), true),

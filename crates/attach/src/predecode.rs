@@ -6,8 +6,10 @@
 //! iced has to be asked. A test compares both on all opcodes, and on the code of libraries.
 
 mod instructions;
+mod lengths;
 
 pub(crate) use instructions::Instructions;
+pub(crate) use lengths::Pass;
 
 /// An instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

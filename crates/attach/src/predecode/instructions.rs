@@ -1,5 +1,6 @@
 //! Going through code.
 
+use super::lengths::{Pass, simple_length};
 use super::{Kind, Predecoded, UNKNOWN, WINDOW, predecode};
 use iced_x86::{Decoder, Instruction};
 
@@ -56,6 +57,26 @@ impl<'a> Instructions<'a> {
         self.ask();
         self.end = (self.at + self.full.len()).max(self.at + 1);
         Some(UNKNOWN)
+    }
+
+    /// Passes over simple instructions that begin before `limit`; tells whether there were some. Any
+    /// that could have been passed over may come next all the same.
+    #[inline(always)]
+    pub(crate) fn pass_over(&mut self, pass: Pass, limit: u64) -> bool {
+        let before = self.end;
+        let limit = limit.saturating_sub(self.start).min(self.size as u64) as usize;
+        let mut at = before;
+        while at < limit
+            && let Some(window) = self.bytes.get(at..).and_then(|rest| rest.first_chunk())
+        {
+            let len = simple_length(window, pass);
+            if len == 0 || at + len > self.size {
+                break;
+            }
+            at += len;
+        }
+        self.end = at;
+        at > before
     }
 
     /// The address of the instruction that was looked at last.

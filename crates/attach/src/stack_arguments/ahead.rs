@@ -34,6 +34,12 @@ impl Ahead {
         None
     }
 
+    /// The first place that a jump leads to.
+    #[inline]
+    pub(super) fn next(&self) -> u64 {
+        self.places.last().map_or(u64::MAX, |(place, _)| *place)
+    }
+
     /// Tells whether a jump leads to the instruction at `ip`, or to none before it.
     #[inline]
     pub(super) fn is_due(&self, ip: u64) -> bool {

@@ -21,31 +21,39 @@ pub(super) struct Effect {
 /// More bytes than any instruction reads or writes that [`Kind`] tells of: the state of the x87 is 108.
 const LARGEST: i64 = 128;
 
+/// Where the pointers are behind an instruction that goes on there, or calls; `None`: it leads away, or
+/// may look at the return address or above, where all must be known of it.
+#[inline(always)]
+pub(super) fn onward(found: Predecoded, at: At) -> Option<At> {
+    let is_below = |depth: Option<i64>| {
+        depth.is_some_and(|depth| i64::from(found.by).saturating_sub(depth) <= -LARGEST)
+    };
+    let moved = |by: i64| Some(At { rsp: at.rsp.map(|rsp| rsp + by), ..at });
+    match found.kind {
+        Kind::Plain | Kind::Relative | Kind::Call | Kind::IndirectCall => Some(at),
+        Kind::Rsp if is_below(at.rsp) => Some(at),
+        Kind::Rbp if is_below(at.rbp) => Some(at),
+        Kind::Push => moved(8),
+        Kind::Pop if at.rsp != Some(0) => moved(-8),
+        Kind::Adjust => moved(-i64::from(found.by)),
+        _ => None,
+    }
+}
+
 impl Effect {
     /// What an instruction does that ends at `end`; `None`: it may look at the return address or above,
     /// where all must be known of it.
     #[inline]
     pub(super) fn of(found: Predecoded, end: u64, at: At) -> Option<Self> {
-        let (mut flow, mut target, mut next) = (Flow::Next, None, at);
-        let is_below = |depth: Option<i64>| {
-            depth.is_some_and(|depth| i64::from(found.by).saturating_sub(depth) <= -LARGEST)
+        let (flow, target, next) = match found.kind {
+            Kind::Jump => (Flow::UnconditionalBranch, Some(found.target(end)), at),
+            Kind::Branch => (Flow::ConditionalBranch, Some(found.target(end)), at),
+            Kind::IndirectJump | Kind::LinkageJump => (Flow::IndirectBranch, None, at),
+            Kind::Return => (Flow::Return, None, at),
+            Kind::Call => (Flow::Call, None, at),
+            Kind::IndirectCall => (Flow::IndirectCall, None, at),
+            _ => (Flow::Next, None, onward(found, at)?),
         };
-        match found.kind {
-            Kind::Plain | Kind::Relative => {}
-            Kind::Rsp if is_below(at.rsp) => {}
-            Kind::Rbp if is_below(at.rbp) => {}
-            Kind::Unknown | Kind::Rsp | Kind::Rbp => return None,
-            Kind::Push => next.rsp = at.rsp.map(|rsp| rsp + 8),
-            Kind::Pop if at.rsp == Some(0) => return None,
-            Kind::Pop => next.rsp = at.rsp.map(|rsp| rsp - 8),
-            Kind::Adjust => next.rsp = at.rsp.map(|rsp| rsp - i64::from(found.by)),
-            Kind::Jump => (flow, target) = (Flow::UnconditionalBranch, Some(found.target(end))),
-            Kind::Branch => (flow, target) = (Flow::ConditionalBranch, Some(found.target(end))),
-            Kind::Call => flow = Flow::Call,
-            Kind::IndirectCall => flow = Flow::IndirectCall,
-            Kind::IndirectJump | Kind::LinkageJump => flow = Flow::IndirectBranch,
-            Kind::Return => flow = Flow::Return,
-        }
         let on_stack = matches!(found.kind, Kind::Rsp | Kind::Rbp);
         Some(Self { flow, target, on_stack, next, moved: Use::default() })
     }

@@ -9,10 +9,10 @@
 use crate::addresses::{AddressMap, AddressSet};
 use crate::code::{Code, Originals, original_bytes};
 use crate::flow::Flow;
-use crate::predecode::{Instructions, Kind, WINDOW};
+use crate::predecode::{Instructions, Kind, Pass, WINDOW};
 use ahead::Ahead;
 use cold::cold_part;
-use effect::Effect;
+use effect::{Effect, onward};
 use iced_x86::{Code as Op, Decoder, DecoderOptions, Register};
 use std::borrow::Cow;
 use std::ops::Range;
@@ -110,15 +110,30 @@ impl<'a, 'f> Follower<'a, 'f> {
         let mut now = Some(At { rsp: Some(0), rbp: None });
         let size = (range.end - range.start) as usize;
         let mut all = Instructions::within(bytes, size, range.start, DecoderOptions::NONE);
-        while let Some(found) = all.next() {
-            if let (Kind::Plain | Kind::Relative, Some(at)) = (found.kind, now)
+        loop {
+            // Most leave all as it is.
+            if let Some(at) = now.filter(|_| !guessed)
+                && all.pass_over(Pass::OffStack, ahead.next())
+                && at.is_within_frame(usual)
+            {
+                usual = now;
+            }
+            let Some(found) = all.next() else { break };
+            if let Some(at) = now
                 && !guessed
                 && !ahead.is_due(all.ip())
+                && let Some(next) = onward(found, at)
             {
-                // Most are so: all stays as it is.
-                if at.is_within_frame(usual) {
+                // So do most others, but for the pointers.
+                let calls = matches!(found.kind, Kind::Call | Kind::IndirectCall);
+                let is_usual = match calls {
+                    true => at.rsp.is_some_and(|rsp| rsp > 0),
+                    false => at.is_within_frame(usual),
+                };
+                if is_usual {
                     usual = now;
                 }
+                now = Some(next);
                 continue;
             }
             let mut landed = false;
