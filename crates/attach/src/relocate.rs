@@ -20,9 +20,15 @@ pub(crate) struct Relocated {
 
 impl PatchSite {
     /// Encodes the moved instructions to run at `to`, followed by a jump to the rest of the
-    /// function when there is a rest.
-    pub(crate) fn relocate(&self, function: u64, to: u64) -> Result<Relocated, Skip> {
-        let mut out = Relocated { code: Vec::with_capacity(40), map: [None; PATCH] };
+    /// function when there is a rest. `buffer`: memory for them, whatever is in it.
+    pub(crate) fn relocate(
+        &self,
+        function: u64,
+        to: u64,
+        buffer: Vec<u8>,
+    ) -> Result<Relocated, Skip> {
+        let mut out = Relocated { code: buffer, map: [None; PATCH] };
+        out.code.clear();
         if let Some(code) = self.fixed() {
             out.code.extend_from_slice(code);
             for (n, (t, is_start)) in out.map.iter_mut().zip(self.boundaries()).enumerate() {

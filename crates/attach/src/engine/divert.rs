@@ -63,7 +63,7 @@ impl State {
             at,
             old,
             new,
-            text: site.islands.clone(),
+            text: site.origin.islands.clone(),
             head: Detour::Jump(bridge),
             inner: [0; _],
             hooked: Hooked { entry: new, meta: std::ptr::from_ref(site.meta) as u64 },

@@ -6,24 +6,29 @@ use std::slice;
 
 /// The hooks of a function, in the order of attaching. Nearly all have one, which takes no memory of its
 /// own: there may be a million functions.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[expect(clippy::box_collection, reason = "a vector would make all of them larger by a third")]
 pub(super) enum Entries {
-    #[default]
-    None,
     One(AttachedHook),
-    Several(Box<Vec<AttachedHook>>),
+    /// None, or several.
+    NotOne(Option<Box<Vec<AttachedHook>>>),
+}
+
+impl Default for Entries {
+    fn default() -> Self {
+        Self::NotOne(None)
+    }
 }
 
 impl Entries {
     /// Adds a hook behind the others.
     pub(super) fn push(&mut self, entry: AttachedHook) {
         *self = match std::mem::take(self) {
-            Self::None => Self::One(entry),
-            Self::One(first) => Self::Several(Box::new(vec![first, entry])),
-            Self::Several(mut all) => {
+            Self::NotOne(None) => Self::One(entry),
+            Self::One(first) => Self::NotOne(Some(Box::new(vec![first, entry]))),
+            Self::NotOne(Some(mut all)) => {
                 all.push(entry);
-                Self::Several(all)
+                Self::NotOne(Some(all))
             }
         };
     }
@@ -31,20 +36,20 @@ impl Entries {
     /// Keeps those that are meant.
     pub(super) fn retain(&mut self, is_meant: impl Fn(&AttachedHook) -> bool) {
         *self = match std::mem::take(self) {
-            Self::Several(mut all) => {
+            Self::NotOne(Some(mut all)) => {
                 all.retain(is_meant);
                 match all.len() {
-                    0 | 1 => all.pop().map_or(Self::None, Self::One),
-                    _ => Self::Several(all),
+                    0 | 1 => all.pop().map_or(Self::NotOne(None), Self::One),
+                    _ => Self::NotOne(Some(all)),
                 }
             }
             Self::One(entry) if is_meant(&entry) => Self::One(entry),
-            Self::One(_) | Self::None => Self::None,
+            Self::One(_) | Self::NotOne(None) => Self::NotOne(None),
         };
     }
 
     pub(super) fn clear(&mut self) {
-        *self = Self::None;
+        *self = Self::default();
     }
 }
 
@@ -53,9 +58,8 @@ impl Deref for Entries {
 
     fn deref(&self) -> &[AttachedHook] {
         match self {
-            Self::None => &[],
             Self::One(entry) => slice::from_ref(entry),
-            Self::Several(all) => all,
+            Self::NotOne(all) => all.as_ref().map_or(&[], |all| all),
         }
     }
 }

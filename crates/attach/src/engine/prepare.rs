@@ -2,7 +2,7 @@
 //! exit trampoline.
 
 use super::entries::Entries;
-use super::site::{Form, Site};
+use super::site::{Form, Origin, Site};
 use super::state::State;
 use super::targets::{ModuleTargets, Taken, set_result};
 use crate::frame::UNTYPED_ARGS;
@@ -18,7 +18,6 @@ use crate::stack_arguments::{Followed, Follower};
 use crate::tramp::entry_points as tramp;
 use std::ops::Range;
 use std::slice::Iter;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Functions that are looked at before they are given what they lack.
@@ -59,8 +58,7 @@ impl State {
                     .for_each(|(n, _)| set_result(results, *n, Err(skip.clone())));
             }
         };
-        // Nor are the islands ever freed.
-        let islands: &'static Range<u64> = Box::leak(Box::new(builder.range()));
+        let mut origins: Vec<&'static Origin> = Vec::new();
         let mut followed = Followed::with_capacity(if exits { targets.items.len() } else { 0 });
         let mut added = Vec::with_capacity(targets.items.len());
         for some in targets.items.chunks(AT_ONCE) {
@@ -70,7 +68,13 @@ impl State {
             let mut metas = Meta::for_all(new.map(|item| item.f.addr), UNTYPED_ARGS as u64).iter();
             for item in examined {
                 let (n, addr) = (item.n, item.f.addr);
-                match self.add_site(&mut builder, islands, &mut metas, item) {
+                let is_there = origins.iter().find(|origin| origin.begins_at(item.text.start));
+                let origin = is_there.copied().unwrap_or_else(|| {
+                    let new = Origin::new(module, item.text.clone(), builder.range());
+                    origins.push(new);
+                    new
+                });
+                match self.add_site(&mut builder, origin, &mut metas, item) {
                     Ok(new) => added.push((n, addr, new)),
                     Err(skip) => set_result(results, n, Err(skip)),
                 }
@@ -134,7 +138,7 @@ impl State {
     fn add_site(
         &mut self,
         builder: &mut Builder,
-        islands: &'static Range<u64>,
+        origin: &'static Origin,
         metas: &mut Iter<'static, Meta>,
         item: Examined<'_>,
     ) -> Result<bool, Skip> {
@@ -143,12 +147,11 @@ impl State {
         else {
             if let (Some(site), Some(exit)) = (self.sites.get_mut(&f.addr), item.exit) {
                 site.exit = builder.exit(site.meta, exit);
-                site.exit_islands = islands;
+                site.exit_origin = origin;
             }
             return Ok(false);
         };
         let at = patch_site.at;
-        let text = item.text;
         let mut relocation_map = [None; PATCH];
         let (entry, body);
         let mut head = None;
@@ -163,7 +166,7 @@ impl State {
                 let to = builder.next_body();
                 // Which reasons count from.
                 let start = f.within.as_ref().map_or(f.addr, |within| within.range.start);
-                let moved = patch_site.relocate(start, to)?;
+                let moved = patch_site.relocate(start, to, std::mem::take(&mut self.moved))?;
                 for (n, (t, b)) in
                     relocation_map.iter_mut().zip(patch_site.boundaries()).enumerate().skip(1)
                 {
@@ -183,6 +186,7 @@ impl State {
                 } else {
                     (entry, body) = builder.entry(meta, &moved.code);
                 }
+                self.moved = moved.code;
             }
         }
         self.has_calls |= patch_site.shape == Shape::Nop;
@@ -191,16 +195,14 @@ impl State {
         self.sites.insert(
             f.addr,
             Box::new(Site {
-                module: Arc::downgrade(&f.module),
-                text,
+                origin,
                 patch_site,
                 meta,
                 nr_args: None,
                 entry,
                 exit,
-                islands,
                 head,
-                exit_islands: islands,
+                exit_origin: origin,
                 form: Form::Plain,
                 aim: Form::Plain,
                 entries: Entries::default(),
@@ -223,14 +225,14 @@ fn add_inside(
     let (event, len) = (usize::from(site.event), site.count());
     builder.inside(meta, event > 0, |part, to| {
         let some = match part {
-            Part::All => return Ok(site.relocate(start, to)?.code),
+            Part::All => return Ok(site.relocate(start, to, Vec::new())?.code),
             Part::After if event == len => {
                 return jump(0xe9, to, addr).map(Vec::from).ok_or(Skip::NoRoom);
             }
             Part::After => site.part(event..len),
             Part::Before => site.part(0..event),
         };
-        let mut code = some.relocate(start, to)?.code;
+        let mut code = some.relocate(start, to, Vec::new())?.code;
         if part == Part::Before {
             // Nothing before the place leads away, so there is a jump at the end.
             code.truncate(code.len().saturating_sub(PATCH));

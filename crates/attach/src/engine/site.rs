@@ -22,11 +22,36 @@ pub(super) enum Form {
     Exit,
 }
 
+/// What functions have in common that were prepared together.
+#[derive(Debug)]
+pub(super) struct Origin {
+    /// What they were found in.
+    module: Weak<Module>,
+    /// The executable range that they are in.
+    text: Range<u64>,
+    /// The chunk that their islands are in, which is never freed.
+    pub(super) islands: Range<u64>,
+}
+
+impl Origin {
+    /// Never freed either: there is one for each executable range and chunk.
+    pub(super) fn new(
+        module: &Arc<Module>,
+        text: Range<u64>,
+        islands: Range<u64>,
+    ) -> &'static Self {
+        Box::leak(Box::new(Self { module: Arc::downgrade(module), text, islands }))
+    }
+
+    /// Tells whether they are in the executable range that begins there.
+    pub(super) fn begins_at(&self, text: u64) -> bool {
+        self.text.start == text
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Site {
-    /// What it was found in.
-    pub(super) module: Weak<Module>,
-    pub(super) text: Range<u64>,
+    pub(super) origin: &'static Origin,
     pub(super) patch_site: PatchSite,
     pub(super) meta: &'static Meta,
     /// Argument words, when one of the attachments knows them.
@@ -35,11 +60,10 @@ pub(super) struct Site {
     pub(super) entry: u64,
     /// Where they lead for exit hooks; 0: not made yet.
     pub(super) exit: u64,
-    /// The chunks that `entry` and `exit` are in, which are never freed.
-    pub(super) islands: &'static Range<u64>,
     /// The first five bytes of the island of a place inside a function, as they were made.
     pub(super) head: Option<[u8; PATCH]>,
-    pub(super) exit_islands: &'static Range<u64>,
+    /// What has the chunk that `exit` is in.
+    pub(super) exit_origin: &'static Origin,
     pub(super) form: Form,
     /// What calls get: another form than that of the bytes while the island they lead to is
     /// redirected.
@@ -88,7 +112,7 @@ impl Site {
 
     /// Tells whether it was found in this module.
     pub(super) fn is_of(&self, module: &Arc<Module>) -> bool {
-        self.module.as_ptr() == Arc::as_ptr(module)
+        self.origin.module.as_ptr() == Arc::as_ptr(module)
     }
 
     /// Where the moved instructions are; at compiled-in sites, where calls of the trampoline return.
@@ -142,7 +166,7 @@ impl Site {
             _ => [0; PATCH],
         };
         let hooked = Hooked { entry: self.bytes(Form::Entry)?.0, meta: self.meta_address() };
-        let (at, text) = (self.patch_site.at, self.text.clone());
+        let (at, text) = (self.patch_site.at, self.origin.text.clone());
         Ok(Change { at, old, new, text, head, inner, hooked })
     }
 
@@ -164,7 +188,8 @@ impl Site {
     /// an island lies in one word.
     pub(super) fn redirect(&self, to: Form) -> Result<Change, Skip> {
         let at = self.island().ok_or(Skip::Busy { tid: 0 })?;
-        let chunk = if self.form == Form::Exit { self.exit_islands } else { self.islands };
+        let origin = if self.form == Form::Exit { self.exit_origin } else { self.origin };
+        let chunk = &origin.islands;
         let target = match to {
             Form::Plain => self.meta.body.load(Ordering::Relaxed),
             Form::Entry if self.patch_site.shape == Shape::Inline => self.entry,
@@ -186,5 +211,16 @@ impl Site {
             inner: [0; PATCH],
             hooked: Hooked { entry: new, meta: self.meta_address() },
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// There may be a million of them.
+    #[test]
+    fn a_site_is_small() {
+        assert!(size_of::<Site>() <= 168, "{}", size_of::<Site>());
     }
 }

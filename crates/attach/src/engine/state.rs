@@ -46,6 +46,8 @@ pub(super) struct State {
     /// Taken out of use, perhaps still being read.
     tables: Vec<Old<Table>>,
     pub(super) limbo: live::LimboLists,
+    /// Memory for instructions that are being moved.
+    pub(super) moved: Vec<u8>,
 }
 
 /// What [`State::detach`] did.
@@ -80,6 +82,7 @@ impl State {
             hook_lists: HookLists::default(),
             tables: Vec::new(),
             limbo: live::LimboLists::default(),
+            moved: Vec::new(),
         }
     }
 
