@@ -303,6 +303,8 @@ fn others_go_on_beside_a_writer_that_stands_at_a_chosen_step() {
 /// instructions in a trie of a million keys as in one of a thousand.
 #[test]
 fn to_recover_takes_as_long_in_a_large_trie_as_in_a_small_one() {
+    // Some keys have a change move others aside, as chance will have it: the least of so many counts.
+    const KEYS: u32 = 3;
     // Instructions of an undisturbed change, and the most of one that recovers.
     let cost_in = |n: u32| -> Option<(u64, u64)> {
         let dir = Dir::new();
@@ -312,10 +314,9 @@ fn to_recover_takes_as_long_in_a_large_trie_as_in_a_small_one() {
         for i in 0..n {
             map.update(&key(i), &[7; 40], NOEXIST).expect("room");
         }
-        let new = key(n);
-        let insert = || errno(map.update(&new, &[9; 40], ANY));
-        let cost = || {
-            let (child, mut steps) = (traced(&map, insert)?, 0);
+        let insert = |new: &[u8]| errno(map.update(new, &[9; 40], ANY));
+        let cost = |new: &[u8]| {
+            let (child, mut steps) = (traced(&map, || insert(new))?, 0);
             while child.step().expect("it does not fail") != SIGSTOP {
                 steps += 1;
             }
@@ -329,18 +330,25 @@ fn to_recover_takes_as_long_in_a_large_trie_as_in_a_small_one() {
             map.update(&key(1), &[7; 40], ANY).expect("there");
         }
         let words = Words::of(&map);
-        let (undisturbed, mut recovering) = (cost()?, 0);
+        let (mut undisturbed, mut recovering) = (u64::MAX, 0);
+        for new in (n..n + KEYS).map(key) {
+            undisturbed = undisturbed.min(cost(&new)?);
+        }
         for at in [(Behind::Heap, 0), (Behind::Log, 40)] {
-            map.delete(&new).expect("there");
-            let victim = traced(&map, insert)?;
-            assert!(words.reach(at, &victim)?, "it takes a heap, and writes");
-            victim.kill();
-            assert_eq!(victim.join(), -9);
-            recovering = recovering.max(cost()?);
-            assert_eq!(map.lookup(&new).expect("there"), [9; 40]);
+            let mut least = u64::MAX;
+            for new in (n..n + KEYS).map(key) {
+                map.delete(&new).expect("there");
+                let victim = traced(&map, || insert(&new))?;
+                assert!(words.reach(at, &victim)?, "it takes a heap, and writes");
+                victim.kill();
+                assert_eq!(victim.join(), -9);
+                least = least.min(cost(&new)?);
+                assert_eq!(map.lookup(&new).expect("there"), [9; 40]);
+            }
+            recovering = recovering.max(least);
         }
         if n < 10_000 {
-            assert_eq!(audit(&map).elements, u64::from(n) + 1);
+            assert_eq!(audit(&map).elements, u64::from(n + KEYS));
         }
         Some((undisturbed, recovering))
     };
