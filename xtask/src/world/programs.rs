@@ -147,7 +147,7 @@ pub const PROGRAMS: &[Program] = &[
         ..work(
             "go-static",
             &["go"],
-            "the same without C: statically linked, so it is not traced",
+            "the same without C, statically linked: followed from its start",
             &["{build}/main"],
             9,
         )
