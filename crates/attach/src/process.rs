@@ -78,10 +78,10 @@ pub(crate) fn state(tid: u32) -> u8 {
 /// See [`state`].
 pub(crate) const UNINTERRUPTIBLE: u8 = b'D';
 
-/// Tells whether a task waits in a system call that makes processes. Where the kernel does not say
-/// (a security module like Yama forbids it), taken for granted. For the event path.
+/// Tells whether a task waits in a system call that makes processes; `None` where the kernel does not
+/// say, because a security module like Yama forbids it. For the event path.
 #[inline(always)]
-pub(crate) fn is_in_clone(tid: u32) -> bool {
+pub(crate) fn is_in_clone(tid: u32) -> Option<bool> {
     const CLONE: u32 = 56;
     const VFORK: u32 = 58;
     const CLONE3: u32 = 435;
@@ -94,7 +94,8 @@ pub(crate) fn is_in_clone(tid: u32) -> bool {
         number = number.wrapping_mul(10).wrapping_add(u32::from(start.byte(n).wrapping_sub(b'0')));
         n = n.wrapping_add(1);
     }
-    len == 0 || number == CLONE || number == VFORK || number == CLONE3
+    let is_one = number == CLONE || number == VFORK || number == CLONE3;
+    if len == 0 { None } else { Some(is_one) }
 }
 
 /// Where the first bytes of a task's file are read to.

@@ -18,10 +18,14 @@ const CONCURRENT: u64 = 1;
 /// How often a maker is looked at before that is said.
 const PATIENCE: u32 = 1000;
 
-/// How often in succession it must wait, to be one that waits for its child: nothing else takes as
-/// long that it could wait for while a child is made. Where the kernel tells no more of a task than
-/// that it waits, one that waits for a slow disk is mistaken for such a one.
+/// How often in succession it must wait, to be one that waits for its child: nothing else that it could
+/// wait for takes as long. Where the kernel tells no more of a task than that it waits, one that waits for
+/// a slow disk is mistaken for such a one.
 const LASTS: u32 = 16;
+
+/// For so much counts a look at one that is known to wait in a call that makes processes, which takes
+/// locks, too.
+const KNOWN: u32 = 4;
 
 /// Finds the block for an event on another stack than that of the block which thread-local storage
 /// names. Null when the task runs no hooks.
@@ -106,13 +110,20 @@ extern "C" fn sharer(block: *mut Block, tid: u32) -> *mut Block {
     let mut looks = 0;
     let mut lasting = 0;
     while looks < PATIENCE && lasting < LASTS {
-        let waits =
-            process::state(maker) == process::UNINTERRUPTIBLE && process::is_in_clone(maker);
-        lasting = if waits { lasting.wrapping_add(1) } else { 0 };
+        let counts = if process::state(maker) == process::UNINTERRUPTIBLE {
+            match process::is_in_clone(maker) {
+                Some(true) => KNOWN,
+                Some(false) => 0,
+                None => 1,
+            }
+        } else {
+            0
+        };
+        lasting = if counts == 0 { 0 } else { lasting.wrapping_add(counts) };
         sys::yield_now();
         looks = looks.wrapping_add(1);
     }
-    let waits = lasting == LASTS;
+    let waits = lasting >= LASTS;
     probe = 0;
     while probe < PROBES {
         let block = at(probe);
