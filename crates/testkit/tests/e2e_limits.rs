@@ -10,21 +10,27 @@ use skep_testkit::{TempDir, many, run, target};
 
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// A static program has no loader to preload an agent: skep says so and does not pretend to have
-/// traced it.
+/// A static program has no loader to preload an agent: it is traced from before `main` all the same.
 #[test]
-fn static_program_is_refused_with_a_reason() {
+fn static_program_is_traced() {
     let program = target::named("args").build(Build::Static);
     let dir = TempDir::in_memory();
+    let out = dir.join("report.json");
     let mut command = Command::new(skep_bin());
     command
-        .args(["trace", "args:*", "--json", "--"])
+        .args(["trace", "args:*", "--json", "-o"])
+        .arg(&out)
+        .arg("--")
         .args(program.command_line())
         .env("SKEP_DIR", dir.join("skep"));
-    let (ended, _) = program.run_counted(&mut command, LIMIT);
-    let told = String::from_utf8_lossy(&ended.stderr);
-    assert!(matches!(ended.shell_status(), 1 | 2), "{}", ended.transcript());
-    assert!(told.contains("static"), "{}", ended.transcript());
+    let (ended, own) = program.run_counted(&mut command, LIMIT);
+    let text = std::fs::read_to_string(&out)
+        .unwrap_or_else(|e| panic!("no report: {e}: {}", ended.transcript()));
+    let report = Report::parse(&text).unwrap();
+    assert!(!own.is_empty(), "{}", ended.transcript());
+    for (function, calls) in &own {
+        assert_eq!(report.calls("args", function), Some(*calls), "{function}");
+    }
 }
 
 /// The report carries the command's status: every value main can return, and deaths by signal.
