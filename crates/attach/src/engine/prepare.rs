@@ -18,6 +18,7 @@ use crate::stack_arguments::{Followed, Follower};
 use crate::tramp::entry_points as tramp;
 use std::ops::Range;
 use std::slice::Iter;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Functions that are looked at before they are given what they lack.
@@ -58,7 +59,7 @@ impl State {
                     .for_each(|(n, _)| set_result(results, *n, Err(skip.clone())));
             }
         };
-        let mut origins: Vec<&'static Origin> = Vec::new();
+        let mut origins: Vec<Arc<Origin>> = Vec::new();
         let mut followed = Followed::with_capacity(if exits { targets.items.len() } else { 0 });
         let mut added = Vec::with_capacity(targets.items.len());
         for some in targets.items.chunks(AT_ONCE) {
@@ -69,12 +70,12 @@ impl State {
             for item in examined {
                 let (n, addr) = (item.n, item.f.addr);
                 let is_there = origins.iter().find(|origin| origin.begins_at(item.text.start));
-                let origin = is_there.copied().unwrap_or_else(|| {
-                    let new = Origin::new(module, item.text.clone(), builder.range());
-                    origins.push(new);
+                let origin = is_there.cloned().unwrap_or_else(|| {
+                    let new = Arc::new(Origin::new(module, item.text.clone(), builder.range()));
+                    origins.push(Arc::clone(&new));
                     new
                 });
-                match self.add_site(&mut builder, origin, &mut metas, item) {
+                match self.add_site(&mut builder, &origin, &mut metas, item) {
                     Ok(new) => added.push((n, addr, new)),
                     Err(skip) => set_result(results, n, Err(skip)),
                 }
@@ -138,7 +139,7 @@ impl State {
     fn add_site(
         &mut self,
         builder: &mut Builder,
-        origin: &'static Origin,
+        origin: &Arc<Origin>,
         metas: &mut Iter<'static, Meta>,
         item: Examined<'_>,
     ) -> Result<bool, Skip> {
@@ -147,7 +148,7 @@ impl State {
         else {
             if let (Some(site), Some(exit)) = (self.sites.get_mut(&f.addr), item.exit) {
                 site.exit = builder.exit(site.meta, exit);
-                site.exit_origin = origin;
+                site.exit_origin = Arc::clone(origin);
             }
             return Ok(false);
         };
@@ -195,14 +196,14 @@ impl State {
         self.sites.insert(
             f.addr,
             Box::new(Site {
-                origin,
+                origin: Arc::clone(origin),
                 patch_site,
                 meta,
                 nr_args: None,
                 entry,
                 exit,
                 head,
-                exit_origin: origin,
+                exit_origin: Arc::clone(origin),
                 form: Form::Plain,
                 aim: Form::Plain,
                 entries: Entries::default(),

@@ -29,18 +29,13 @@ pub(super) struct Origin {
     module: Weak<Module>,
     /// The executable range that they are in.
     text: Range<u64>,
-    /// The chunk that their islands are in, which is never freed.
+    /// The chunk that their islands are in.
     pub(super) islands: Range<u64>,
 }
 
 impl Origin {
-    /// Never freed either: there is one for each executable range and chunk.
-    pub(super) fn new(
-        module: &Arc<Module>,
-        text: Range<u64>,
-        islands: Range<u64>,
-    ) -> &'static Self {
-        Box::leak(Box::new(Self { module: Arc::downgrade(module), text, islands }))
+    pub(super) fn new(module: &Arc<Module>, text: Range<u64>, islands: Range<u64>) -> Self {
+        Self { module: Arc::downgrade(module), text, islands }
     }
 
     /// Tells whether they are in the executable range that begins there.
@@ -51,7 +46,7 @@ impl Origin {
 
 #[derive(Debug)]
 pub(super) struct Site {
-    pub(super) origin: &'static Origin,
+    pub(super) origin: Arc<Origin>,
     pub(super) patch_site: PatchSite,
     pub(super) meta: &'static Meta,
     /// Argument words, when one of the attachments knows them.
@@ -63,7 +58,7 @@ pub(super) struct Site {
     /// The first five bytes of the island of a place inside a function, as they were made.
     pub(super) head: Option<[u8; PATCH]>,
     /// What has the chunk that `exit` is in.
-    pub(super) exit_origin: &'static Origin,
+    pub(super) exit_origin: Arc<Origin>,
     pub(super) form: Form,
     /// What calls get: another form than that of the bytes while the island they lead to is
     /// redirected.
@@ -188,7 +183,7 @@ impl Site {
     /// an island lies in one word.
     pub(super) fn redirect(&self, to: Form) -> Result<Change, Skip> {
         let at = self.island().ok_or(Skip::Busy { tid: 0 })?;
-        let origin = if self.form == Form::Exit { self.exit_origin } else { self.origin };
+        let origin = if self.form == Form::Exit { &self.exit_origin } else { &self.origin };
         let chunk = &origin.islands;
         let target = match to {
             Form::Plain => self.meta.body.load(Ordering::Relaxed),
