@@ -770,10 +770,7 @@ fn stacks_have_the_names_of_their_functions() {
 
 /// Reads a profile with Go's own tool.
 fn profile_is_whole(path: &str, sum: u64) {
-    // It has no `--version`.
-    if std::env::var_os("PATH")
-        .is_none_or(|p| !std::env::split_paths(&p).any(|d| d.join("go").is_file()))
-    {
+    if !has_command("go") {
         return skip("go (its pprof)");
     }
     let mut command = Command::new("go");

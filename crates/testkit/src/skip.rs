@@ -46,10 +46,14 @@ fn program() -> String {
     name.rsplit_once('-').map_or(name.as_ref(), |(name, _)| name).to_owned()
 }
 
-/// Tells whether `command --version` runs.
+/// Tells whether `command --version` runs, or what does the same.
 pub fn has_command(command: &str) -> bool {
+    let version = match command {
+        "go" => "version",
+        _ => "--version",
+    };
     Command::new(command)
-        .arg("--version")
+        .arg(version)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
