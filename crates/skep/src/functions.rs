@@ -218,11 +218,6 @@ struct Files {
 static LEFT: Mutex<Vec<Files>> = Mutex::new(Vec::new());
 
 impl Files {
-    fn remove(&self) {
-        self.dir.remove_unused(Kind::Link, self.link);
-        self.dir.remove_unused(Kind::Map, self.control);
-    }
-
     fn are_used_here(&self) -> bool {
         Agent::of_process().uses(&self.dir, self.link)
     }
@@ -245,7 +240,8 @@ impl Files {
 impl Drop for Files {
     fn drop(&mut self) {
         if self.process == std::process::id() {
-            self.remove();
+            self.dir.remove_unused(Kind::Link, self.link);
+            self.dir.remove_unused(Kind::Map, self.control);
         }
     }
 }
