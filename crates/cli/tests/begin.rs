@@ -15,7 +15,7 @@ use serde_json::Value as Json;
 use skep_testkit::TempDir;
 use skep_testkit::cc::Cc;
 use skep_testkit::run::{children, run, signal, signal_group};
-use skep_testkit::skip::has_command;
+use skep_testkit::skip::{has_command, is_root};
 
 fn build(dir: &TempDir, file: &str, name: &str, cc: Cc, flags: &[&str]) -> PathBuf {
     let cc = cc.args(&["-O1", "-g", "-pthread"]).args(flags);
@@ -177,6 +177,72 @@ fn commands_that_cannot_be_executed() {
     }
 }
 
+/// In a container no more threads may be allowed than there are.
+#[test]
+fn a_user_without_threads_left() {
+    const USER: u32 = 54_321;
+    if !is_root() || !has_command("setpriv") || !has_command("prlimit") {
+        return skep_testkit::skip("root, setpriv and prlimit");
+    }
+    let (skep, dir) = (Skep::new(), TempDir::in_memory());
+    let program = dir.join("program");
+    fs::copy(static_target(), &program).expect("it is copied");
+    let own = dir.join("skep");
+    std::os::unix::fs::chown(dir.join("."), Some(USER), Some(USER)).expect("root may");
+    let (user, group) = (format!("--reuid={USER}"), format!("--regid={USER}"));
+    let args = ["trace", "leaf", "--", program.to_str().expect("text"), "9"];
+    let (mut refused, mut last) = (0, String::new());
+    for limit in 1..10 {
+        let limit = format!("--nproc={limit}");
+        let others = ["setpriv", &user, &group, "--clear-groups", "prlimit", &limit];
+        let mut command = under(&others, &skep, &args);
+        let ended = run(command.env("SKEP_DIR", &own), b"", LIMIT);
+        let said = text(&ended.stderr);
+        if said.contains("Permission denied") {
+            return skep_testkit::skip("a command that every user may execute");
+        }
+        // It runs, traced or not, or is not started.
+        assert!(matches!(ended.shell_status(), 9 | 2), "{limit}: {}", ended.transcript());
+        assert!(!said.contains("panicked"), "{limit}: {}", ended.transcript());
+        refused += usize::from(said.contains("error: "));
+        last = ended.transcript();
+    }
+    assert!((1..9).contains(&refused), "{refused}: {last}");
+}
+
+/// `skep` as the command of others.
+fn under(others: &[&str], skep: &Skep, args: &[&str]) -> Command {
+    let own = skep.command(args);
+    let mut command = Command::new(others[0]);
+    command.args(&others[1..]).arg(own.get_program()).args(own.get_args());
+    for (name, value) in own.get_envs() {
+        command.env(name, value.unwrap_or_default());
+    }
+    command
+}
+
+/// Where `/proc` tells of other processes than those of its ids here, no process is touched.
+#[test]
+fn the_proc_of_another_pid_namespace() {
+    if !is_root() {
+        return skep_testkit::skip("root, for a PID namespace");
+    }
+    let skep = Skep::new();
+    let unshare = ["unshare", "--pid", "--fork"];
+    let of_another = "`/proc` is that of another PID namespace";
+    for (args, status) in [
+        (&["trace", "leaf", "--", static_target(), "9"][..], 9),
+        (&["trace", "leaf", "-p", "2", "--for", "1s"], 2),
+    ] {
+        let ended = run(&mut under(&unshare, &skep, args), b"", LIMIT);
+        if text(&ended.stderr).contains("unshare failed") {
+            return skep_testkit::skip("a PID namespace");
+        }
+        assert_eq!(ended.shell_status(), status, "{}", ended.transcript());
+        assert!(text(&ended.stderr).contains(of_another), "{}", ended.transcript());
+    }
+}
+
 /// Where another tracer is, the command runs untraced.
 #[test]
 fn commands_that_are_traced_already() {
@@ -184,17 +250,15 @@ fn commands_that_are_traced_already() {
         return skep_testkit::skip("strace");
     }
     let skep = Skep::new();
-    let traced = skep.command(["trace", "leaf", "--", static_target(), "9"]);
-    let mut command = Command::new("strace");
-    command.args(["-f", "-o", "/dev/null"]).arg(traced.get_program()).args(traced.get_args());
-    for (name, value) in traced.get_envs() {
-        command.env(name, value.unwrap_or_default());
-    }
+    let args = ["trace", "leaf", "--", static_target(), "9"];
+    let mut command = under(&["strace", "-f", "-o", "/dev/null"], &skep, &args);
     let ended = run(&mut command, b"", LIMIT);
     assert_eq!(ended.shell_status(), 9, "{}", ended.transcript());
     let said = text(&ended.stderr);
     assert!(
-        said.contains("the agent did not start in") && said.contains("traces it"),
+        said.contains("the agent did not start in")
+            && said.contains("could not be entered")
+            && said.contains("traces it"),
         "{}",
         ended.transcript()
     );

@@ -128,6 +128,8 @@ pub enum Error {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refusal {
+    /// What `/proc` has is of another PID namespace.
+    OthersProc,
     /// It is the caller.
     Itself,
     /// It is a thread that does not lead its process.
@@ -175,6 +177,9 @@ pub enum Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::OthersProc => f.write_str(
+                "`/proc` is that of another PID namespace; mount one, as `unshare --mount-proc` does",
+            ),
             Self::Itself => f.write_str("it is the tracer itself"),
             Self::Thread { of } => write!(f, "it is a thread; stop its process, {of}"),
             Self::KernelThread => f.write_str("it is a thread of the kernel"),

@@ -28,7 +28,7 @@ use crate::stop::{
     repeat_interrupted_call,
 };
 use crate::sys::{self, Happened, News};
-use crate::target::Target;
+use crate::target::{Target, in_thread};
 use crate::task::{self, Status};
 use crate::wake::Wake;
 
@@ -65,8 +65,8 @@ pub enum Event {
     Ended {
         /// Its id.
         pid: u32,
-        /// How; `None` where the kernel has not told its tracer.
-        status: Option<ExitStatus>,
+        /// How.
+        status: ExitStatus,
     },
 }
 
@@ -119,7 +119,7 @@ impl Tracer {
         check(pid)?;
         let (tracing, until) = mpsc::channel();
         std::thread::scope(|scope| {
-            scope.spawn(move || note_ends(pid, &until));
+            in_thread(scope, pid, move || note_ends(pid, &until))?;
             let done = self.trace_threads(pid);
             drop(tracing);
             done
@@ -184,7 +184,7 @@ impl Tracer {
             match news {
                 News::Stands(happened) => self.see(tid, happened),
                 News::Ended(status) => {
-                    self.end(tid, Some(ExitStatus::from_raw(status)));
+                    self.end(tid, ExitStatus::from_raw(status));
                     if self.child == Some(tid) {
                         // It stays to be asked for.
                         return;
@@ -319,9 +319,6 @@ impl Tracer {
     }
 
     fn see(&mut self, tid: u32, happened: Happened) {
-        if happened == Happened::Gone {
-            return self.end(tid, None);
-        }
         let Some(pid) = self.process_of(tid) else { return self.resume(tid, 0) };
         self.stopped.remove(&tid);
         match happened {
@@ -369,7 +366,7 @@ impl Tracer {
         self.events.push_back(Event::Forked { pid, parent });
     }
 
-    fn end(&mut self, tid: u32, status: Option<ExitStatus>) {
+    fn end(&mut self, tid: u32, status: ExitStatus) {
         self.standing.remove(&tid);
         self.stopped.remove(&tid);
         if self.threads.remove(&tid) == Some(tid) {

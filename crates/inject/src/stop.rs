@@ -315,6 +315,9 @@ impl Threads {
 /// Refuses what is no other process's id.
 pub(crate) fn check(pid: u32) -> Result<(), Error> {
     let refused = |reason| Error::Refused { pid, reason };
+    if skep_proc::namespace::proc_is_of_another() {
+        return Err(refused(Refusal::OthersProc));
+    }
     if pid == std::process::id() {
         return Err(refused(Refusal::Itself));
     }

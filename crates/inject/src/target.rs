@@ -2,8 +2,10 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
+use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Duration;
 
+use rustix::io::Errno;
 use skep_proc::maps::Perms;
 
 use crate::call::Caller;
@@ -72,18 +74,30 @@ fn stop_within<T: Send>(
     let (tracing, until) = mpsc::channel();
     let id = AtomicU32::new(0);
     let done = std::thread::scope(|scope| {
-        let tracer = scope.spawn(|| {
+        let tracer = in_thread(scope, pid, || {
             id.store(own_thread(), Ordering::Relaxed);
             let target = Threads::stop(pid, except, patience, None).and_then(Target::new);
             drop(tracing);
             target.map(|mut target| f(&mut target))
-        });
+        })?;
         note_ends(pid, &until);
-        tracer.join()
+        tracer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     });
     // Threads that did not stand are let go by the kernel, a moment after the tracer was joined.
     task::wait_for_end(id.into_inner());
-    done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    done
+}
+
+/// Does something in a thread of its own, for the sake of a process.
+pub(crate) fn in_thread<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    pid: u32,
+    f: impl FnOnce() -> T + Send + 'scope,
+) -> Result<ScopedJoinHandle<'scope, T>, Error> {
+    std::thread::Builder::new().spawn_scoped(scope, f).map_err(|error| {
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
+        Error::Os { pid, call: "clone", errno }
+    })
 }
 
 /// A process whose threads stand. Made by [`stop`].

@@ -12,13 +12,22 @@ pub fn own_id(pid: u32) -> Option<u32> {
     str::from_utf8(last).ok()?.parse().ok()
 }
 
+/// Tells whether `/proc` is that of another PID namespace than this process's: what it says of an id is
+/// about another process then. So it is in a new PID namespace until one is mounted there.
+#[must_use]
+pub fn proc_is_of_another() -> bool {
+    let own = std::fs::read_link("/proc/self");
+    own.is_ok_and(|own| own.to_str().and_then(|id| id.parse().ok()) != Some(std::process::id()))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::own_id;
+    use super::{own_id, proc_is_of_another};
 
     #[test]
     fn a_process_has_the_id_that_it_knows() {
         assert_eq!(own_id(std::process::id()), Some(std::process::id()));
         assert_eq!(own_id(u32::MAX), None);
+        assert!(!proc_is_of_another());
     }
 }

@@ -8,12 +8,14 @@ use std::process::{Child, ExitStatus};
 use std::thread::ScopedJoinHandle;
 use std::time::Instant;
 
+use skep::link::Untraced;
 use skep::process::{Agent, Followed, ProcessError, follow_child};
 
-use super::{Launch, Outcome, wait};
+use super::{Launch, Outcome, Started, bar, wait};
 use crate::failure::{Context, Result};
 use crate::flag::Flag;
 use crate::live;
+use crate::printer::Printer;
 use crate::signals::Signals;
 use crate::watch::Watcher;
 
@@ -53,7 +55,7 @@ impl Gate {
 }
 
 /// A command that is followed by another thread.
-pub(super) struct Command<'scope> {
+struct Command<'scope> {
     child: Child,
     follower: Option<ScopedJoinHandle<'scope, Result<Followed, ProcessError>>>,
     /// Raised when the thread is about to end.
@@ -61,28 +63,28 @@ pub(super) struct Command<'scope> {
     followed: Option<Result<Followed, ProcessError>>,
 }
 
-impl Command<'_> {
-    pub(super) fn id(&self) -> u32 {
+impl Started for Command<'_> {
+    fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// How it ended, and when.
-    pub(super) fn ended(&mut self) -> io::Result<Option<(ExitStatus, Instant)>> {
+    fn ended(&mut self) -> io::Result<Option<(ExitStatus, Instant)>> {
         if self.follower.is_some() && !self.over.is_raised() {
             return Ok(None);
         }
         match self.join() {
             Ok(Followed { ended: Some(ended), .. }) => Ok(Some(*ended)),
             // It goes on by itself.
-            _ => Ok(self.child.try_wait()?.map(|status| (status, Instant::now()))),
+            _ => self.child.ended(),
         }
     }
 
-    /// Readable when that should be asked.
-    pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.follower.is_some().then(|| self.over.as_fd())
     }
+}
 
+impl Command<'_> {
     fn join(&mut self) -> &Result<Followed, ProcessError> {
         let follower = &mut self.follower;
         self.followed.get_or_insert_with(|| match follower.take().map(ScopedJoinHandle::join) {
@@ -108,35 +110,39 @@ impl Launch<'_> {
         let (dir, links, printer) = (self.dir, self.links.clone(), self.printer);
         let start = Instant::now();
         std::thread::scope(|scope| {
-            let follower = scope.spawn(|| {
+            let follower = std::thread::Builder::new().spawn_scoped(scope, || {
                 let followed = follow(agent, dir, &links, opener, &end);
                 over.raise();
                 followed
             });
+            let follower = follower.context(what)?;
             let child = self.spawn(Some(gate)).inspect_err(|_| end.raise())?;
-            let command = Command { child, follower: Some(follower), over: &over, followed: None };
-            let mut process = super::Process::Followed(command);
-            let outcome = wait(&mut process, start, &mut signals, detach, watcher, &mut self.held);
+            let mut command =
+                Command { child, follower: Some(follower), over: &over, followed: None };
+            let outcome = wait(&mut command, start, &mut signals, detach, watcher, &mut self.held);
             end.raise();
-            let super::Process::Followed(mut command) = process else { return outcome };
-            let mut outcome = outcome?;
-            let pid = command.id();
             command.join();
-            match command.followed {
-                Some(Ok(mut followed)) => {
-                    let of_it = |(of, ..): &(u32, _, _)| *of == pid;
-                    if let Some(at) = followed.untraced.iter().position(of_it) {
-                        let (.., error) = followed.untraced.remove(at);
-                        outcome.untraced = Some(error);
-                    }
-                    live::tell(&followed, printer);
-                }
-                Some(Err(error)) => outcome.untraced = Some(error),
-                None => {}
+            let mut outcome = outcome?;
+            outcome.untraced = command.followed.and_then(|followed| match followed {
+                Ok(followed) => reported(followed, outcome.pid, printer),
+                Err(error) => Some(error),
+            });
+            if let (Some(error), Some(bar)) = (&outcome.untraced, bar(self.command)) {
+                let reason = format!("could not be entered: {}", live::chain(error));
+                self.note(&Untraced { reason, ..bar.untraced });
             }
             Ok(outcome)
         })
     }
+}
+
+/// Says what became of the processes that were followed; why the command itself went on untraced is
+/// returned.
+fn reported(mut followed: Followed, pid: u32, printer: Printer) -> Option<ProcessError> {
+    let at = followed.untraced.iter().position(|(of, ..)| *of == pid);
+    let own = at.map(|at| followed.untraced.remove(at));
+    live::tell(&followed, printer);
+    own.map(|(.., error)| error)
 }
 
 /// Waits for the child at the gate, lets it pass, and follows it.

@@ -175,14 +175,21 @@ impl Launch<'_> {
         (preload, links)
     }
 
+    /// Notes for the report that the command is not traced.
+    fn note(&self, untraced: &Untraced) {
+        for id in &self.links {
+            if let Ok(link) = LinkFile::open(self.dir, *id) {
+                // What cannot be noted is missing in the report.
+                drop(link.not_traced(untraced));
+            }
+        }
+    }
+
     /// Starts the command. One that is followed waits at the gate for that.
     fn spawn(&self, gate: Option<follow::Gate>) -> Result<Child> {
         let bar = if gate.is_some() { None } else { bar(self.command) };
-        for id in self.links.iter().filter(|_| bar.is_some()) {
-            if let (Some(bar), Ok(link)) = (&bar, LinkFile::open(self.dir, *id)) {
-                // What cannot be noted is missing in the report.
-                drop(link.not_traced(&bar.untraced));
-            }
+        if let Some(bar) = &bar {
+            self.note(&bar.untraced);
         }
         let [program, arguments @ ..] = self.command else {
             return Err(Failure::environment("there is no command"));
@@ -221,44 +228,38 @@ impl Launch<'_> {
         }
         let mut signals = Signals::install().context("cannot handle signals")?;
         let start = Instant::now();
-        let mut process = Process::Child(self.spawn(None)?);
-        wait(&mut process, start, &mut signals, detach, watcher, &mut self.held)
+        let mut child = self.spawn(None)?;
+        wait(&mut child, start, &mut signals, detach, watcher, &mut self.held)
     }
 }
 
 /// A command that was started.
-enum Process<'a> {
-    Child(Child),
-    Followed(follow::Command<'a>),
-}
-
-impl Process<'_> {
-    fn id(&self) -> u32 {
-        match self {
-            Self::Child(child) => child.id(),
-            Self::Followed(command) => command.id(),
-        }
-    }
+trait Started {
+    fn id(&self) -> u32;
 
     /// How it ended, and when.
-    fn ended(&mut self) -> std::io::Result<Option<(ExitStatus, Instant)>> {
-        match self {
-            Self::Child(child) => Ok(child.try_wait()?.map(|status| (status, Instant::now()))),
-            Self::Followed(command) => command.ended(),
-        }
+    fn ended(&mut self) -> std::io::Result<Option<(ExitStatus, Instant)>>;
+
+    /// Readable when that should be asked, which it should at the end of a child, too.
+    fn fd(&self) -> Option<BorrowedFd<'_>>;
+}
+
+impl Started for Child {
+    fn id(&self) -> u32 {
+        self.id()
     }
 
-    /// Readable, beside the end of a child, when that should be asked.
+    fn ended(&mut self) -> std::io::Result<Option<(ExitStatus, Instant)>> {
+        Ok(self.try_wait()?.map(|status| (status, Instant::now())))
+    }
+
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        match self {
-            Self::Child(_) => None,
-            Self::Followed(command) => command.fd(),
-        }
+        None
     }
 }
 
 fn wait(
-    process: &mut Process<'_>,
+    process: &mut dyn Started,
     start: Instant,
     signals: &mut Signals,
     detach: impl FnOnce(),

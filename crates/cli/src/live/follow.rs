@@ -34,7 +34,7 @@ impl Visit<'_> {
         let began = Instant::now();
         let (ready, begun) = mpsc::channel();
         std::thread::scope(|scope| {
-            let follower = scope.spawn(|| {
+            let follower = std::thread::Builder::new().spawn_scoped(scope, || {
                 let begin = || ready.send(()).unwrap_or_default();
                 let (agent, until) = (self.agent, end.as_fd());
                 let followed =
@@ -43,6 +43,7 @@ impl Visit<'_> {
                 over.raise();
                 followed
             });
+            let follower = follower.context("cannot follow processes")?;
             let ended = match begun.recv() {
                 // Why is what the thread returns.
                 Err(_) => Ok(None),
@@ -84,7 +85,7 @@ pub fn tell(followed: &Followed, printer: Printer) {
 }
 
 /// An error with its cause, in a line.
-fn chain(error: &ProcessError) -> String {
+pub fn chain(error: &ProcessError) -> String {
     let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));
     format!("{error}{}", cause.unwrap_or_default())
 }

@@ -14,7 +14,7 @@ use skep::process::{Live, ProcessError};
 mod follow;
 pub mod namespace;
 
-pub use follow::tell;
+pub use follow::{chain, tell};
 
 use crate::args::ProcessArgs;
 use crate::failure::{Context, Failure, Result};

@@ -16,7 +16,7 @@ use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_death_signal};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use skep::dir::ENV_DIR;
-use skep_proc::namespace::own_id;
+use skep_proc::namespace::{own_id, proc_is_of_another};
 
 use crate::args::ProcessArgs;
 use crate::directory;
@@ -75,6 +75,12 @@ impl Elsewhere {
     /// `None`: the processes are here, or it cannot be told, and what cannot be done there is said when it
     /// is tried.
     fn find(pids: &[u32]) -> Result<Option<Self>> {
+        if proc_is_of_another() {
+            let message = "`/proc` is that of another PID namespace";
+            return Err(Failure::environment(message).hint(
+                "mount that of this one: `mount -t proc proc /proc`, or `unshare --mount-proc`",
+            ));
+        }
         let Ok(here) = std::fs::read_link("/proc/self/ns/pid") else { return Ok(None) };
         let namespaces: Vec<Option<PathBuf>> =
             pids.iter().map(|pid| std::fs::read_link(of(*pid)).ok()).collect();

@@ -102,7 +102,11 @@ struct All<'a> {
 
 impl<'a> All<'a> {
     fn new(agent: &'a Agent, dir: &'a Dir, links: &'a [u32]) -> Result<Self> {
-        let os = |source| ProcessError::Os { pid: std::process::id(), call: "eventfd", source };
+        let os = |source: std::io::Error| {
+            let is_thread = source.kind() == std::io::ErrorKind::WouldBlock;
+            let call = if is_thread { "clone" } else { "eventfd" };
+            ProcessError::Os { pid: std::process::id(), call, source }
+        };
         let tracer = Tracer::new().map_err(os)?;
         let (lives, forked, seen) = <_>::default();
         Ok(Self { agent, dir, links, tracer, child: None, lives, forked, seen })
@@ -175,8 +179,8 @@ impl<'a> All<'a> {
         }
     }
 
-    fn note_end(&mut self, pid: u32, status: Option<ExitStatus>) {
-        if let Some(status) = status.filter(|_| self.child == Some(pid)) {
+    fn note_end(&mut self, pid: u32, status: ExitStatus) {
+        if self.child == Some(pid) {
             self.seen.ended = Some((status, Instant::now()));
         }
     }
