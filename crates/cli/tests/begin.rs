@@ -210,6 +210,24 @@ fn a_user_without_threads_left() {
     assert!((1..9).contains(&refused), "{refused}: {last}");
 }
 
+#[test]
+fn where_no_more_files_may_be_open() {
+    if !has_command("prlimit") {
+        return skep_testkit::skip("prlimit");
+    }
+    let skep = Skep::new();
+    let args = ["trace", "leaf", "--", static_target(), "9"];
+    for limit in (4..40).step_by(3) {
+        let limit = format!("--nofile={limit}");
+        let ended = run(&mut under(&["prlimit", &limit], &skep, &args), b"", LIMIT);
+        let said = text(&ended.stderr);
+        let runs = matches!(ended.shell_status(), 9 | 2);
+        assert!(runs && !said.contains("panicked"), "{limit}: {}", ended.transcript());
+        // It is there.
+        assert!(!said.contains("no such process"), "{limit}: {}", ended.transcript());
+    }
+}
+
 /// `skep` as the command of others.
 fn under(others: &[&str], skep: &Skep, args: &[&str]) -> Command {
     let own = skep.command(args);

@@ -323,9 +323,18 @@ pub(crate) fn check(pid: u32) -> Result<(), Error> {
     }
     // The id of a thread that does not lead a process has a folder too, which no list shows.
     match Status::of(pid, pid).and_then(|status| status.number("Tgid")) {
-        None => Err(Error::NoProcess { pid }),
+        None => Err(unreadable(pid)),
         Some(of) if of != pid => Err(refused(Refusal::Thread { of })),
         Some(_) => Ok(()),
+    }
+}
+
+/// Why nothing is known of a process.
+fn unreadable(pid: u32) -> Error {
+    let opened = std::fs::File::open(format!("/proc/{pid}/status"));
+    match opened.err().as_ref().and_then(Errno::from_io_error) {
+        Some(errno @ (Errno::MFILE | Errno::NFILE)) => Error::Os { pid, call: "open", errno },
+        _ => Error::NoProcess { pid },
     }
 }
 
