@@ -8,6 +8,7 @@ use crate::flow::{Flow, flow};
 use crate::jump::PATCH;
 use crate::predecode::{Instructions, Kind, Pass};
 use crate::signals::gone::Looking;
+use crate::stack_arguments::Uses;
 use iced_x86::{Code as Op, Decoder, DecoderOptions, OpKind, Register};
 use skep_proc::maps::{self, Perms, Vma};
 use std::borrow::Cow;
@@ -34,6 +35,8 @@ pub(crate) struct Code {
     data: Vec<Range<u64>>,
     /// It went while it was read: nothing is known of it.
     is_lost: bool,
+    /// What functions use of their callers' stack, in the order of `starts`.
+    uses: Uses,
 }
 
 /// Where a branch leads, and where it is: the upper and the lower half of a word, which is sorted
@@ -89,9 +92,9 @@ impl Code {
         let end = text.iter().map(|range| range.end).max().unwrap_or(0);
         // Halves of words tell no more; nobody has more than two GiB.
         let text = if end - base > u64::from(u32::MAX) { &[] } else { text };
-        let mut out =
-            Self { branches, base, indirect, text: text.to_vec(), data, starts, is_lost: false };
-        for range in text {
+        let (uses, text, is_lost) = (Uses::none(starts.len()), text.to_vec(), false);
+        let mut out = Self { branches, base, indirect, text, data, starts, is_lost, uses };
+        for range in &out.text.clone() {
             // SAFETY: executable ranges of a mapped module, which the caller says it was, are
             // readable; execute-only code does not exist on this system's x86-64, where PROT_EXEC
             // implies reading.
@@ -179,8 +182,18 @@ impl Code {
     }
 
     /// Tells whether a function is known to begin at `addr`.
-    pub(crate) fn is_start(&self, addr: u64) -> bool {
-        self.starts.binary_search(&addr).is_ok()
+    fn is_start(&self, addr: u64) -> bool {
+        self.number(addr).is_some()
+    }
+
+    /// The number of the function that is known to begin at `addr`.
+    pub(crate) fn number(&self, addr: u64) -> Option<usize> {
+        self.starts.binary_search(&addr).ok()
+    }
+
+    /// What is known of each function, by its number, since it was followed.
+    pub(crate) fn uses(&self) -> &Uses {
+        &self.uses
     }
 
     /// The start of the first function behind `addr`, or the end of its text.

@@ -168,3 +168,44 @@ fn the_result_stands_behind_the_arguments_that_are_known() {
         }
     }
 }
+
+/// Functions that end in jumps to each other have arguments of each other: `even` reads none on the
+/// stack itself, and hands on those of `odd`, by which it was come to first.
+#[test]
+fn functions_in_a_circle_have_each_others_arguments() {
+    const CIRCLE: &str = r#"
+    __asm__(".text\n"
+    ".macro function name, other, result\n"
+    " .globl \\name\n .type \\name, @function\n"
+    "\\name: .cfi_startproc\n sub $1, %rdi\n js 1f\n jmp \\other\n"
+    "1: mov \\result, %rax\n ret\n .cfi_endproc\n"
+    " .size \\name, .-\\name\n .p2align 4\n"
+    ".endm\n"
+    "function odd, third, 32(%rsp)\n"
+    "function third, even, $7\n"
+    "function even, odd, $5\n"
+    "function lone, lone_target, $1\n"
+    "function lone_target, odd, $2\n");
+    "#;
+    let lib = Library::new("circle", CIRCLE, "c", &["-O2", "-Wl,-Bsymbolic"]);
+    let names = ["odd", "third", "even", "lone", "lone_target"];
+    let functions = names.map(|name| lib.function(name));
+    let all: Vec<_> = functions.iter().map(|f| (f, 0)).collect();
+    let engine = Engine::get().expect("engine");
+    let seen = Seen::leaked();
+    let done = engine.attach(&all, &[seen.hook(Position::Exit)]);
+    assert_eq!(done.results, [const { Ok(()) }; 5]);
+    // SAFETY: it takes ten words, and those that it leads to as many.
+    let calls: [Sum12; 5] = unsafe { names.map(|name| lib.get(name)) };
+    let mut results = Vec::new();
+    for call in calls {
+        for steps in 0..5 {
+            results.push(call(steps, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12));
+        }
+    }
+    engine.detach(done.id).expect("attached");
+    assert_eq!(
+        results,
+        [10, 7, 5, 10, 7, 7, 5, 10, 7, 5, 5, 10, 7, 5, 10, 1, 2, 10, 7, 5, 2, 10, 7, 5, 10]
+    );
+}

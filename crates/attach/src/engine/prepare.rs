@@ -60,7 +60,7 @@ impl State {
             }
         };
         let mut origins: Vec<Arc<Origin>> = Vec::new();
-        let mut followed = Followed::with_capacity(if exits { targets.items.len() } else { 0 });
+        let mut followed = Followed::default();
         let mut added = Vec::with_capacity(targets.items.len());
         for some in targets.items.chunks(AT_ONCE) {
             let module = targets.module;

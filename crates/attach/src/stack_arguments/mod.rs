@@ -24,6 +24,9 @@ mod cold;
 mod effect;
 mod stores;
 mod track;
+mod uses;
+
+pub(crate) use uses::Uses;
 
 /// Bytes of a cold part that are looked at.
 const COLD: u64 = 4096;
@@ -34,20 +37,13 @@ const BUDGET: u32 = 4096;
 /// Functions that are followed, each from the end of the one before, at most.
 const DEEPEST: usize = 17;
 
-/// What is known of functions that were followed.
+/// What is known of code that was followed and is no function's start; of those, the module's [`Code`]
+/// knows.
 #[derive(Default)]
 pub(crate) struct Followed {
     known: AddressMap<Use>,
     /// Parts of functions that were looked at, and with what state.
     parts: AddressSet<(u64, At)>,
-}
-
-impl Followed {
-    /// About so many functions are going to be followed.
-    pub(crate) fn with_capacity(functions: usize) -> Self {
-        let known = AddressMap::with_capacity_and_hasher(functions, Default::default());
-        Self { known, parts: AddressSet::default() }
-    }
 }
 
 /// Follows functions, and the functions that they end in a jump to.
@@ -57,6 +53,11 @@ pub(crate) struct Follower<'a, 'f> {
     followed: &'f mut Followed,
     /// The functions that are being looked at: each ends in a jump to the next.
     looking: Vec<u64>,
+    /// Functions that were looked at and lead back to one that is being looked at: what that uses, they
+    /// use. With what they use themselves, and the number of the first one that they lead back to.
+    circles: Vec<(u64, Use, usize)>,
+    /// The first of `looking` that is led back to, since the last of them was come to.
+    back_to: usize,
     /// Instructions of cold parts that may still be decoded for the function that was asked for.
     budget: u32,
 }
@@ -67,34 +68,78 @@ impl<'a, 'f> Follower<'a, 'f> {
         originals: Originals<'a>,
         followed: &'f mut Followed,
     ) -> Self {
-        Self { code, originals, followed, looking: Vec::with_capacity(DEEPEST + 1), budget: 0 }
+        Self {
+            code,
+            originals,
+            followed,
+            looking: Vec::with_capacity(DEEPEST + 1),
+            circles: Vec::new(),
+            back_to: usize::MAX,
+            budget: 0,
+        }
     }
 
     /// Looks at the function in `range`, which is known to begin and end there.
     pub(crate) fn follow(&mut self, range: &Range<u64>) -> Use {
+        let number = self.code.number(range.start);
+        if let Some(known) = self.known(number, range.start) {
+            return known;
+        }
         let Some(bytes) = self.readable(range) else {
             return Use { words: UNKNOWN, ..Use::default() };
         };
-        if let Some(known) = self.followed.known.get(&range.start) {
-            return *known;
-        }
-        if self.looking.contains(&range.start) {
-            // A circle of tail calls; whoever asked first adds up.
+        if let Some(depth) = self.looking.iter().position(|start| *start == range.start) {
+            // A circle of tail calls.
+            self.back_to = self.back_to.min(depth);
             return Use::default();
         }
-        let is_asked_for = self.looking.is_empty();
-        if is_asked_for {
+        if let Some(&(_, own, depth)) =
+            self.circles.iter().find(|(start, ..)| *start == range.start)
+        {
+            self.back_to = self.back_to.min(depth);
+            return own;
+        }
+        let depth = self.looking.len();
+        if depth == 0 {
             self.budget = BUDGET;
         }
+        let before = std::mem::replace(&mut self.back_to, usize::MAX);
+        let circles = self.circles.len();
         self.looking.push(range.start);
-        let open = !is_asked_for && !self.code.is_start(range.start);
-        let mut out = self.walk(range, &bytes, open);
+        let mut out = self.walk(range, &bytes, depth > 0 && number.is_none());
         self.looking.pop();
         if out.words >= TAKEN && !variadic(range, &bytes) {
             out.words = out.words.max(LARGE);
         }
-        self.followed.known.insert(range.start, out);
+        if self.back_to < depth {
+            self.circles.push((range.start, out, self.back_to));
+            self.back_to = self.back_to.min(before);
+            return out;
+        }
+        self.back_to = before;
+        self.know(number, range.start, out);
+        // All that lead back to this one, from which they were come to.
+        while self.circles.len() > circles
+            && let Some((start, ..)) = self.circles.pop()
+        {
+            self.know(self.code.number(start), start, out);
+        }
         out
+    }
+
+    /// What is known of the code at `start`, or of the function that has the number.
+    fn known(&self, number: Option<usize>, start: u64) -> Option<Use> {
+        match number {
+            Some(number) => self.code.uses().get(number),
+            None => self.followed.known.get(&start).copied(),
+        }
+    }
+
+    fn know(&mut self, number: Option<usize>, start: u64, what: Use) {
+        match number {
+            Some(number) => self.code.uses().set(number, what),
+            None => drop(self.followed.known.insert(start, what)),
+        }
     }
 
     /// `open`: nobody knows where it ends, so it ends where nothing visible goes on.
