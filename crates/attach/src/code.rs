@@ -4,6 +4,7 @@
 //! direct branch whose target could be among the first bytes of a function is kept. Indirect jumps
 //! through tables are looked at when a function that has one is about to be changed.
 
+use crate::code_cache::{Contents, Kept};
 use crate::flow::{Flow, flow};
 use crate::jump::PATCH;
 use crate::predecode::{Instructions, Kind, Pass};
@@ -37,6 +38,8 @@ pub(crate) struct Code {
     is_lost: bool,
     /// What functions use of their callers' stack, in the order of `starts`.
     uses: Uses,
+    /// Where all this is kept for other processes.
+    pub(crate) kept: Option<Kept>,
 }
 
 /// Where a branch leads, and where it is: the upper and the lower half of a word, which is sorted
@@ -87,13 +90,7 @@ impl Code {
     /// The module was found mapped there. It may go meanwhile.
     pub(crate) unsafe fn read(starts: Vec<u64>, text: &[Range<u64>], span: &Range<u64>) -> Self {
         let looking = Looking::begin();
-        let (branches, indirect, data) = (Vec::new(), Vec::new(), readable(span));
-        let base = text.iter().map(|range| range.start).min().unwrap_or(0);
-        let end = text.iter().map(|range| range.end).max().unwrap_or(0);
-        // Halves of words tell no more; nobody has more than two GiB.
-        let text = if end - base > u64::from(u32::MAX) { &[] } else { text };
-        let (uses, text, is_lost) = (Uses::none(starts.len()), text.to_vec(), false);
-        let mut out = Self { branches, base, indirect, text, data, starts, is_lost, uses };
+        let mut out = Self::unread(starts, text, span);
         for range in &out.text.clone() {
             // SAFETY: executable ranges of a mapped module, which the caller says it was, are
             // readable; execute-only code does not exist on this system's x86-64, where PROT_EXEC
@@ -119,6 +116,43 @@ impl Code {
             out.is_lost = true;
         }
         out
+    }
+
+    /// The code of a module that was read by another process, which found this.
+    pub(crate) fn found(
+        starts: Vec<u64>,
+        text: &[Range<u64>],
+        span: &Range<u64>,
+        contents: Contents,
+        kept: Kept,
+    ) -> Self {
+        let Contents { branches, indirect, uses } = contents;
+        let unread = Self::unread(starts, text, span);
+        let indirect = indirect.iter().map(|at| unread.base + u64::from(*at)).collect();
+        Self { branches, indirect, uses, kept: Some(kept), ..unread }
+    }
+
+    fn unread(starts: Vec<u64>, text: &[Range<u64>], span: &Range<u64>) -> Self {
+        let base = text.iter().map(|range| range.start).min().unwrap_or(0);
+        let end = text.iter().map(|range| range.end).max().unwrap_or(0);
+        // Halves of words tell no more; nobody has more than two GiB.
+        let text = if end - base > u64::from(u32::MAX) { &[] } else { text };
+        Self {
+            uses: Uses::none(starts.len()),
+            starts,
+            branches: Vec::new(),
+            base,
+            indirect: Vec::new(),
+            text: text.to_vec(),
+            data: readable(span),
+            is_lost: false,
+            kept: None,
+        }
+    }
+
+    /// What it takes long to find: branches, and indirect jumps, from the first address of the text.
+    pub(crate) fn parts(&self) -> (&[Branch], impl ExactSizeIterator<Item = u32> + '_) {
+        (&self.branches, self.indirect.iter().map(|at| (at - self.base) as u32))
     }
 
     /// Tells whether the module went while this was read. Nothing is code then.

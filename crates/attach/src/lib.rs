@@ -47,6 +47,7 @@
 //! that a library is closed and another one with the same bytes mapped there between the last look
 //! and the change of the code, which is microseconds.
 
+pub use code_cache::keep_code_in;
 pub use engine::{AroundForks, Attachment, Bypassed, Detached, Engine};
 pub use hook::{DirectCall, Hook, Missed, Position, RunFn};
 pub use live::{Edit, Move, Tracer, Unstopped};
@@ -60,6 +61,7 @@ pub use skip::{AttachError, Skip};
 mod addresses;
 mod calls_in_progress;
 mod code;
+mod code_cache;
 mod deny;
 mod engine;
 mod flow;

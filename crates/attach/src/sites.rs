@@ -1,6 +1,7 @@
 //! What can be hooked: the modules of the own process and their functions.
 
 use crate::code::Code;
+use crate::code_cache;
 pub use crate::runtime::Convention;
 use crate::runtime::{Conventions, Evidence};
 use crate::skip::AttachError;
@@ -362,11 +363,20 @@ impl Module {
         out
     }
 
+    /// Keeps what is known of the module's code for processes that come later.
+    pub(crate) fn keep_code(&self) {
+        self.code.get().map(code_cache::keep);
+    }
+
     /// The branches of the module's code. Decoded on the first call, which must come before
     /// anything in it is changed.
     pub(crate) fn code(&self) -> &Code {
-        // SAFETY: the module was found in the mappings.
-        self.code.get_or_init(|| unsafe { Code::read(self.starts(), &self.text, &self.file.span) })
+        self.code.get_or_init(|| {
+            let entries = self.list().map(|list| &*list.entries).unwrap_or_default();
+            let sizes = entries.iter().map(|e| e.size);
+            // SAFETY: the module was found in the mappings.
+            unsafe { code_cache::find_or_read(self.starts(), sizes, &self.text, &self.file.span) }
+        })
     }
 }
 

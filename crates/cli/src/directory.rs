@@ -15,6 +15,13 @@ pub fn create() -> Result<Dir> {
     Ok(dir)
 }
 
+/// The same for commands that attach: agents may keep what they find out about code.
+pub fn create_to_attach() -> Result<Dir> {
+    let dir = create()?;
+    dir.keep_code();
+    Ok(dir)
+}
+
 /// Makes a directory for this process alone.
 pub fn scratch() -> Result<Scratch> {
     Scratch::create().map_err(elsewhere)

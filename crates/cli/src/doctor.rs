@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value as Json, json};
 use skep::Dir;
+use skep::code_cache::{self, ENV_CODE_CACHE};
 use skep::dir::ENV_DIR;
 use skep_proc::maps::Live;
 
@@ -48,8 +49,17 @@ fn finding(check: &'static str, grade: Grade, detail: impl Into<String>) -> Find
 
 /// Prints what works; fails when tracing does not.
 pub fn run(as_json: bool, printer: Printer) -> Result<u8> {
-    let findings =
-        [system(), directory(), space(), library(), clock(), mappings(), barrier(), trace()];
+    let findings = [
+        system(),
+        directory(),
+        space(),
+        library(),
+        code_cache(),
+        clock(),
+        mappings(),
+        barrier(),
+        trace(),
+    ];
     if as_json {
         let one =
             |f: &Finding| json!({"check": f.check, "status": f.grade.word(), "detail": f.detail});
@@ -121,6 +131,28 @@ fn library() -> Finding {
             let all: Vec<String> = [failure.message].into_iter().chain(failure.causes).collect();
             finding("agent", Grade::Bad, all.join("; "))
         }
+    }
+}
+
+fn code_cache() -> Finding {
+    match Dir::create(&Dir::default_path()).map(|dir| dir.keep_code()) {
+        Ok(Some(place)) => {
+            let files = std::fs::read_dir(&place).into_iter().flatten().flatten();
+            let sizes = files.filter_map(|file| file.metadata().ok()).map(|meta| meta.len());
+            let (count, size) = sizes.fold((0, 0), |(count, sum), size| (count + 1, sum + size));
+            let place = place.display();
+            let what = format!("`{place}` has {count} libraries, {}", units::size(size));
+            finding("code cache", Grade::Good, what)
+        }
+        Ok(None) if code_cache::is_off() => finding("code cache", Grade::Good, "off"),
+        _ => finding(
+            "code cache",
+            Grade::Weak,
+            format!(
+                "there is no place for it, so each process reads all code; name one in {ENV_CODE_CACHE}, \
+                 or `off`"
+            ),
+        ),
     }
 }
 

@@ -92,7 +92,9 @@ pub use skep_maps as maps;
 pub use skep_net::port;
 pub use skep_object as object;
 pub use skep_runtime::memory;
-pub use skep_store::{Dir, DirError, Error as StoreError, RecordError, dir, live, prog};
+pub use skep_store::{
+    Dir, DirError, Error as StoreError, RecordError, code_cache, dir, live, prog,
+};
 pub use skep_verifier as verifier;
 pub use typed::{
     Array, Entries, Entry, HashMap, LpmTrie, OrderedEntries, PerCpuArray, PerCpuHashMap, Plain,

@@ -9,6 +9,7 @@
 
 pub mod btf;
 pub mod chain;
+pub mod code_cache;
 mod collect;
 pub mod counters;
 pub mod dir;

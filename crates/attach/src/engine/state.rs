@@ -126,8 +126,9 @@ impl State {
             }
         }
         self.sites.reserve(by_module.iter().map(|module| module.items.len()).sum());
-        for targets in by_module {
-            self.prepare(&targets, &mut results, exits, &mut taken);
+        for targets in &by_module {
+            self.prepare(targets, &mut results, exits, &mut taken);
+            targets.module.keep_code();
         }
         let hooks: Vec<Arc<Hook>> = hooks.iter().copied().map(Arc::new).collect();
         let mut chosen = Vec::with_capacity(targets.len());

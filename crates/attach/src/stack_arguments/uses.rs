@@ -26,13 +26,11 @@ impl Uses {
     }
 
     /// What is known, to be kept.
-    #[cfg(test)]
     pub(crate) fn words(&self) -> impl ExactSizeIterator<Item = u16> + '_ {
         self.0.iter().map(|word| word.load(Ordering::Relaxed))
     }
 
     /// How many functions were followed.
-    #[cfg(test)]
     pub(crate) fn known(&self) -> usize {
         self.words().filter(|word| word & KNOWN != 0).count()
     }

@@ -69,6 +69,18 @@ impl Library {
         let mut all = vec!["-shared", "-fPIC", "-g0"];
         all.extend(flags);
         compile(source, kind, &all, &path);
+        Self::load(dir, path)
+    }
+
+    /// Loads a copy of its file.
+    pub fn copy(&self, name: &str) -> Self {
+        let dir = Dir::new(name);
+        let path = dir.0.join(format!("lib{name}.so"));
+        std::fs::copy(&self.path, &path).expect("copy");
+        Self::load(dir, path)
+    }
+
+    fn load(dir: Dir, path: PathBuf) -> Self {
         let c = CString::new(path.to_str().expect("utf-8 path")).expect("no nul");
         // SAFETY: loads a library that was just made for this.
         let handle = unsafe { dlopen(c.as_ptr(), 2) };

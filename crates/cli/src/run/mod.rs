@@ -55,7 +55,7 @@ fn run_here(args: &RunArgs, printer: Printer) -> Result<u8> {
     let live = !args.process.pids.is_empty();
     let program = if live { None } else { Some(launch::resolve(&args.command)?) };
     let output = Output::open(args.report.output.as_deref())?;
-    let dir = directory::create()?;
+    let dir = directory::create_to_attach()?;
     let library = Library::find(&dir)?;
     let agent = if live { Some(live::agent(library.path())?) } else { None };
     let visit = agent.as_ref().map(|agent| Visit::new(agent, &dir, &args.process));

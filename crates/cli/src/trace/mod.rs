@@ -59,7 +59,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     }
     let terminal = args.top.then(Terminal::open).transpose()?;
     let outputs = Outputs::open(args)?;
-    let dir = directory::create()?;
+    let dir = directory::create_to_attach()?;
     let library = Library::find(&dir)?;
     let loading =
         Loading { dir: &dir, args, patterns: &patterns, exclude, library: library.path(), printer };

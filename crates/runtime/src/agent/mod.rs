@@ -325,6 +325,7 @@ impl Links {
         detach: DetachFn,
     ) -> Result<u32, AgentError> {
         know_unwind_tables(modules);
+        skep_attach::keep_code_in(Some(&dir.code()));
         let file = LinkFile::open(dir, id)?;
         let began = Instant::now();
         let mut link = match ActiveLink::open(dir, file, directory, detach) {
