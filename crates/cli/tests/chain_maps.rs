@@ -29,6 +29,27 @@ fn run(skep: &Skep) {
     out(skep, &["chain", "run", "fw", "--in", "gen:64", "--packets", "10"]);
 }
 
+/// Whoever collected garbage had read the chains before, and took the programs of one that was made
+/// meanwhile for garbage.
+#[test]
+fn chains_that_are_made_at_once_keep_their_programs() {
+    let skep = Skep::new();
+    let file = skep.path("fw.toml").display().to_string();
+    std::fs::write(&file, format!("[[program]]\nobject = '{OBJECT}'\nprogram = 'count'\n"))
+        .unwrap();
+    for round in 0..10 {
+        let names = [0, 1, 2].map(|n| format!("fw{round}-{n}"));
+        std::thread::scope(|scope| {
+            for name in &names {
+                scope.spawn(|| out(&skep, &["chain", "create", name, &file, "--quiet"]));
+            }
+        });
+        for name in &names {
+            out(&skep, &["chain", "run", name, "--in", "gen:64", "--packets", "1"]);
+        }
+    }
+}
+
 #[test]
 fn programs_of_one_object_file_share_its_maps_unless_told_otherwise() {
     let skep = Skep::new();

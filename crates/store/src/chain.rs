@@ -349,24 +349,53 @@ impl ChainFile {
 /// What chains keep: ids of programs, and of the maps of these.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
-    pub programs: BTreeSet<u32>,
-    pub maps: BTreeSet<u32>,
+    programs: BTreeSet<u32>,
+    maps: BTreeSet<u32>,
+    /// The chains that say so, with the lengths of their files, which each change makes longer.
+    chains: Vec<(u32, u64)>,
 }
 
-/// Finds what the chains of a directory keep. A chain that cannot be read keeps nothing.
-pub(crate) fn kept(dir: &Dir) -> Kept {
-    let mut kept = Kept::default();
-    let ids = dir.ids(Kind::Chain).unwrap_or_default();
-    for spec in ids.iter().filter_map(|id| ChainFile::open(dir, *id).ok()?.read().ok()) {
-        for node in spec.nodes {
-            if kept.programs.insert(node.program)
-                && let Ok(program) = ProgramFile::open(dir, node.program)
-            {
-                kept.maps.extend(program.program().maps());
+impl Kept {
+    /// Finds what the chains of a directory keep. A chain that cannot be read keeps nothing.
+    pub(crate) fn of(dir: &Dir) -> Self {
+        // Before they are read: what comes between makes them other chains.
+        let mut kept = Self { chains: lengths(dir), ..Self::default() };
+        let ids = kept.chains.iter().map(|(id, _)| *id);
+        for spec in ids.filter_map(|id| ChainFile::open(dir, id).ok()?.read().ok()) {
+            for node in spec.nodes {
+                if kept.programs.insert(node.program)
+                    && let Ok(program) = ProgramFile::open(dir, node.program)
+                {
+                    kept.maps.extend(program.program().maps());
+                }
             }
         }
+        kept
     }
-    kept
+
+    /// Tells whether an object is kept, also by chains that were changed since.
+    pub(crate) fn has_now(&mut self, dir: &Dir, kind: Kind, id: u32) -> bool {
+        if self.chains != lengths(dir) {
+            *self = Self::of(dir);
+        }
+        self.has(kind, id)
+    }
+
+    /// Tells whether an object is kept.
+    pub(crate) fn has(&self, kind: Kind, id: u32) -> bool {
+        match kind {
+            Kind::Program => self.programs.contains(&id),
+            Kind::Map => self.maps.contains(&id),
+            _ => false,
+        }
+    }
+}
+
+/// Lists the chains of a directory with the lengths of their files.
+fn lengths(dir: &Dir) -> Vec<(u32, u64)> {
+    let ids = dir.ids(Kind::Chain).unwrap_or_default();
+    let length = |id| Some((id, std::fs::metadata(dir.object(Kind::Chain, id)).ok()?.len()));
+    ids.into_iter().filter_map(length).collect()
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::chain::{self, Kept};
+use crate::chain::Kept;
 use crate::dir::{Dir, DirError, Kind};
 
 impl Dir {
@@ -33,7 +33,7 @@ impl Dir {
         let Ok(file) = File::open(self.object(kind, id)) else { return false };
         file.metadata().is_ok_and(|m| m.nlink() > 1)
             || flock(&file, FlockOperation::NonBlockingLockExclusive).is_err()
-            || is_kept(&chain::kept(self), kind, id)
+            || Kept::of(self).has(kind, id)
     }
 
     fn collect_once(&self) -> Result<usize, DirError> {
@@ -42,26 +42,19 @@ impl Dir {
         for kind in Kind::ALL {
             if kind == Kind::Link {
                 // Chains that stay keep programs, with their maps.
-                kept = chain::kept(self);
+                kept = Kept::of(self);
             }
             if kind == Kind::Btf && !self.ids(Kind::Map)?.is_empty() {
                 continue;
             }
             for id in self.ids(kind)? {
-                if !is_kept(&kept, kind, id) {
-                    removed += usize::from(self.remove_unused(kind, id));
+                if !kept.has(kind, id) {
+                    // Whoever made it may have put it into a chain since, and ended.
+                    let is_kept = || kept.has_now(self, kind, id);
+                    removed += usize::from(self.remove_unused_but(kind, id, is_kept));
                 }
             }
         }
         Ok(removed)
-    }
-}
-
-/// Tells whether chains keep an object.
-fn is_kept(kept: &Kept, kind: Kind, id: u32) -> bool {
-    match kind {
-        Kind::Program => kept.programs.contains(&id),
-        Kind::Map => kept.maps.contains(&id),
-        _ => false,
     }
 }
