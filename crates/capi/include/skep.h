@@ -409,7 +409,8 @@ int skep_runner_free(skep_runner *runner);
  * and stays in the session's directory until it is deleted. `skep chain` works on the same chains.
  *
  * `on` is a list of verdicts, as in "pass,tx", or "*" for all that have no edge of their own. Programs
- * have numbers from 1 on, in the order in which they were added.
+ * have numbers from 1 on, in the order in which they were added; a number that the chain does not have is
+ * -ENOENT.
  */
 
 /* Makes a chain of programs of one type, BPF_PROG_TYPE_... (-EEXIST: the name is taken). */
@@ -420,7 +421,7 @@ int skep_chain_create(skep_session *session, const char *name, uint32_t program_
 int skep_chain_add(skep_session *session, const char *name, skep_program *program, uint32_t after,
 		   const char *on);
 
-/* Has verdicts of `from` lead to `to`, or with 0 to the end. -EINVAL: the chain would never end;
+/* Has verdicts of `from` lead to `to`, or with 0 to the end. -ELOOP: the chain would never end;
  * `times` is how often a packet may go this way, if it is not 0. */
 int skep_chain_connect(skep_session *session, const char *name, uint32_t from, const char *on,
 		       uint32_t to, uint32_t times);

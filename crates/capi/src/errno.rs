@@ -8,8 +8,8 @@ use skep::verifier::Rejection;
 use skep::{ChainError, DirError, Error, ProcessError, RecordError};
 
 pub use skep::isa::errno::{
-    E2BIG, EACCES, EBADF, EBUSY, EEXIST, EFAULT, EINVAL, EIO, EMSGSIZE, ENOENT, ENOEXEC, ENOSPC,
-    EPERM, ESRCH,
+    E2BIG, EACCES, EBADF, EBUSY, EEXIST, EFAULT, EINVAL, EIO, ELOOP, EMSGSIZE, ENOENT, ENOEXEC,
+    ENOSPC, EPERM, ESRCH,
 };
 
 use crate::call::Failure;
@@ -111,7 +111,8 @@ fn of_runner(e: &RunnerError) -> i32 {
 fn of_chain(e: &ChainError) -> i32 {
     match e {
         ChainError::NotThere { .. } => ENOENT,
-        ChainError::Exists { .. } => EEXIST,
+        ChainError::Exists { .. } | ChainError::Pinned { .. } => EEXIST,
+        ChainError::Edit(e) => e.errno(),
         ChainError::Call { errno } => errno.abs(),
         ChainError::Record(e) => of_record(e),
         ChainError::Dir(e) => of_dir(e),
@@ -154,6 +155,7 @@ pub fn program_type(number: u32) -> Result<ProgramType, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use skep::chain::{EditError, NodeId};
     use skep::maps::MapError;
 
     use super::*;
@@ -179,6 +181,9 @@ mod tests {
             (ProcessError::Os { pid: 1, call: "pidfd_open", source: io(3) }.into(), ESRCH),
             (Error::NoAgent { looked_for: Vec::new() }, ENOENT),
             (Error::Chain(ChainError::Exists { name: name() }), EEXIST),
+            (Error::Chain(ChainError::Pinned { name: name() }), EEXIST),
+            (Error::Chain(EditError::Cycle { path: name() }.into()), ELOOP),
+            (Error::Chain(EditError::NoNode { node: NodeId(1) }.into()), ENOENT),
             (
                 Error::Chain(ChainError::Pin { what: "create", name: name(), source: io(28) }),
                 ENOSPC,

@@ -159,9 +159,9 @@ static int hostile(skep_session *session)
 	IS(skep_chain_create(session, "fw", 6), -EEXIST);
 	IS(skep_chain_add(session, "fw", (skep_program *)session, 0, "pass"), -EBADF);
 	IS(skep_chain_connect(session, "fw", 1, "perhaps", 0, 0), -EINVAL);
-	IS(skep_chain_connect(session, "fw", 1, "pass", 0, 0), -EINVAL);
+	IS(skep_chain_connect(session, "fw", 1, "pass", 0, 0), -ENOENT);
 	IS(skep_chain_connect(session, "fw", 1, NULL, 0, 0), -EFAULT);
-	IS(skep_chain_remove(session, "fw", 77), -EINVAL);
+	IS(skep_chain_remove(session, "fw", 77), -ENOENT);
 	IS(skep_chain_delete(session, "fw"), 0);
 	IS(skep_chain_delete(session, "fw"), -ENOENT);
 	IS(skep_map_create(session, def, 8, &map), -EINVAL);
