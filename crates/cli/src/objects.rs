@@ -32,28 +32,34 @@ impl Objects {
     /// Without `--btf` and `--btf-from`, programs are relocated against the kernel's types, as by
     /// libbpf.
     pub fn read(paths: &[PathBuf], args: &ObjectArgs) -> Result<Self> {
+        Self::read_with(paths, vec![Assignments::new(); paths.len()], args)
+    }
+
+    /// Does the same; each object has values for its variables already, which `--set` replaces.
+    pub fn read_with(
+        paths: &[PathBuf],
+        mut known: Vec<Assignments>,
+        args: &ObjectArgs,
+    ) -> Result<Self> {
         let mut all = paths.iter().map(|p| parse(p)).collect::<Result<Vec<_>>>()?;
-        let mut known = vec![Assignments::new(); all.len()];
+        for ((object, its), path) in all.iter_mut().zip(&known).zip(paths) {
+            set_known(object, its, path)?;
+        }
         for (name, value) in &args.set {
             set(&mut all, &mut known, name, value)?;
         }
         for (program, named) in &args.types {
             set_type(&mut all, program.as_deref(), named)?;
         }
-        Self::complete(all, known, paths, args)
-    }
-
-    /// Reads object files again, each with the variables that were set of it.
-    pub fn read_again(paths: &[PathBuf], known: Vec<Assignments>) -> Result<Self> {
-        let mut all = paths.iter().map(|p| parse(p)).collect::<Result<Vec<_>>>()?;
-        for ((object, its), path) in all.iter_mut().zip(&known).zip(paths) {
-            for (name, value) in its {
-                object
-                    .set_global(name, value)
-                    .map_err(|e| Failure::environment(format!("`{}`: {e}", path.display())))?;
+        if let Some(section) = args.others.and_then(|kind| section_of(kind.name()).ok()) {
+            let programs = all.iter_mut().flat_map(|o| &mut o.programs);
+            for program in programs.filter(|p| p.def.is_none()) {
+                program
+                    .take_as(section)
+                    .map_err(|e| Failure::environment(format!("`{}`: {e}", program.name)))?;
             }
         }
-        Self::complete(all, known, paths, &ObjectArgs::default())
+        Self::complete(all, known, paths, args)
     }
 
     fn complete(
@@ -108,6 +114,14 @@ pub fn parse(path: &Path) -> Result<Object> {
     Object::parse(&bytes).map_err(|e| {
         Failure::environment(format!("`{name}` cannot be used: {e}"))
             .hint("compile objects with `clang -g -O2 -target bpf -c NAME.bpf.c -o NAME.bpf.o`")
+    })
+}
+
+/// Sets variables of one object.
+fn set_known(object: &mut Object, known: &Assignments, path: &Path) -> Result {
+    known.iter().try_for_each(|(name, value)| {
+        let wrong = |e| Failure::environment(format!("`{}`: {e}", path.display()));
+        object.set_global(name, value).map_err(wrong)
     })
 }
 

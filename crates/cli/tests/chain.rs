@@ -284,6 +284,26 @@ fn what_is_wrong_is_said() {
             "`1-2` and `pass` of `mark` have a verdict in common",
         ),
         ("[[program]]\nobject='no.bpf.o'\nprogram='mark'", "no.bpf.o"),
+        ("at_end='last'\n[[program]]\nobject='chain.bpf.o'\nprogram='mark'", "`at_end` needs"),
+        (
+            "[[program]]\nobject='chain.bpf.o'\nprogram='mark'\nlabel='next'",
+            "`next` cannot be a label, as edges to it would lead elsewhere",
+        ),
+        ("[[program]]\nobject='chain.bpf.o'\nprogram='mark'\nlabel='end:tx'", "`end:tx` cannot"),
+        ("[[program]]\nobject='chain.bpf.o'\nprogram='mark'\nlabel=''", "`` cannot be a label"),
+        (
+            "[[program]]\nobject='chain.bpf.o'\nprogram='mark'\nlabel='a'\n\
+             [[program]]\nobject='chain.bpf.o'\nprogram='push'\nlabel='a'",
+            "there already is a program with label `a`",
+        ),
+        (
+            "[[program]]\nobject='chain.bpf.o'\nprogram='mark'\non={pass=2}",
+            "line 4: expected a target, as in `pass = \"next\"`, or `{ to = \"LABEL\", times = 3 }`",
+        ),
+        (
+            "[[program]]\nobject='chain.bpf.o'\nprogram='mark'\non={pass={to='mark',times=0}}",
+            "a budget or bound is 1 at least",
+        ),
         ("[[program]]\nobject='chain.bpf.o'\nprogram='mark'\npriority=1", "order = \"priority\""),
     ] {
         let path = skep.path("wrong.toml").display().to_string();
@@ -293,6 +313,52 @@ fn what_is_wrong_is_said() {
         assert_ne!(ended.shell_status(), 0);
     }
     assert_eq!(text(&skep.run(["chain", "list"]).stdout).lines().count(), 1, "nothing was left");
+}
+
+/// The error about a cycle asks for a bound, which only `connect` could give.
+#[test]
+fn a_file_gives_edges_bounds() {
+    let skep = prepared();
+    let file = skep.path("round.toml").display().to_string();
+    let text = "[[program]]\nobject = 'chain.bpf.o'\nprogram = 'mark'\n\
+                [[program]]\nobject = 'chain.bpf.o'\nprogram = 'count'\n\
+                on = { pass = { to = 'mark', times = 3 }, drop = { to = 'end' } }\n";
+    std::fs::write(&file, text).unwrap();
+    let ended = skep.run(["chain", "run", &file, "--in", "gen:64", "--packets", "5", "--json"]);
+    assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+    let ran = json(&ended.stdout);
+    assert_eq!([0, 1].map(|n| ran["nodes"][n]["runs"].as_u64()), [Some(20), Some(20)]);
+    let back = json!({"from": 2, "on": "pass", "to": {"node": 1}, "taken": 15, "refused": 5});
+    assert_eq!(ran["edges"][2], back);
+}
+
+/// A program is put into a chain whatever its section is called, as `ip link set … xdp` attaches it;
+/// messages asked for `--type`, which chains do not have.
+#[test]
+fn a_chain_says_of_which_type_a_program_is() {
+    let skep = prepared();
+    let object = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/unnamed.bpf.o");
+    let file = skep.path("unnamed.toml").display().to_string();
+    let text = format!("[[program]]\nobject = '{object}'\nprogram = 'mine/leaf'\n");
+    std::fs::write(&file, text).unwrap();
+    for prog_type in ["xdp", "sched_cls"] {
+        let ended = skep.run(["chain", "create", prog_type, "--type", prog_type]);
+        assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+        let ended = skep.run(["chain", "add", prog_type, &format!("{object}:count")]);
+        assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+        let packet = skep.path("packet.bin").display().to_string();
+        let line = ["chain", "bench", prog_type, "--data-in", &packet, "--json", "--repeat", "3"];
+        assert_eq!(json(&skep.run(line).stdout)["nodes"][0]["runs"], json!(3));
+    }
+    // Of one object, once as it is and once with the maps of the first.
+    for _ in 0..2 {
+        let ended = skep.run(["chain", "add", "xdp", &format!("{object}:count"), "--on", "*"]);
+        assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+    }
+    for chain in ["xdp", &file] {
+        let ended = skep.run(["chain", "run", chain, "--in", "gen:64", "--packets", "5", "--json"]);
+        assert_eq!(json(&ended.stdout)["verdicts"]["aborted"], json!(5), "{}", ended.transcript());
+    }
 }
 
 /// Packages bring files of their own; the names decide about the order.

@@ -50,6 +50,39 @@ fn chains_that_are_made_at_once_keep_their_programs() {
     }
 }
 
+/// One object under two names in a file had two sets of maps, and the second was never shown.
+#[test]
+fn files_know_an_object_by_its_bytes() {
+    let skep = Skep::new();
+    let copy = skep.path("copy.bpf.o");
+    std::fs::copy(OBJECT, &copy).unwrap();
+    let file = skep.path("fw.toml").display().to_string();
+    let program = |object: &str, more: &str| {
+        format!("[[program]]\nobject = '{object}'\nprogram = 'count'\n{more}\n")
+    };
+    let link = skep.path("link.bpf.o");
+    std::os::unix::fs::symlink(&copy, &link).unwrap();
+    let all = [
+        program(OBJECT, ""),
+        program("copy.bpf.o", ""),
+        program("link.bpf.o", ""),
+        program("copy.bpf.o", "own_maps = true"),
+        program(OBJECT, "own_maps = true"),
+    ];
+    std::fs::write(&file, all.concat()).unwrap();
+    out(&skep, &["chain", "create", "fw", &file, "--quiet"]);
+    run(&skep);
+    assert_eq!(counts(&skep).iter().map(|(_, n)| *n).collect::<Vec<_>>(), [30, 10, 10]);
+    add(&skep, OBJECT, &[]);
+    run(&skep);
+    assert_eq!(counts(&skep).iter().map(|(_, n)| *n).collect::<Vec<_>>(), [70, 20, 20]);
+    let run = ["chain", "run", "fw", "--in", "gen:64", "--packets", "1", "--maps", "--json"];
+    let report = json(out(&skep, &run).as_bytes());
+    let shown = report["maps"].as_array().unwrap().iter();
+    let shown: Vec<_> = shown.map(|of| &of["maps"]["packets"][0]["value"]).collect();
+    assert_eq!(shown, [74, 21, 21]);
+}
+
 #[test]
 fn programs_of_one_object_file_share_its_maps_unless_told_otherwise() {
     let skep = Skep::new();

@@ -69,6 +69,60 @@ fn variables_are_set_in_the_objects_that_have_them() {
     assert_eq!(json(out(&skep, &["chain", "list", "--json"]).as_bytes()), json!([]));
 }
 
+/// A file can say what its programs' variables are: packages that are dropped into a directory have no
+/// `--set`.
+#[test]
+fn files_set_variables() {
+    let skep = prepared();
+    let file = skep.path("own.toml").display().to_string();
+    let limit =
+        |more: &str| format!("[[program]]\nobject = '{OBJECT}'\nprogram = 'limit'\n{more}\n");
+    let write = |all: &[String]| std::fs::write(&file, all.concat()).unwrap();
+    write(&[limit("globals = { least = 65 }")]);
+    assert_eq!(passed(&run_json(&skep, &file, &[])), (0, 20));
+    // What the command line says goes before that.
+    assert_eq!(passed(&run_json(&skep, &file, &["--set", "least=60"])), (10, 10));
+    // Programs of one file have the same, those with their own maps another.
+    let pass = "on = { 'pass,drop' = 'next' }";
+    write(&[
+        limit(&format!("globals = {{ least = 64, seen = 7 }}\n{pass}")),
+        limit(&format!("globals.least = '64'\n{pass}")),
+        limit(&format!("globals = {{ least = 54 }}\nown_maps = true\n{pass}")),
+        limit(&format!("globals = {{ least = 65 }}\nown_maps = true\n{pass}")),
+    ]);
+    let report = run_json(&skep, &file, &["--maps"]);
+    let dropped = |n: usize| report["nodes"][n]["verdicts"]["drop"].as_u64().unwrap_or(0);
+    assert_eq!([0, 1, 2, 3].map(dropped), [10, 10, 0, 20]);
+    let seen = |n: usize| report["maps"][n]["maps"][".data"]["seen"].as_u64().unwrap();
+    assert_eq!([0, 1, 2].map(seen), [7 + 40, 1020, 1020]);
+    // They are noted, for programs that come later.
+    out(&skep, &["chain", "create", "own", &file, "--quiet"]);
+    let program = format!("{OBJECT}:limit");
+    let add = ["chain", "add", "own", &program, "--first", "--quiet"];
+    fails(
+        &skep,
+        &[&add[..], &["--set", "least=1"]].concat(),
+        1,
+        "whose variables a new one shares",
+    );
+    out(&skep, &add);
+    let report = run_json(&skep, "own", &[]);
+    assert_eq!(report["nodes"][4]["verdicts"], json!({"drop": 10, "pass": 10}));
+    for (globals, words) in [
+        ("{ lest = 1 }", "there is no global variable `lest`; there is `least`"),
+        ("{ least = 'x' }", "`least`: `x` is no `__u32`"),
+        ("{ least = 1.5 }", "`least`: `1.5` is no `__u32`"),
+        ("{ least = 4294967296 }", "does not fit"),
+        ("{ least.part = 1 }", "has no `part`"),
+        ("[1]", "invalid type: sequence, expected a map"),
+    ] {
+        write(&[limit(&format!("globals = {globals}"))]);
+        fails(&skep, &["chain", "run", &file, "--in", "gen:64"], 2, words);
+    }
+    write(&[limit("globals.least = 1"), limit("globals.least = 2")]);
+    fails(&skep, &["chain", "run", &file, "--in", "gen:64"], 2, "`least` is both `1` and `2`");
+}
+
 #[test]
 fn programs_that_share_maps_share_variables() {
     let skep = prepared();
@@ -199,6 +253,19 @@ fn variables_are_set_in_the_kernel_and_stay_set() {
     kernel(&["chain", "move", "two", "2", "--first"]);
     send(&skep);
     assert_eq!(dropped(&skep), [(2, 20), (4, 10)]);
+    // A file says it, and one program has its own.
+    let limit =
+        |more: &str| format!("[[program]]\nobject = '{OBJECT}'\nprogram = 'limit'\n{more}\n");
+    let own = skep.path("own.toml").display().to_string();
+    let all = limit("globals.least = 54") + &limit("globals.least = 64\nown_maps = true");
+    std::fs::write(&own, all).unwrap();
+    kernel(&["chain", "detach", "two"]);
+    kernel(&["chain", "attach", "two", &own]);
+    send(&skep);
+    assert_eq!(dropped(&skep), [(1, 0), (2, 10)]);
+    kernel(&["chain", "move", "two", "2", "--first"]);
+    send(&skep);
+    assert_eq!(dropped(&skep), [(1, 0), (2, 20)]);
     // A chain of the directory has noted its variables.
     quiet(&["chain", "create", "named", &file, "--set", "least=65"]);
     kernel(&["chain", "detach", "two"]);

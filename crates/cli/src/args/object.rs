@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use skep::isa::ProgramType;
 
 /// How object files are read.
 #[derive(Args, Debug, Clone, Default)]
@@ -21,6 +22,9 @@ pub struct ObjectArgs {
     /// Relocate programs (CO-RE) against the types in PROGRAM's debug information (DWARF)
     #[arg(long, value_name = "PROGRAM", conflicts_with = "btf")]
     pub btf_from: Option<PathBuf>,
+    /// The type of programs whose section name is unknown, if nothing else says it.
+    #[arg(skip)]
+    pub others: Option<ProgramType>,
 }
 
 /// What object files of chains are read with.
@@ -33,9 +37,11 @@ pub struct SetArgs {
 }
 
 impl SetArgs {
-    /// Says how objects are read.
-    pub fn reading(&self) -> ObjectArgs {
-        ObjectArgs { set: self.set.clone(), ..ObjectArgs::default() }
+    /// Says how objects are read for a chain of programs of a type: whoever puts a program into one
+    /// says by that what it is, whatever its section is called.
+    pub fn reading(&self, prog_type: ProgramType) -> ObjectArgs {
+        let (set, others) = (self.set.clone(), Some(prog_type));
+        ObjectArgs { set, others, ..ObjectArgs::default() }
     }
 }
 

@@ -144,7 +144,8 @@ pub fn failed(error: Error) -> Failure {
             (FAILED, Some("attach the whole chain again: `skep chain attach`".to_owned()))
         }
         Error::NotAttached { .. } | Error::Race { .. } | Error::Graph(_) => (FAILED, None),
-        Error::Stack { .. } | Error::Unsupported { .. } | Error::Type { .. } => (FAILED, None),
+        Error::Stack { .. } | Error::Unsupported { .. } => (FAILED, None),
+        Error::Type { .. } | Error::Entry { .. } => (FAILED, None),
         // Maps come first, and are what somebody without privileges is refused.
         Error::Map { .. } => match skep_kernel::probe() {
             Err(e) => (ENVIRONMENT, e.requirement().map(|needs| format!("it takes {needs}"))),

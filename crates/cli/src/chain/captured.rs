@@ -33,17 +33,27 @@ fn read(port: &str, each: &mut dyn FnMut(u64, Meta, &[u8]) -> bool) -> Result<u6
     }
 }
 
-/// Returns some packets of a port with their numbers, in this order; the first one if none is named.
-pub fn numbered(port: &str, numbers: &[u64]) -> Result<Vec<(u64, Vec<u8>)>> {
+/// A packet of a port.
+pub struct Captured {
+    /// Its number, counted from 1 on.
+    pub number: u64,
+    /// When and where it was received.
+    pub meta: Meta,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// Returns some packets of a port by their numbers, in this order; the first one if none is named.
+pub fn numbered(port: &str, numbers: &[u64]) -> Result<Vec<Captured>> {
     let wanted = if numbers.is_empty() { &[1] } else { numbers };
     if wanted.contains(&0) {
         return Err(Failure::environment("there is no packet 0: the first one is packet 1"));
     }
     let last = wanted.iter().copied().max().unwrap_or(1);
-    let mut found: Vec<Option<Vec<u8>>> = vec![None; wanted.len()];
-    let there = read(port, &mut |number, _, bytes| {
+    let mut found: Vec<Option<(Meta, Vec<u8>)>> = vec![None; wanted.len()];
+    let there = read(port, &mut |number, meta, bytes| {
         let these = wanted.iter().zip(&mut found).filter(|(n, _)| **n == number);
-        these.for_each(|(_, place)| *place = Some(bytes.to_vec()));
+        these.for_each(|(_, place)| *place = Some((meta, bytes.to_vec())));
         number < last
     })?;
     let missing = |n: &u64| {
@@ -52,7 +62,11 @@ pub fn numbered(port: &str, numbers: &[u64]) -> Result<Vec<(u64, Vec<u8>)>> {
             units::count(there, "packet")
         ))
     };
-    wanted.iter().zip(found).map(|(n, bytes)| Ok((*n, bytes.ok_or_else(|| missing(n))?))).collect()
+    let all = wanted.iter().zip(found).map(|(n, packet)| {
+        let (meta, bytes) = packet.ok_or_else(|| missing(n))?;
+        Ok(Captured { number: *n, meta, bytes })
+    });
+    all.collect()
 }
 
 /// Packets that are used again and again.

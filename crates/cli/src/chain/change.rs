@@ -11,7 +11,7 @@ use skep::maps::{Access, Map};
 use skep::object::Object;
 use skep::{Dir, Session};
 
-use super::load::{self, Loads};
+use super::load::{self, Loads, One};
 use super::{failed, open, verdicts as parse_verdicts};
 use crate::args::{PlaceArgs, ReuseArgs, SetArgs};
 use crate::directory;
@@ -73,7 +73,9 @@ pub fn add(
     printer: Printer,
 ) -> Result<u8> {
     let (session, chain) = open(chain)?;
-    let (path, name) = load::split(program)?;
+    let (path, program) = load::split(program)?;
+    let (prog_type, shares_maps) = (chain.prog_type().map_err(failed)?, !maps.own_maps);
+    let wanted = One { path, program, prog_type, shares_maps };
     let added = again(|| {
         let mut revision = 0;
         let in_common = |hash| {
@@ -85,11 +87,10 @@ pub fn add(
             let given = maps.map.iter();
             given.map(|text| given_map(session.dir(), object, text, printer)).collect()
         };
-        let what = (name, variables);
-        let loads = Loads::one(session.dir(), path, what, in_common, given)?;
+        let loads = Loads::one(session.dir(), &wanted, variables, in_common, given)?;
         let place = place(&chain.graph()?, place_args, None)?;
-        let edit = Edit::Add { program: loads.program(name)?, place };
-        let noted = [loads.noted(!maps.own_maps)];
+        let edit = Edit::Add { program: loads.program(program)?, place };
+        let noted = [loads.noted()];
         Ok(chain.transaction_of(revision, &[edit], &noted).map(|(_, added)| added))
     })?;
     for node in added {

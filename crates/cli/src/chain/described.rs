@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use serde_json::Value as Json;
+use skep::chain::Assignments;
 
 use crate::failure::{Failure, Result};
 
@@ -53,9 +55,56 @@ pub struct Program {
     pub object: PathBuf,
     pub program: String,
     pub label: Option<String>,
-    pub on: Option<BTreeMap<String, String>>,
+    pub on: Option<BTreeMap<String, Target>>,
     pub priority: Option<u32>,
     pub actions: Option<String>,
+    /// What global variables are set to before loading.
+    #[serde(default)]
+    globals: BTreeMap<String, Json>,
+    /// It shares its maps and variables with no other program.
+    #[serde(default)]
+    pub own_maps: bool,
+}
+
+/// Where an edge leads.
+#[derive(Deserialize, Clone, Debug)]
+#[serde(
+    untagged,
+    deny_unknown_fields,
+    expecting = "expected a target, as in `pass = \"next\"`, or `{ to = \"LABEL\", times = 3 }`"
+)]
+pub enum Target {
+    Plain(String),
+    Bounded {
+        to: String,
+        /// How often a packet may go there this way.
+        times: Option<u32>,
+    },
+}
+
+impl Program {
+    /// Lists what variables are set to, as text that `--set` would take.
+    pub fn variables(&self) -> Assignments {
+        let mut all = Assignments::new();
+        self.globals.iter().for_each(|(name, value)| variables(&mut all, name.clone(), value));
+        all
+    }
+
+    /// Returns what edges call it.
+    pub fn label(&self) -> &str {
+        self.label.as_deref().unwrap_or(&self.program)
+    }
+}
+
+/// Adds the variable of a name; a table has the members of a struct.
+fn variables(all: &mut Assignments, name: String, value: &Json) {
+    match value {
+        Json::String(text) => all.push((name, text.clone())),
+        Json::Object(members) => members
+            .iter()
+            .for_each(|(member, value)| variables(all, format!("{name}.{member}"), value)),
+        other => all.push((name, other.to_string())),
+    }
 }
 
 impl Described {
@@ -78,6 +127,12 @@ impl Described {
         let base = path.parent().unwrap_or(Path::new("."));
         for program in &mut all.programs {
             program.object = base.join(&program.object);
+            let label = program.label.as_deref().unwrap_or("LABEL");
+            if label.is_empty() || ["next", "end"].contains(&label) || label.starts_with("end:") {
+                return Err(Failure::environment(format!(
+                    "`{name}`: `{label}` cannot be a label, as edges to it would lead elsewhere"
+                )));
+            }
         }
         Ok(all)
     }
@@ -107,7 +162,15 @@ impl Described {
         agree(&mut self.exhausted, other.exhausted, "exhausted", path)?;
         agree(&mut self.order, other.order, "order", path)?;
         agree(&mut self.at_end, other.at_end, "at_end", path)?;
-        self.programs.extend(other.programs);
+        for program in other.programs {
+            let twice = |p: &Program| p.label.is_some() && p.label == program.label;
+            if self.programs.iter().any(twice) {
+                let (path, label) = (path.display(), program.label());
+                let text = format!("`{path}`: there already is a program with label `{label}`");
+                return Err(Failure::environment(text));
+            }
+            self.programs.push(program);
+        }
         Ok(())
     }
 }

@@ -4,13 +4,17 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value as Json, json};
 use skep::Session;
-use skep::chain::{Chain, Explained, Graph, Stats, To, verdicts};
+use skep::chain::{Chain, ChainRunner, Explained, Graph, Stats, To, verdicts};
+use skep::isa::ProgramType;
+use skep::port::Batch;
+use skep::port::batch::Meta;
 use skep::test_run::{Input, Printed};
 use skep_text::value::hex;
 
+use super::captured::{self, Captured};
 use super::file::Plan;
 use super::load::{Loads, check_named};
-use super::{captured, failed, open, show};
+use super::{failed, open, show};
 use crate::args::{ExplainArgs, SetArgs};
 use crate::directory;
 use crate::failure::{Failure, Result};
@@ -64,21 +68,47 @@ pub fn check_length(number: u64, packet: &[u8]) -> Result {
     Ok(())
 }
 
-/// Shows the way of each packet.
-pub fn explain(args: &ExplainArgs, printer: Printer) -> Result<u8> {
+/// Follows the packets of a port, which go through XDP programs as in `run`, or of files, which go
+/// through the chain as in the kernel's test runs.
+fn follow(
+    args: &ExplainArgs,
+    (runner, is_xdp): (&mut ChainRunner, bool),
+    each: &mut dyn FnMut(u64, Explained) -> Result,
+) -> Result {
     let packets = match &args.input {
         Some(port) => captured::numbered(port, &args.packet)?,
-        None => (1..).zip(crate::prog::read_all(&args.data_in)?).collect(),
+        None => {
+            let of_file = |(number, bytes)| Captured { number, meta: Meta::default(), bytes };
+            (1..).zip(crate::prog::read_all(&args.data_in)?).map(of_file).collect()
+        }
     };
+    let mut batch = Batch::new();
+    for Captured { number, meta, bytes } in packets {
+        if args.input.is_none() || !is_xdp {
+            check_length(number, &bytes)?;
+            each(number, runner.explain(&Input::data(&bytes)).map_err(failed)?)?;
+            continue;
+        }
+        batch.clear();
+        if !batch.push(meta, &bytes) {
+            return Err(Failure::failed(format!("packet {number} is too large")));
+        }
+        each(number, runner.explain_frame(&mut batch, 0).map_err(failed)?)?;
+    }
+    Ok(())
+}
+
+/// Shows the way of each packet.
+pub fn explain(args: &ExplainArgs, printer: Printer) -> Result<u8> {
     let opened = chain(&args.chain, &args.variables)?;
     let mut runner = opened.chain.runner().map_err(failed)?;
     let printed = printed()?;
     let mut all = Vec::new();
-    for (number, packet) in &packets {
-        check_length(*number, packet)?;
-        let told = runner.explain(&Input::data(packet)).map_err(failed)?;
-        all.push((*number, told, printed.take()?));
-    }
+    let is_xdp = opened.chain.prog_type().map_err(failed)? == ProgramType::Xdp;
+    follow(args, (&mut runner, is_xdp), &mut |number, told| {
+        all.push((number, told, printed.take()?));
+        Ok(())
+    })?;
     if args.format.json {
         printer.json(Output::Stdout, &all.iter().map(json_of).collect::<Json>())?;
         return Ok(0);
@@ -102,6 +132,10 @@ pub fn explain(args: &ExplainArgs, printer: Printer) -> Result<u8> {
                         writeln!(out, "      {what} {bytes:+} {noun}")?;
                     }
                 }
+                if let Some(metadata) = &visit.metadata {
+                    let noun = if metadata.is_empty() { "none".to_owned() } else { hex(metadata) };
+                    writeln!(out, "      metadata {noun}")?;
+                }
                 visit.changes.iter().try_for_each(|c| {
                     let (before, after) = (hex(&c.before), hex(&c.after));
                     writeln!(out, "      byte {}: {before} -> {after}", c.offset)
@@ -123,7 +157,7 @@ fn json_of((number, told, lines): &(u64, Explained, Vec<String>)) -> Json {
         json!({
             "node": v.node.0, "program": v.program, "verdict": verdicts::name(v.verdict),
             "to": show::target(v.to), "refused": v.refused, "head": v.head, "tail": v.tail,
-            "changes": changes.collect::<Json>(),
+            "changes": changes.collect::<Json>(), "metadata": v.metadata.as_ref().map(|m| hex(m)),
         })
     });
     let mut all = json!({

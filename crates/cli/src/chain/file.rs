@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use skep::Session;
-use skep::chain::kernel::Sources;
+use skep::chain::kernel::{SourceFile, Sources};
 use skep::chain::priority::{self, AtEnd, Entry, RunConfig};
 use skep::chain::{
     Chain, Edge, Edit, Exhausted, Graph, NodeId, Place, ProgramRef, To, Verdicts, run_config,
@@ -13,9 +13,10 @@ use skep::chain::{
 use skep::isa::ProgramType;
 use skep::object::Object;
 
-use super::described::{Described, End, Order, Program, When};
+use super::described::{Described, End, Order, Program, Target, When};
 use super::failed;
 use super::load::Loads;
+use super::sources;
 use crate::args::SetArgs;
 use crate::directory;
 use crate::failure::{Failure, Result};
@@ -66,15 +67,15 @@ impl Plan {
     ) -> Result<(Chain, Vec<Loads>)> {
         let described = &self.described;
         self.check_type()?;
-        let (loads, programs) = self.load(session, variables)?;
-        let of = |p: &Program| loads.iter().find(|l| l.is_of(&p.object));
-        let about = described.programs.iter().zip(&programs).map(|(described, program)| {
-            let load = of(described);
+        let (files, numbers) = sources::described(&described.programs)?;
+        let (loads, programs) = self.load(session, &files, &numbers, variables)?;
+        let about = numbers.iter().zip(&programs).map(|(number, program)| {
+            let load = loads.get(*number);
             (load.map(|l| &l.object), load.map_or(0, |l| l.size(&program.name)))
         });
         let graph = self.graph(&programs, about.collect())?;
         let chain = Chain::create(session, name, ProgramType::Xdp).map_err(failed)?;
-        let noted: Vec<_> = loads.iter().map(|l| l.noted(true)).collect();
+        let noted: Vec<_> = loads.iter().map(Loads::noted).collect();
         let done = chain.transaction_of(0, &edits(&graph), &noted).map_err(failed);
         if let Err(e) = done {
             drop(chain.delete());
@@ -87,15 +88,13 @@ impl Plan {
     pub fn for_kernel(&self, variables: &SetArgs) -> Result<(Sources, Graph)> {
         self.check_type()?;
         let all = &self.described.programs;
-        let paths: Vec<PathBuf> = self.paths().into_iter().cloned().collect();
-        let sources = super::sources::of_files(&paths, variables)?;
+        let (files, numbers) = sources::described(all)?;
+        let sources = sources::of_files(&files, variables)?;
         let mut programs = Vec::new();
         let mut about = Vec::new();
-        for program in all {
-            let place = paths.iter().position(|p| *p == program.object);
-            let found = place.and_then(|n| Some((n, &sources.object(n)?.1)));
-            let (number, object) =
-                found.ok_or_else(|| self.wrong("a program without an object"))?;
+        for (program, number) in all.iter().zip(numbers) {
+            let found = sources.object(number);
+            let (_, object) = found.ok_or_else(|| self.wrong("a program without an object"))?;
             let index = crate::prog::find(object, &program.object, &program.program)?;
             let name = object.programs.get(index).map_or("", |p| p.name.as_str());
             programs.push(sources.program(number, name)?);
@@ -121,39 +120,27 @@ impl Plan {
         }
     }
 
-    /// The object files, each once.
-    fn paths(&self) -> Vec<&PathBuf> {
-        let mut paths: Vec<&PathBuf> = Vec::new();
-        let all = self.described.programs.iter().map(|p| &p.object);
-        for path in all.filter(|p| !p.as_os_str().is_empty()) {
-            if !paths.contains(&path) {
-                paths.push(path);
-            }
-        }
-        paths
-    }
-
     fn wrong(&self, what: &str) -> Failure {
         Failure::environment(format!("`{}`: {what}", self.from))
     }
 
-    /// Loads each object once; its programs share its maps.
+    /// Loads the files, of which each program has the number of its own.
     fn load(
         &self,
         session: &Session,
+        files: &[SourceFile],
+        numbers: &[usize],
         variables: &SetArgs,
     ) -> Result<(Vec<Loads>, Vec<ProgramRef>)> {
         let all = &self.described.programs;
-        let paths: Vec<PathBuf> = self.paths().into_iter().cloned().collect();
-        let of = |path: &PathBuf| -> Vec<&str> {
-            all.iter().filter(|p| p.object == *path).map(|p| p.program.as_str()).collect()
-        };
-        let names: Vec<Vec<&str>> = paths.iter().map(of).collect();
-        let loads = Loads::all(session.dir(), &paths, variables, &names)?;
+        let mut names: Vec<Vec<&str>> = vec![Vec::new(); files.len()];
+        for (program, number) in all.iter().zip(numbers) {
+            names.get_mut(*number).into_iter().for_each(|n| n.push(&program.program));
+        }
+        let loads = Loads::all(session.dir(), files, variables, &names)?;
         let mut programs = Vec::new();
-        for program in all {
-            let place = paths.iter().position(|p| *p == program.object);
-            let from = place.and_then(|n| loads.get(n));
+        for (program, number) in all.iter().zip(numbers) {
+            let from = loads.get(*number);
             let from = from.ok_or_else(|| self.wrong("a program without an object"))?;
             programs.push(from.program(&program.program)?);
         }
@@ -163,6 +150,9 @@ impl Plan {
     /// Follows the `on` of each program.
     fn listed(&self, programs: &[ProgramRef]) -> Result<Graph> {
         let all = &self.described.programs;
+        if self.described.at_end.is_some() {
+            return Err(self.wrong("`at_end` needs `order = \"priority\"`"));
+        }
         let mut edits: Vec<Edit> = programs
             .iter()
             .map(|p| Edit::Add { program: p.clone(), place: Place::Loose })
@@ -173,7 +163,8 @@ impl Plan {
                 return Err(self.wrong("`priority` and `actions` need `order = \"priority\"`"));
             }
             let is_last = n as usize == all.len();
-            let default = || BTreeMap::from([("pass".to_owned(), "next".to_owned())]);
+            let next = || Target::Plain("next".to_owned());
+            let default = || BTreeMap::from([("pass".to_owned(), next())]);
             let given = program
                 .on
                 .clone()
@@ -188,8 +179,11 @@ impl Plan {
                     )));
                 }
                 before.push((text, on));
-                let to = self.target(to, n, is_last)?;
-                let edge = Edge::to(to);
+                let (to, bound) = match to {
+                    Target::Plain(to) => (to, None),
+                    Target::Bounded { to, times } => (to, *times),
+                };
+                let edge = Edge { to: self.target(to, n, is_last)?, bound };
                 edits.push(Edit::Connect { from: NodeId(n), on, edge, expected: None });
             }
         }
@@ -212,7 +206,7 @@ impl Plan {
             let verdict = verdicts::parse(verdict).map_err(|e| self.wrong(&e.to_string()))?;
             return Ok(To::End(verdict));
         }
-        let labeled = |p: &Program| p.label.as_deref().unwrap_or(&p.program) == text;
+        let labeled = |p: &Program| p.label() == text;
         match text {
             "end" => Ok(To::Keep),
             // Behind the last program is the end.

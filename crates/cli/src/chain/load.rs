@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use skep::chain::kernel::SourceFile;
 use skep::chain::{Assignments, InCommon, LoadedFile, NamedMaps, ObjectHash};
+use skep::isa::ProgramType;
 use skep::load::{Loaded, Loader};
 use skep::object::{CoreTarget, Object};
 use skep::{Dir, chain};
@@ -14,12 +16,11 @@ use crate::rejection;
 
 /// An object with programs that are loaded, and stay as long as this value.
 pub struct Loads {
-    path: PathBuf,
+    /// Where the object is, and what was set of its variables.
+    file: SourceFile,
     /// The object as it was read.
     pub object: Object,
     loaded: Loaded,
-    hash: ObjectHash,
-    set: Assignments,
 }
 
 /// Refuses values for global variables that programs of the object have in the chain already.
@@ -43,26 +44,40 @@ pub fn check_named(chain: &str, variables: &SetArgs) -> Result<()> {
         .hint("give it to `skep chain create` or `skep chain add`, or run a file"))
 }
 
+/// One program of an object file.
+pub struct One<'a> {
+    /// The file.
+    pub path: &'a Path,
+    /// The program's name or section.
+    pub program: &'a str,
+    /// The type of the chain's programs.
+    pub prog_type: ProgramType,
+    /// Others of the file get its maps.
+    pub shares_maps: bool,
+}
+
 impl Loads {
     /// Loads one program of an object, which has its maps and variables in common with those of the
     /// chain, as `in_common` finds them, and `given` finds maps that are to be used in place of the
     /// object's.
     pub fn one(
         dir: &Dir,
-        path: &Path,
-        (program, variables): (&str, &SetArgs),
+        wanted: &One<'_>,
+        variables: &SetArgs,
         in_common: impl FnOnce(ObjectHash) -> Result<InCommon>,
         given: impl FnOnce(&Object) -> Result<NamedMaps>,
     ) -> Result<Self> {
+        let One { path, program, prog_type, shares_maps } = *wanted;
         let hash = hash(path)?;
         let in_common = in_common(hash)?;
         let paths = [path.to_owned()];
         let objects = match in_common.set {
             Some(there) => {
                 check_variables(path, &variables.set, &there)?;
-                Objects::read_again(&paths, vec![there])?
+                let reading = SetArgs::default().reading(prog_type);
+                Objects::read_with(&paths, vec![there], &reading)?
             }
-            None => Objects::read(&paths, &variables.reading())?,
+            None => Objects::read(&paths, &variables.reading(prog_type))?,
         };
         let Objects { all, target, set } = objects;
         let pair = all.into_iter().zip(set).next();
@@ -72,29 +87,33 @@ impl Loads {
             maps.retain(|(known, _)| *known != name);
             maps.push((name, map));
         }
-        Self::load(dir, (path, hash), (object, set, target.as_ref()), (&[program], maps))
+        let file = SourceFile { path: path.to_owned(), hash, shares_maps, set };
+        Self::load(dir, file, (object, target.as_ref()), (&[program], maps))
     }
 
-    /// Loads programs of objects, which are named for each file. Programs of one object share its maps.
+    /// Loads XDP programs of objects, which are named for each file. Programs of one file share its maps.
     pub fn all(
         dir: &Dir,
-        paths: &[PathBuf],
+        files: &[SourceFile],
         variables: &SetArgs,
         programs: &[Vec<&str>],
     ) -> Result<Vec<Self>> {
-        let Objects { all, target, set } = Objects::read(paths, &variables.reading())?;
-        let read = paths.iter().zip(programs).zip(all.into_iter().zip(set));
-        read.map(|((path, programs), (object, set))| {
-            let its = (object, set, target.as_ref());
-            Self::load(dir, (path, hash(path)?), its, (programs, Vec::new()))
+        let paths: Vec<PathBuf> = files.iter().map(|f| f.path.clone()).collect();
+        let set = files.iter().map(|f| f.set.clone()).collect();
+        let reading = variables.reading(ProgramType::Xdp);
+        let Objects { all, target, set } = Objects::read_with(&paths, set, &reading)?;
+        let read = files.iter().zip(programs).zip(all.into_iter().zip(set));
+        read.map(|((file, programs), (object, set))| {
+            let file = SourceFile { set, ..file.clone() };
+            Self::load(dir, file, (object, target.as_ref()), (programs, Vec::new()))
         })
         .collect()
     }
 
     fn load(
         dir: &Dir,
-        (path, hash): (&Path, ObjectHash),
-        (object, set, target): (Object, Assignments, Option<&CoreTarget>),
+        file: SourceFile,
+        (object, target): (Object, Option<&CoreTarget>),
         (programs, maps): (&[&str], NamedMaps),
     ) -> Result<Self> {
         let mut loader = Loader::new(dir).core_target(target);
@@ -102,24 +121,19 @@ impl Loads {
             loader = loader.reuse_map(&name, map);
         }
         for program in programs {
-            let index = crate::prog::find(&object, path, program)?;
+            let index = crate::prog::find(&object, &file.path, program)?;
             let name = object.programs.get(index).map(|p| p.name.clone()).unwrap_or_default();
             loader = loader.autoload_only(&name);
         }
-        let file = path.display().to_string();
-        let loaded = loader.load(&object).map_err(|e| rejection::load_failure(e, &file))?;
-        Ok(Self { path: path.to_owned(), object, loaded, hash, set })
+        let path = file.path.display().to_string();
+        let loaded = loader.load(&object).map_err(|e| rejection::load_failure(e, &path))?;
+        Ok(Self { file, object, loaded })
     }
 
     /// Returns what the chain notes of the object.
-    pub fn noted(&self, shares_maps: bool) -> LoadedFile<'_> {
-        let (file, hash, loaded) = (self.path.clone(), self.hash, &self.loaded);
-        LoadedFile { file, hash, shares_maps, set: self.set.clone(), loaded }
-    }
-
-    /// Tells whether this is the object of a file.
-    pub fn is_of(&self, path: &Path) -> bool {
-        self.path == path
+    pub fn noted(&self) -> LoadedFile<'_> {
+        let SourceFile { path: file, hash, shares_maps, set } = self.file.clone();
+        LoadedFile { file, hash, shares_maps, set, loaded: &self.loaded }
     }
 
     /// Counts the instructions of a program, by its name.
@@ -129,7 +143,7 @@ impl Loads {
 
     /// Returns what chains want to know of a program, by its name or section.
     pub fn program(&self, name: &str) -> Result<chain::ProgramRef> {
-        let index = crate::prog::find(&self.object, &self.path, name)?;
+        let index = crate::prog::find(&self.object, &self.file.path, name)?;
         let found = self
             .object
             .programs

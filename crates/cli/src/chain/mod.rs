@@ -95,6 +95,7 @@ fn failed(error: ChainError) -> Failure {
             | ChainError::Pinned { .. }
             | ChainError::Name { .. }
             | ChainError::NotThere { .. }
+            | ChainError::Packets(_)
     );
     let failure = Failure::from(error);
     if refused { Failure { status: FAILED, ..failure } } else { failure }

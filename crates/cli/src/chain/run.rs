@@ -35,6 +35,7 @@ pub fn run(args: &ChainRunArgs, printer: Printer) -> Result<u8> {
     };
     let count = if args.time { Count::Timed } else { Count::Runs };
     let mut runner = opened.chain.runner_with(engine, count).map_err(failed)?;
+    runner.check_frames().map_err(failed)?;
     runner.publish().map_err(failed)?;
     dump(&mut runner, args, input)?;
     let mut samples = match args.maps {

@@ -1,10 +1,14 @@
-//! The object files that chains in the kernel are made of.
+//! The object files that chains are made of. Programs of one file share its maps and global variables,
+//! and files are told apart by their bytes.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use skep::chain::kernel::{SourceFile, Sources};
-use skep::chain::{Edit, Graph, ObjectFile};
+use skep::chain::{Edit, Graph, ObjectFile, ObjectHash};
+use skep::isa::ProgramType;
 
+use super::described::Program;
 use super::load::{check_variables, hash};
 use super::open;
 use crate::args::SetArgs;
@@ -17,14 +21,52 @@ fn name(path: &Path) -> String {
     name.split('.').next().unwrap_or_default().to_owned()
 }
 
-/// Reads object files; programs of one share its maps.
-pub fn of_files(paths: &[PathBuf], variables: &SetArgs) -> Result<Sources> {
-    let Objects { all, target, set } = Objects::read(paths, &variables.reading())?;
+/// Lists the object files of described programs, and of each program the number of its file. Programs
+/// with maps of their own have a file each.
+pub fn described(programs: &[Program]) -> Result<(Vec<SourceFile>, Vec<usize>)> {
+    let mut hashes: BTreeMap<&Path, ObjectHash> = BTreeMap::new();
+    let mut files: Vec<SourceFile> = Vec::new();
+    let mut numbers = Vec::new();
+    for program in programs {
+        let path = program.object.as_path();
+        let known = hashes.get(path).copied();
+        let hash = known.map_or_else(|| hash(path), Ok)?;
+        hashes.insert(path, hash);
+        let is_shared = |f: &SourceFile| f.hash == hash && f.shares_maps && !program.own_maps;
+        let number = files.iter().position(is_shared).unwrap_or_else(|| {
+            let (path, set) = (path.to_owned(), Vec::new());
+            files.push(SourceFile { path, hash, shares_maps: !program.own_maps, set });
+            files.len() - 1
+        });
+        numbers.push(number);
+        let Some(file) = files.get_mut(number) else { continue };
+        for (name, value) in program.variables() {
+            match file.set.iter().find(|(known, _)| *known == name) {
+                None => file.set.push((name, value)),
+                Some((_, other)) if *other == value => {}
+                Some((_, other)) => {
+                    let path = path.display();
+                    let text = format!("`{path}`: `{name}` is both `{other}` and `{value}`");
+                    return Err(Failure::environment(text).hint(
+                        "programs of one file share its variables; `own_maps = true` gives a program its own",
+                    ));
+                }
+            }
+        }
+    }
+    Ok((files, numbers))
+}
+
+/// Reads object files, with what is set of their variables.
+pub fn of_files(files: &[SourceFile], variables: &SetArgs) -> Result<Sources> {
+    let paths: Vec<PathBuf> = files.iter().map(|f| f.path.clone()).collect();
+    let set = files.iter().map(|f| f.set.clone()).collect();
+    let reading = variables.reading(ProgramType::Xdp);
+    let Objects { all, target, set } = Objects::read_with(&paths, set, &reading)?;
     let mut sources = Sources::new(target);
-    for ((path, object), set) in paths.iter().zip(all).zip(set) {
-        let number = sources.add(&name(path), object);
-        let (path, hash) = (path.clone(), hash(path)?);
-        sources.is_from(number, SourceFile { path, hash, shares_maps: true, set });
+    for ((file, object), set) in files.iter().zip(all).zip(set) {
+        let number = sources.add(&name(&file.path), object);
+        sources.is_from(number, SourceFile { set, ..file.clone() });
     }
     Ok(sources)
 }
@@ -66,7 +108,8 @@ pub fn again(what: &str, graph: &Graph, files: &[ObjectFile]) -> Result<(Sources
         }
     }
     let set = files.iter().map(|f| f.set.clone()).collect();
-    let Objects { all, target, .. } = Objects::read_again(&paths, set)?;
+    let reading = SetArgs::default().reading(ProgramType::Xdp);
+    let Objects { all, target, .. } = Objects::read_with(&paths, set, &reading)?;
     let mut sources = Sources::new(target);
     for (file, object) in files.iter().zip(all) {
         let number = sources.add(&name(&file.path), object);
@@ -99,7 +142,8 @@ pub fn add(
         check_variables(path, &variables.set, there)?;
         return Ok(number);
     }
-    let Objects { all, target, set } = Objects::read(&[path.to_owned()], &variables.reading())?;
+    let reading = variables.reading(ProgramType::Xdp);
+    let Objects { all, target, set } = Objects::read(&[path.to_owned()], &reading)?;
     sources.relocate_against(target);
     let pair = all.into_iter().zip(set).next();
     let (object, set) = pair.ok_or_else(|| Failure::environment("no object"))?;

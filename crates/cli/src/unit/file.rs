@@ -106,7 +106,7 @@ impl Bytes {
             (None, None, None, Some(capture)) => {
                 let number = [self.number.unwrap_or(1)];
                 let found = captured::numbered(&base.join(capture).display().to_string(), &number)?;
-                return Ok(found.into_iter().next().map(|(_, bytes)| bytes).unwrap_or_default());
+                return Ok(found.into_iter().next().map(|packet| packet.bytes).unwrap_or_default());
             }
             (None, Some(n), None, None) => {
                 return Err(wrong(format!("{n} bytes are more than a program takes")));

@@ -5,6 +5,8 @@ use skep_net::port::{PortError, PumpError, Stats};
 use skep_store::{DirError, RecordError};
 use skep_vm::chain::ChainError as CompileError;
 
+use crate::packets::PacketsError;
+
 /// Says why a chain cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -78,6 +80,9 @@ pub enum ChainError {
     /// A run failed as the kernel's would.
     #[error("test run of the chain: {0}")]
     TestRun(crate::test_run::Errno),
+    /// Its programs take no packets of ports.
+    #[error(transparent)]
+    Packets(PacketsError),
     /// A port failed while packets were moved.
     #[error(transparent)]
     Port(#[from] PumpError),

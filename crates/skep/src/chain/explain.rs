@@ -5,8 +5,22 @@ use skep_net::test_run::Outcome;
 
 use super::step::{Look, Packet as Now};
 
-/// A packet's address and bytes.
+/// A packet's address and bytes, without its metadata.
 type Packet = (u64, Vec<u8>);
+
+/// A packet with its metadata.
+#[derive(Default)]
+pub(super) struct Whole {
+    packet: Packet,
+    metadata: Vec<u8>,
+}
+
+impl Whole {
+    fn of(now: Now<'_>) -> Self {
+        let metadata = now.bytes.get(..now.metadata).unwrap_or_default().to_vec();
+        Self { packet: (now.address + now.metadata as u64, now.payload().to_vec()), metadata }
+    }
+}
 
 /// A program's run, as it was.
 pub(super) struct Seen {
@@ -14,25 +28,25 @@ pub(super) struct Seen {
     pub verdict: u32,
     /// The edge was used up, or the budget.
     pub refused: bool,
-    pub before: Packet,
-    pub after: Packet,
+    pub before: Whole,
+    pub after: Whole,
 }
 
 /// Notes all runs.
 #[derive(Default)]
 pub(super) struct Recorder {
     pub seen: Vec<Seen>,
-    before: Packet,
+    before: Whole,
 }
 
 impl Look for Recorder {
     fn before(&mut self, _: NodeId, packet: Now<'_>) {
-        self.before = (packet.address, packet.bytes.to_vec());
+        self.before = Whole::of(packet);
     }
 
     fn after(&mut self, node: NodeId, verdict: u32, packet: Now<'_>) {
         let before = std::mem::take(&mut self.before);
-        let after = (packet.address, packet.bytes.to_vec());
+        let after = Whole::of(packet);
         self.seen.push(Seen { node, verdict, refused: false, before, after });
     }
 
@@ -46,7 +60,7 @@ impl Look for Recorder {
 /// Bytes that a program changed in place.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
-    /// Where they begin in the packet that the program got, with its metadata.
+    /// Where they begin in the packet that the program got, without metadata.
     pub offset: usize,
     /// What they were.
     pub before: Vec<u8>,
@@ -73,6 +87,8 @@ pub struct Visit {
     pub tail: i64,
     /// What it changed of the bytes that are still there.
     pub changes: Vec<Change>,
+    /// The packet's metadata, if the program changed it, or how much there is.
+    pub metadata: Option<Vec<u8>>,
 }
 
 /// The way of one packet, and what came of it.
@@ -89,15 +105,18 @@ impl Explained {
         let visit = |seen: Seen| {
             let node = graph.node(seen.node);
             let end = |(at, bytes): &Packet| *at as i64 + bytes.len() as i64;
+            let (before, after) = (&seen.before.packet, &seen.after.packet);
+            let is_changed = seen.before.metadata != seen.after.metadata;
             Visit {
                 node: seen.node,
                 program: node.map(|n| n.program.name.clone()).unwrap_or_default(),
                 verdict: seen.verdict,
                 to: node.map_or(To::Keep, |n| n.follow(seen.verdict).to),
                 refused: seen.refused,
-                head: seen.before.0 as i64 - seen.after.0 as i64,
-                tail: end(&seen.after) - end(&seen.before),
-                changes: changes(&seen.before, &seen.after),
+                head: before.0 as i64 - after.0 as i64,
+                tail: end(after) - end(before),
+                changes: changes(before, after),
+                metadata: is_changed.then_some(seen.after.metadata),
             }
         };
         Self { visits: seen.into_iter().map(visit).collect(), outcome }

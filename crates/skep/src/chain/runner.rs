@@ -23,7 +23,10 @@ use super::once::Once;
 use super::step::{Look, Steps};
 use super::watch::{Watch, Watcher};
 use super::{ChainError, Result};
-use crate::packets::{LookAhead, OnFrames, Trial, Workers, nanoseconds, pump_until_failure};
+use crate::packets::{
+    LookAhead, OnFrames, PacketsError, Trial, Workers, is_of_entries, nanoseconds,
+    pump_until_failure,
+};
 use crate::test_run::{Engine, RunnerError, Slots};
 
 /// Where a chain comes from; shared by the threads that run it.
@@ -285,9 +288,7 @@ impl ChainRunner {
         verdicts: &mut Verdicts,
         workers: Option<&mut Workers<'_, '_, '_>>,
     ) -> Result<()> {
-        if self.counted.prog_type != ProgramType::Xdp {
-            return Err(ChainError::TestRun(Errno::ENOTSUPP));
-        }
+        self.check_frames()?;
         let from = Arc::clone(&self.from);
         let directory = directory::use_for_run(&from.slots.table, &from.slots.path)
             .map_err(RunnerError::Directory)?;
@@ -402,6 +403,59 @@ impl ChainRunner {
         let mut all = self.before.clone();
         counted::add(&mut all, &self.counted, &self.counters, self.rate());
         all
+    }
+
+    /// Runs the chain on a frame of a batch as [`ChainRunner::run`] does, one program at a time, and
+    /// tells which way it went and what each program did to the frame; of the outcome, `data_out` is
+    /// the frame then. Nothing is counted, and nothing runs behind the chain's redirects.
+    ///
+    /// # Errors
+    /// As [`ChainRunner::run`], and when a program cannot be compiled by itself, or there is no such
+    /// frame.
+    pub fn explain_frame(&mut self, batch: &mut Batch, index: usize) -> Result<Explained> {
+        self.update();
+        self.check_frames()?;
+        let steps = Steps::new(&self.counted, Engine::Jit, Count::Off)?;
+        let mut seen = Recorder::default();
+        let from = Arc::clone(&self.from);
+        let directory = directory::use_for_run(&from.slots.table, &from.slots.path)
+            .map_err(RunnerError::Directory)?;
+        let slot = slots::enter();
+        if slot.is_refused() {
+            slots::exit(slot);
+            return Err(ChainError::TestRun(Errno::EBUSY));
+        }
+        let may_fragment = self.counted.graph.takes_fragments();
+        let mut context = port::Context::new();
+        // SAFETY: the context is that of an XDP program, which the programs are.
+        let run = |ctx| unsafe { steps.run(ctx, &[], &mut seen) };
+        let done = context.with(batch, index, may_fragment, run);
+        slots::exit(slot);
+        drop(directory);
+        let retval = done.unwrap_or(Err(Errno::EINVAL)).map_err(ChainError::TestRun)?;
+        let data_out = batch.frame(index).map(|frame| frame.bytes.to_vec());
+        let outcome = Outcome { retval, data_out, ..Outcome::default() };
+        Ok(Explained::new(&self.counted.graph, seen.seen, outcome))
+    }
+
+    /// Tells whether the programs run on frames of batches, or why not: they are of another type, or for
+    /// the entries of maps.
+    ///
+    /// # Errors
+    /// When they do not.
+    pub fn check_frames(&self) -> Result<()> {
+        let first = self.counted.graph.nodes().next().map(|(_, node)| &node.program);
+        let prog_type = self.counted.prog_type;
+        if prog_type != ProgramType::Xdp {
+            let program = first.map(|p| p.name.clone()).unwrap_or_default();
+            return Err(ChainError::Packets(PacketsError::Type { program, prog_type }));
+        }
+        match first {
+            Some(program) if is_of_entries(program.attach_type) => {
+                Err(ChainError::Packets(PacketsError::Entry { program: program.name.clone() }))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Runs the chain on one input, one program at a time, and tells which way it went and what

@@ -80,6 +80,11 @@ pub enum PacketsError {
     Port(#[from] PumpError),
 }
 
+/// Tells whether programs of an attach type run behind redirects, in the entries of device and CPU maps.
+pub(crate) fn is_of_entries(attach_type: Option<AttachType>) -> bool {
+    matches!(attach_type, Some(AttachType::XdpDevmap | AttachType::XdpCpumap))
+}
+
 /// What a program did with the packets it was given.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
@@ -114,7 +119,7 @@ impl PacketRunner {
         if program.prog_type() != ProgramType::Xdp {
             return Err(PacketsError::Type { program: name(), prog_type: program.prog_type() });
         }
-        if matches!(program.attach_type(), Some(AttachType::XdpDevmap | AttachType::XdpCpumap)) {
+        if is_of_entries(program.attach_type()) {
             return Err(PacketsError::Entry { program: name() });
         }
         let may_fragment = program.section().starts_with("xdp.frags");

@@ -27,6 +27,12 @@ pub enum KernelChainError {
         /// Its type.
         kind: &'static str,
     },
+    /// A program runs behind a redirect only.
+    #[error("program `{node}` is for the entries of a map, no interface takes it")]
+    Entry {
+        /// The node.
+        node: String,
+    },
     /// The programs need more stack than one program may have.
     #[error(
         "program `{node}` needs {needs} bytes of stack in the chain ({whole} by itself), and programs have 512"

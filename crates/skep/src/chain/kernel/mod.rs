@@ -51,6 +51,7 @@ use self::compose::{Composed, Part};
 use self::counters::Pages;
 use self::maps::Maps;
 use super::{Assignments, ObjectHash, convert};
+use crate::packets::is_of_entries;
 
 pub use attach::{Attached, OnInterface, attach, change, detach, list, show};
 pub use error::KernelChainError;
@@ -210,6 +211,9 @@ impl KernelChain {
             if node.program.prog_type != ProgramType::Xdp {
                 let kind = node.program.prog_type.name();
                 return Err(Error::Type { node: label, kind });
+            }
+            if is_of_entries(node.program.attach_type) {
+                return Err(Error::Entry { node: label });
             }
             let number = (node.program.id as usize).wrapping_sub(1);
             let (object, program) = known.get(number).copied().ok_or(Error::Parts)?;
