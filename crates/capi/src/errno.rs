@@ -110,7 +110,7 @@ fn of_runner(e: &RunnerError) -> i32 {
 /// The error number of a chain's failure.
 fn of_chain(e: &ChainError) -> i32 {
     match e {
-        ChainError::NotThere { .. } => ENOENT,
+        ChainError::NotThere { .. } | ChainError::NotPinned { .. } => ENOENT,
         ChainError::Exists { .. } | ChainError::Pinned { .. } => EEXIST,
         ChainError::Edit(e) => e.errno(),
         ChainError::Call { errno } => errno.abs(),

@@ -192,10 +192,10 @@ fn a_chain_is_made_shown_and_removed() {
     done(&["chain", "del", "fw", "1", "--bridge", "drop"]);
     let shown = json(&done(&["chain", "show", "fw", "--json"]).stdout);
     assert_eq!((&shown["entry"], &shown["nodes"][0]["program"]), (&json!(2), &json!("push")));
-    done(&["chain", "unpin", "fw"]);
+    let unpinned = text(&done(&["chain", "unpin", "fw"]).stderr);
+    assert_eq!(unpinned, "nobody uses chain `fw`: it is removed\n");
+    assert!(done(&["chain", "list"]).stdout.is_empty());
     done(&["chain", "create", "other"]);
-    // Nobody uses it any more.
-    assert_eq!(text(&done(&["chain", "list"]).stdout).lines().count(), 1);
     done(&["chain", "del", "other"]);
     assert!(done(&["chain", "list"]).stdout.is_empty());
 }

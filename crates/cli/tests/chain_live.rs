@@ -49,6 +49,27 @@ fn runs(of: &Json, node: usize) -> u64 {
     of["nodes"][node]["runs"].as_u64().unwrap()
 }
 
+/// `unpin` said nothing, and the second one that there is no file of a pin.
+#[test]
+fn an_unpinned_chain_goes_with_its_last_user() {
+    let skep = prepared();
+    let running = endless(&skep);
+    let said = |status: i32| {
+        let ended = skep.run(["chain", "unpin", "fw"]);
+        assert_eq!(ended.shell_status(), status, "{}", ended.transcript());
+        text(&ended.stderr)
+    };
+    assert_eq!(said(0), "chain `fw` goes with its last user\n");
+    assert_eq!(said(1), "error: chain `fw` is not pinned\n");
+    assert_eq!(show(&skep)["name"], "fw");
+    out(&skep, &["chain", "pin", "fw"]);
+    assert_eq!(said(0), "chain `fw` goes with its last user\n");
+    ended(running);
+    out(&skep, &["chain", "create", "other", "--quiet"]);
+    let all = json(out(&skep, &["chain", "list", "--json"]).as_bytes());
+    assert_eq!((all[0]["name"].as_str(), all.as_array().map(Vec::len)), (Some("other"), Some(1)));
+}
+
 #[test]
 fn another_process_sees_what_a_running_chain_counts() {
     let skep = prepared();

@@ -293,7 +293,7 @@ fn what_cannot_be_is_refused_by_name() -> Result<(), Error> {
     assert!(matches!(again, Err(ChainError::Exists { .. })));
     let tc = Chain::create(&session, "tc", ProgramType::SchedCls)?;
     let other = tc.add(object.program("count")?, Place::Loose);
-    assert!(matches!(other, Err(ChainError::Edit(EditError::Kind { what: "type", .. }))));
+    assert!(matches!(other, Err(ChainError::Edit(EditError::Type { .. }))));
     let elsewhere = Session::scratch()?;
     let foreign = elsewhere.load(data())?;
     let other = chain.add(foreign.program("count")?, Place::Loose);

@@ -151,7 +151,7 @@ pub enum ChainCommand {
         /// The chain
         chain: String,
     },
-    /// Let a chain go when nobody uses it
+    /// Let a chain go with its last user; when nobody runs it, it is removed at once
     Unpin {
         /// The chain
         chain: String,

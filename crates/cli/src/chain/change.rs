@@ -32,8 +32,36 @@ pub fn create(name: &str, prog_type: &str, variables: &SetArgs, printer: Printer
         .find(|p| p.name() == prog_type)
         .ok_or_else(|| Failure::environment(format!("`{prog_type}` is not a program type")))?;
     let chain = Chain::create(&session, name, prog_type).map_err(failed)?;
-    chain.pin()?;
-    printer.note(&format!("chain {} `{name}`", chain.id()));
+    pin_new(&session, chain, printer)
+}
+
+/// Pins a chain that was made.
+pub fn pin_new(session: &Session, chain: Chain, printer: Printer) -> Result<u8> {
+    let (id, name) = (chain.id(), chain.name().to_owned());
+    match chain.pin() {
+        Ok(()) => {}
+        // Somebody made one of this name at the same time.
+        Err(ChainError::Pinned { name }) => {
+            drop(chain);
+            session.dir().remove_unused(Kind::Chain, id);
+            return Err(failed(ChainError::Exists { name }));
+        }
+        Err(e) => return Err(failed(e)),
+    }
+    printer.note(&format!("chain {id} `{name}`"));
+    Ok(0)
+}
+
+/// Removes the pin of a chain, and the chain if nobody uses it.
+pub fn unpin(chain: &str, printer: Printer) -> Result<u8> {
+    let (session, chain) = open(chain)?;
+    chain.unpin().map_err(failed)?;
+    let (id, name) = (chain.id(), chain.name().to_owned());
+    drop(chain);
+    printer.note(&match session.dir().remove_unused(Kind::Chain, id) {
+        true => format!("nobody uses chain `{name}`: it is removed"),
+        false => format!("chain `{name}` goes with its last user"),
+    });
     Ok(0)
 }
 

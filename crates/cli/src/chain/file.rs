@@ -13,6 +13,7 @@ use skep::chain::{
 use skep::isa::ProgramType;
 use skep::object::Object;
 
+use super::change;
 use super::described::{Described, End, Order, Program, Target, When};
 use super::failed;
 use super::load::Loads;
@@ -288,9 +289,7 @@ pub fn create(name: &str, path: &Path, variables: &SetArgs, printer: Printer) ->
     let plan = Plan::read(path)?;
     let session = Session::open_in(directory::create()?.path())?;
     let (chain, _loads) = plan.create(&session, name, variables)?;
-    chain.pin()?;
-    printer.note(&format!("chain {} `{name}`", chain.id()));
-    Ok(0)
+    change::pin_new(&session, chain, printer)
 }
 
 #[cfg(test)]

@@ -67,7 +67,7 @@ pub fn run(command: &ChainCommand, printer: Printer) -> Result<u8> {
         ChainCommand::List { kernel: true, format } => attach::list(format.json, printer),
         ChainCommand::List { format, .. } => show::list(format.json, printer),
         ChainCommand::Pin { chain } => open(chain)?.1.pin().map(|()| 0).map_err(failed),
-        ChainCommand::Unpin { chain } => Ok(open(chain)?.1.unpin().map(|()| 0)?),
+        ChainCommand::Unpin { chain } => change::unpin(chain, printer),
         ChainCommand::Run(args) => run::run(args, printer),
         ChainCommand::Explain(args) => explain::explain(args, printer),
         ChainCommand::Bench(args) => bench::bench(args, printer),
@@ -93,6 +93,7 @@ fn failed(error: ChainError) -> Failure {
         ChainError::Edit(_)
             | ChainError::Exists { .. }
             | ChainError::Pinned { .. }
+            | ChainError::NotPinned { .. }
             | ChainError::Name { .. }
             | ChainError::NotThere { .. }
             | ChainError::Packets(_)

@@ -166,6 +166,16 @@ pub enum EditError {
         /// `type`, `attach type` or `interface`.
         what: &'static str,
     },
+    /// A program is of another type than the chain.
+    #[error("program `{program}` is of type `{kind}`, and the chain of type `{wanted}`")]
+    Type {
+        /// The program.
+        program: String,
+        /// Its type.
+        kind: &'static str,
+        /// The chain's.
+        wanted: &'static str,
+    },
     /// There is no room.
     #[error("a chain has {} programs at most", Plan::MOST)]
     Full,
@@ -185,7 +195,8 @@ impl EditError {
             Self::Stale { .. } | Self::Unexpected { .. } => errno::ESTALE,
             Self::NoNode { .. } | Self::NoEdge { .. } => errno::ENOENT,
             Self::Cycle { .. } => errno::ELOOP,
-            Self::Kind { .. } | Self::Zero | Self::NoVerdict | Self::Itself { .. } => errno::EINVAL,
+            Self::Kind { .. } | Self::Type { .. } | Self::Zero => errno::EINVAL,
+            Self::NoVerdict | Self::Itself { .. } => errno::EINVAL,
             Self::Full => errno::E2BIG,
         }
     }

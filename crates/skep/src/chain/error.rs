@@ -61,6 +61,12 @@ pub enum ChainError {
         /// The chain.
         name: String,
     },
+    /// There is no pin to remove.
+    #[error("chain `{name}` is not pinned")]
+    NotPinned {
+        /// The chain.
+        name: String,
+    },
     /// A pin cannot be made or removed.
     #[error("cannot {what} the pin of chain `{name}`: {source}")]
     Pin {

@@ -176,9 +176,9 @@ impl Chain {
                     continue;
                 };
                 if program.prog_type != prog_type {
-                    let (program, what) = (program.name.clone(), "type");
-                    let other = format!("{} programs", prog_type.name());
-                    return Err(EditError::Kind { program, other, what }.into());
+                    let (kind, wanted) = (program.prog_type.name(), prog_type.name());
+                    let program = program.name.clone();
+                    return Err(EditError::Type { program, kind, wanted }.into());
                 }
             }
             let (graph, added) = graph.transaction(revision, edits)?;
@@ -272,10 +272,12 @@ impl Chain {
     /// When there is none, or it cannot be removed.
     pub fn unpin(&self) -> Result<()> {
         let pin = pin_of(&self.place.dir, self.name());
-        std::fs::remove_file(pin).map_err(|source| ChainError::Pin {
-            what: "remove",
-            name: self.name().to_owned(),
-            source,
+        std::fs::remove_file(pin).map_err(|source| {
+            let name = self.name().to_owned();
+            match source.kind() {
+                std::io::ErrorKind::NotFound => ChainError::NotPinned { name },
+                _ => ChainError::Pin { what: "remove", name, source },
+            }
         })
     }
 
