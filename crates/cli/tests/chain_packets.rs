@@ -2,8 +2,12 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::{Skep, fails, json, out, text};
 use serde_json::json;
+use skep_testkit::run::run;
+use skep_testkit::trace::skep_bin;
 
 /// A directory with a chain of two programs, and a capture of a long, a short and a long packet.
 fn prepared() -> Skep {
@@ -76,6 +80,10 @@ fn packets_of_ports_go_to_programs_that_take_them() {
         ("entry", "xdp", format!("{devmap}:egress"), "it gets no packets of a source"),
     ] {
         out(&skep, &["chain", "create", name, "--type", kind, "--quiet"]);
+        if kind == "sched_cls" {
+            let said = "program `egress` is of type `xdp`, and the chain of type `sched_cls`";
+            fails(&skep, &["chain", "add", name, &format!("{devmap}:egress")], 1, said);
+        }
         out(&skep, &["chain", "add", name, &program, "--quiet"]);
         let commands = ["run", "bench", "explain"];
         for command in commands.into_iter().filter(|c| kind == "xdp" || *c != "explain") {
@@ -279,6 +287,27 @@ fn dumps_that_cannot_be_are_refused_and_destroy_nothing() {
     refused(&["--out", "pass=@in.pcap"], "is the input, and would be emptied");
     refused(&["--out", "pass=@a,drop=@link.pcap"], "is the input, and would be emptied");
     refused(&["--out", "pass=@a,drop=@a"], "`@a` is an output already");
+}
+
+/// What the shell opens is a file too: packets of the input were lost, or the output was read again.
+#[test]
+fn an_input_is_not_written_through_the_shell_either() {
+    let skep = prepared();
+    let packets = std::fs::read(skep.path("in.pcap")).unwrap();
+    for line in [
+        "$0 chain run fw --in - --out '*=in.pcap' < in.pcap",
+        "$0 chain run fw --in - --dump push=in.pcap < in.pcap",
+        "$0 chain run fw --in in.pcap --out '*=-' >> in.pcap",
+        "$0 chain run fw --in - --out '*=-' < in.pcap >> in.pcap",
+        "$0 chain run fw --in gen:64 --packets 1 --out 'pass=-,drop=in.pcap' >> in.pcap",
+    ] {
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", line]).arg(skep_bin()).current_dir(skep.path("."));
+        shell.env("SKEP_DIR", skep.path("skep"));
+        let ended = run(&mut shell, b"", Duration::from_secs(60));
+        assert_eq!(ended.shell_status(), 2, "{line}: {}", ended.transcript());
+        assert_eq!(std::fs::read(skep.path("in.pcap")).unwrap(), packets, "{line}");
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::fs::Metadata;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -134,14 +135,28 @@ fn file(path: &Path) -> Option<(u64, u64)> {
     path.metadata().ok().filter(Metadata::is_file).map(|meta| (meta.dev(), meta.ino()))
 }
 
+/// Does the same for a file that the shell opened.
+fn opened(fd: impl AsFd) -> Option<(u64, u64)> {
+    let meta = rustix::fs::fstat(fd).ok()?;
+    let is_file = rustix::fs::FileType::from_raw_mode(meta.st_mode).is_file();
+    is_file.then_some((meta.st_dev, meta.st_ino))
+}
+
+/// Does the same for what is written to under a name: `-` is standard output.
+fn written(path: &Path) -> Option<(u64, u64)> {
+    if path.as_os_str() == "-" { opened(io::stdout()) } else { file(path) }
+}
+
 /// Refuses to write a file that packets are read from, or that another output has.
 pub fn check_target(path: &Path, input: &str, others: &[&Path]) -> Result<()> {
     // An interface may be several outputs.
     let interface = !path.exists() && Path::new("/sys/class/net").join(path).exists();
     let same = |other: &Path| path == other && !interface;
-    let is = |other: &Path| same(other) || file(path).is_some_and(|f| file(other) == Some(f));
+    let ours = written(path);
+    let is = |other: &Path| same(other) || ours.is_some_and(|f| written(other) == Some(f));
     let shown = path.display();
-    if file(path).is_some() && is(Path::new(input)) {
+    let read = if input == "-" { opened(io::stdin()) } else { file(Path::new(input)) };
+    if ours.is_some() && read == ours {
         return Err(Failure::environment(format!("`{shown}` is the input, and would be emptied"))
             .hint("write to another file"));
     }
