@@ -280,6 +280,25 @@ fn a_chain_keeps_its_programs_and_their_maps() -> Result<(), Error> {
     Ok(())
 }
 
+/// Of two chains that are made at once with one name, one gets the pin, and the other goes with it not
+/// touched.
+#[test]
+fn a_chain_that_is_deleted_leaves_the_pin_of_another() -> Result<(), Box<dyn std::error::Error>> {
+    let session = Session::scratch()?;
+    let first = Chain::create(&session, "first", ProgramType::Xdp)?;
+    first.pin()?;
+    let second = Chain::create(&session, "second", ProgramType::Xdp)?;
+    assert!(matches!(second.unpin(), Err(ChainError::NotPinned { .. })));
+    let pins = session.dir().path().join("pins/chains");
+    std::fs::hard_link(pins.join("first"), pins.join("second"))?;
+    assert!(matches!(second.unpin(), Err(ChainError::NotPinned { .. })));
+    second.delete()?;
+    assert!(pins.join("second").exists());
+    first.unpin()?;
+    assert!(!pins.join("first").exists());
+    Ok(())
+}
+
 #[test]
 fn what_cannot_be_is_refused_by_name() -> Result<(), Error> {
     let session = Session::scratch()?;

@@ -272,6 +272,9 @@ impl Chain {
     /// When there is none, or it cannot be removed.
     pub fn unpin(&self) -> Result<()> {
         let pin = pin_of(&self.place.dir, self.name());
+        if pin.exists() && !self.is_pin(&pin) {
+            return Err(ChainError::NotPinned { name: self.name().to_owned() });
+        }
         std::fs::remove_file(pin).map_err(|source| {
             let name = self.name().to_owned();
             match source.kind() {
@@ -286,13 +289,25 @@ impl Chain {
     /// # Errors
     /// When the file cannot be removed.
     pub fn delete(self) -> Result<()> {
-        drop(std::fs::remove_file(pin_of(&self.place.dir, self.name())));
+        let pin = pin_of(&self.place.dir, self.name());
+        if self.is_pin(&pin) {
+            drop(std::fs::remove_file(pin));
+        }
         let file = self.place.dir.object(Kind::Chain, self.id());
         std::fs::remove_file(file).map_err(|source| ChainError::Pin {
             what: "remove",
             name: self.name().to_owned(),
             source,
         })
+    }
+
+    /// Tells whether a pin is this chain's: two that are made at once may have one name, until one of
+    /// them is pinned.
+    fn is_pin(&self, pin: &std::path::Path) -> bool {
+        use std::os::unix::fs::MetadataExt as _;
+        let inode = |path| std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()));
+        let own = self.place.dir.object(Kind::Chain, self.id());
+        inode(pin).is_some_and(|pin| inode(&own) == Some(pin))
     }
 }
 
