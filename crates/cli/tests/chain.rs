@@ -270,7 +270,19 @@ fn what_is_wrong_is_said() {
         ("budget = 3", "describes no program"),
         ("[[program]]\nobject = \"chain.bpf.o\"", "line 1: missing field `program`"),
         ("budget = 1\nfoo = 2", "line 2: unknown field `foo`"),
-        ("type = \"tc\"\n[[program]]\nobject='chain.bpf.o'\nprogram='mark'", "type `tc`"),
+        (
+            "type = \"tc\"\n[[program]]\nobject='chain.bpf.o'\nprogram='mark'",
+            "`tc` is not a program type",
+        ),
+        (
+            "type = \"sched_cls\"\n[[program]]\nobject='chain.bpf.o'\nprogram='mark'",
+            "program `mark` is of type `xdp`, and the chain of type `sched_cls`",
+        ),
+        (
+            "type = \"sched_cls\"\norder = \"priority\"\n\
+             [[program]]\nobject='chain.bpf.o'\nprogram='mark'",
+            "`order = \"priority\"` is for XDP programs",
+        ),
         (
             "[[program]]\nobject='chain.bpf.o'\nprogram='mark'\non={pass='nobody'}",
             "there is no program `nobody`",
@@ -330,6 +342,41 @@ fn a_file_gives_edges_bounds() {
     assert_eq!([0, 1].map(|n| ran["nodes"][n]["runs"].as_u64()), [Some(20), Some(20)]);
     let back = json!({"from": 2, "on": "pass", "to": {"node": 1}, "taken": 15, "refused": 5});
     assert_eq!(ran["edges"][2], back);
+}
+
+/// Files described XDP programs only, though chains have programs of every type.
+#[test]
+fn a_file_describes_chains_of_other_types() {
+    let skep = prepared();
+    let object = concat!(env!("CARGO_MANIFEST_DIR"), "/../skep/tests/data/test_run/skb.bpf.o");
+    let file = skep.path("tc.toml").display().to_string();
+    let write = |on: &str| {
+        let text = format!(
+            "type = 'sched_cls'\n[[program]]\nobject = '{object}'\nprogram = 'tc_write'\n{on}\n\
+             [[program]]\nobject = '{object}'\nprogram = 'tc_narrow'\n"
+        );
+        std::fs::write(&file, text).unwrap();
+    };
+    write("on = { '*' = 'next' }");
+    let packet = skep.path("packet.bin").display().to_string();
+    let explain = ["chain", "explain", &file, "--data-in", &packet, "--json"];
+    let explained = || json(&skep.run(explain).stdout);
+    let told = explained();
+    let programs: Vec<_> = (0..2).map(|n| told[0]["path"][n]["program"].clone()).collect();
+    assert_eq!(programs, ["tc_write", "tc_narrow"], "{told}");
+    write("on = { '*' = 'end:2' }");
+    assert_eq!(explained()[0]["path"].as_array().map(Vec::len), Some(1));
+    let bench = ["chain", "bench", &file, "--data-in", &packet, "--repeat", "5", "--json"];
+    assert_eq!(json(&skep.run(bench).stdout)["nodes"][0]["runs"], json!(5));
+    let ended = skep.run(["chain", "create", "tc", &file]);
+    assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+    let shown = json(&skep.run(["chain", "show", "tc", "--json"]).stdout);
+    assert_eq!(
+        (&shown["type"], &shown["nodes"][1]["program"]),
+        (&json!("sched_cls"), &json!("tc_narrow"))
+    );
+    let ended = skep.run(["chain", "run", &file, "--in", "gen:64"]);
+    assert!(text(&ended.stderr).contains("packets of a source go to"), "{}", ended.transcript());
 }
 
 /// A program is put into a chain whatever its section is called, as `ip link set … xdp` attaches it;

@@ -6,7 +6,7 @@ use skep::chain::{
     Bridge, Chain, ChainError, Edge, Edit, EditError, Graph, InCommon, NodeId, Place, To, verdicts,
 };
 use skep::dir::Kind;
-use skep::isa::sec;
+use skep::isa::{ProgramType, sec};
 use skep::maps::{Access, Map};
 use skep::object::Object;
 use skep::{Dir, Session};
@@ -26,13 +26,15 @@ pub fn create(name: &str, prog_type: &str, variables: &SetArgs, printer: Printer
             .hint("give it to `skep chain add`"));
     }
     let session = Session::open_in(directory::create()?.path())?;
-    let prog_type = sec::SECTIONS
-        .iter()
-        .map(|s| s.prog)
-        .find(|p| p.name() == prog_type)
-        .ok_or_else(|| Failure::environment(format!("`{prog_type}` is not a program type")))?;
-    let chain = Chain::create(&session, name, prog_type).map_err(failed)?;
+    let chain = Chain::create(&session, name, program_type(prog_type)?).map_err(failed)?;
     pin_new(&session, chain, printer)
+}
+
+/// Finds a program type by its name.
+pub fn program_type(named: &str) -> Result<ProgramType> {
+    let mut all = sec::SECTIONS.iter().map(|s| s.prog);
+    all.find(|p| p.name() == named)
+        .ok_or_else(|| Failure::environment(format!("`{named}` is not a program type")))
 }
 
 /// Pins a chain that was made.

@@ -67,7 +67,7 @@ impl Plan {
         variables: &SetArgs,
     ) -> Result<(Chain, Vec<Loads>)> {
         let described = &self.described;
-        self.check_type()?;
+        let prog_type = self.prog_type()?;
         let (files, numbers) = sources::described(&described.programs)?;
         let (loads, programs) = self.load(session, &files, &numbers, variables)?;
         let about = numbers.iter().zip(&programs).map(|(number, program)| {
@@ -75,7 +75,7 @@ impl Plan {
             (load.map(|l| &l.object), load.map_or(0, |l| l.size(&program.name)))
         });
         let graph = self.graph(&programs, about.collect())?;
-        let chain = Chain::create(session, name, ProgramType::Xdp).map_err(failed)?;
+        let chain = Chain::create(session, name, prog_type).map_err(failed)?;
         let noted: Vec<_> = loads.iter().map(Loads::noted).collect();
         let done = chain.transaction_of(0, &edits(&graph), &noted).map_err(failed);
         if let Err(e) = done {
@@ -87,10 +87,10 @@ impl Plan {
 
     /// Reads the objects, and describes the chain of their programs for the kernel.
     pub fn for_kernel(&self, variables: &SetArgs) -> Result<(Sources, Graph)> {
-        self.check_type()?;
+        let prog_type = self.prog_type()?;
         let all = &self.described.programs;
         let (files, numbers) = sources::described(all)?;
-        let sources = sources::of_files(&files, variables)?;
+        let sources = sources::of_files(&files, prog_type, variables)?;
         let mut programs = Vec::new();
         let mut about = Vec::new();
         for (program, number) in all.iter().zip(numbers) {
@@ -105,12 +105,12 @@ impl Plan {
         Ok((sources, graph))
     }
 
-    fn check_type(&self) -> Result {
-        let named = self.described.prog_type.as_deref().unwrap_or("xdp");
-        if named == ProgramType::Xdp.name() {
-            return Ok(());
-        }
-        Err(self.wrong(&format!("chains of type `{named}` cannot be described")))
+    /// The type of the programs.
+    fn prog_type(&self) -> Result<ProgramType> {
+        let named = self.described.prog_type.as_deref();
+        named.map_or(Ok(ProgramType::Xdp), |named| {
+            change::program_type(named).map_err(|e| self.wrong(&e.message))
+        })
     }
 
     /// Makes the graph; `about` has each program's object, and how many instructions it has.
@@ -138,7 +138,8 @@ impl Plan {
         for (program, number) in all.iter().zip(numbers) {
             names.get_mut(*number).into_iter().for_each(|n| n.push(&program.program));
         }
-        let loads = Loads::all(session.dir(), files, variables, &names)?;
+        let with = (self.prog_type()?, variables);
+        let loads = Loads::all(session.dir(), files, with, &names)?;
         let mut programs = Vec::new();
         for (program, number) in all.iter().zip(numbers) {
             let from = loads.get(*number);
@@ -189,7 +190,7 @@ impl Plan {
             }
         }
         edits.push(self.budget());
-        let empty = Graph::new(ProgramType::Xdp);
+        let empty = Graph::new(self.prog_type()?);
         Ok(empty.transaction(0, &edits).map_err(|e| self.wrong(&e.to_string()))?.0)
     }
 
@@ -234,6 +235,9 @@ impl Plan {
         about: &[(Option<&Object>, u32)],
         programs: &[ProgramRef],
     ) -> Result<Graph> {
+        if self.prog_type()? != ProgramType::Xdp {
+            return Err(self.wrong("`order = \"priority\"` is for XDP programs"));
+        }
         let mut entries = Vec::new();
         let described = self.described.programs.iter().zip(about);
         for (program, (described, (object, size))) in programs.iter().zip(described) {

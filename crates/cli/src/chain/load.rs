@@ -91,16 +91,16 @@ impl Loads {
         Self::load(dir, file, (object, target.as_ref()), (&[program], maps))
     }
 
-    /// Loads XDP programs of objects, which are named for each file. Programs of one file share its maps.
+    /// Loads programs of objects, which are named for each file. Programs of one file share its maps.
     pub fn all(
         dir: &Dir,
         files: &[SourceFile],
-        variables: &SetArgs,
+        (prog_type, variables): (ProgramType, &SetArgs),
         programs: &[Vec<&str>],
     ) -> Result<Vec<Self>> {
         let paths: Vec<PathBuf> = files.iter().map(|f| f.path.clone()).collect();
         let set = files.iter().map(|f| f.set.clone()).collect();
-        let reading = variables.reading(ProgramType::Xdp);
+        let reading = variables.reading(prog_type);
         let Objects { all, target, set } = Objects::read_with(&paths, set, &reading)?;
         let read = files.iter().zip(programs).zip(all.into_iter().zip(set));
         read.map(|((file, programs), (object, set))| {

@@ -58,10 +58,14 @@ pub fn described(programs: &[Program]) -> Result<(Vec<SourceFile>, Vec<usize>)> 
 }
 
 /// Reads object files, with what is set of their variables.
-pub fn of_files(files: &[SourceFile], variables: &SetArgs) -> Result<Sources> {
+pub fn of_files(
+    files: &[SourceFile],
+    prog_type: ProgramType,
+    variables: &SetArgs,
+) -> Result<Sources> {
     let paths: Vec<PathBuf> = files.iter().map(|f| f.path.clone()).collect();
     let set = files.iter().map(|f| f.set.clone()).collect();
-    let reading = variables.reading(ProgramType::Xdp);
+    let reading = variables.reading(prog_type);
     let Objects { all, target, set } = Objects::read_with(&paths, set, &reading)?;
     let mut sources = Sources::new(target);
     for ((file, object), set) in files.iter().zip(all).zip(set) {
