@@ -310,7 +310,7 @@ fn what_is_wrong_is_said() {
         ),
         (
             "[[program]]\nobject='chain.bpf.o'\nprogram='mark'\non={pass=2}",
-            "line 4: expected a target, as in `pass = \"next\"`, or `{ to = \"LABEL\", times = 3 }`",
+            "line 4: invalid type: integer `2`, expected a target, as in `pass = \"next\"`, or `{ to = \"LABEL\", times = 3 }`",
         ),
         (
             "[[program]]\nobject='chain.bpf.o'\nprogram='mark'\non={pass={to='mark',times=0}}",
@@ -424,8 +424,23 @@ fn files_of_a_directory_are_one_chain() {
     let shown = json(&skep.run(["chain", "show", "all", "--json"]).stdout);
     let names: Vec<_> = shown["nodes"].as_array().unwrap().iter().map(|n| &n["program"]).collect();
     assert_eq!(names, ["drop_short", "mark"]);
+    // What editors leave there, and what is no file.
+    std::fs::write(dir.join(".20-mark.toml"), "budget = 3").unwrap();
+    std::os::unix::fs::symlink("nowhere", dir.join(".#30-no.toml")).unwrap();
+    std::fs::create_dir(dir.join("50-more.toml")).unwrap();
+    // A chain goes before a directory of its name.
+    let nodes = || {
+        let line = ["chain", "run", "chain.d", "--in", "gen:64", "--packets", "1", "--json"];
+        let mut command = skep.command(line);
+        let ended = run(command.current_dir(skep.path(".")), b"", LIMIT);
+        json(&ended.stdout)["nodes"].as_array().map(Vec::len)
+    };
+    assert_eq!(nodes(), Some(2));
+    assert_eq!(skep.run(["chain", "create", "chain.d"]).shell_status(), 0);
+    assert_eq!(nodes(), Some(0));
+    assert_eq!(skep.run(["chain", "del", "chain.d"]).shell_status(), 0);
     std::fs::write(dir.join("40-other.toml"), "budget = 3").unwrap();
-    std::fs::write(dir.join("50-other.toml"), "budget = 4").unwrap();
+    std::fs::write(dir.join("60-other.toml"), "budget = 4").unwrap();
     let ended = skep.run(["chain", "create", "more", &dir.display().to_string()]);
     assert!(text(&ended.stderr).contains("another `budget`"), "{}", ended.transcript());
 }

@@ -15,7 +15,8 @@ is an object of the skep directory, with a name and an id; whoever runs it notic
 packets. Verdicts are `aborted`, `drop`, `pass`, `tx`, `redirect`, `next`, a number from 0 to 31, a
 range `0-3`, several with commas between, or `*` for all that have no edge of their own.
 
-CHAIN is a name or an id. `run`, `explain` and `bench` also take a file: docs/chains.md describes them.
+CHAIN is a name or an id. `run`, `explain`, `bench` and `attach` also take a file or a directory of
+files, which docs/chains.md describes.
 
 Examples:
   skep chain create fw

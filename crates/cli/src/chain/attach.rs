@@ -9,6 +9,7 @@ use skep::load::LoadError;
 
 use super::explain::{edges, nodes};
 use super::file::Plan;
+use super::is_file;
 use super::load::check_named;
 use super::sources::of_chain;
 use crate::args::{AttachArgs, ModeName};
@@ -20,7 +21,9 @@ use crate::units;
 /// Puts a chain on an interface.
 pub fn attach(args: &AttachArgs, printer: Printer) -> Result<u8> {
     let (sources, graph) = match Path::new(&args.from) {
-        path if path.exists() => Plan::read(path)?.for_kernel(&args.variables)?,
+        path if path.exists() && is_file(&args.from) => {
+            Plan::read(path)?.for_kernel(&args.variables)?
+        }
         _ => {
             let named = of_chain(&args.from)?;
             check_named(&args.from, &args.variables)?;

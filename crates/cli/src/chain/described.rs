@@ -1,9 +1,12 @@
 //! What files say that describe chains (docs/chains.md).
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::Value as Json;
 use skep::chain::Assignments;
 
@@ -66,20 +69,50 @@ pub struct Program {
     pub own_maps: bool,
 }
 
-/// Where an edge leads.
-#[derive(Deserialize, Clone, Debug)]
-#[serde(
-    untagged,
-    deny_unknown_fields,
-    expecting = "expected a target, as in `pass = \"next\"`, or `{ to = \"LABEL\", times = 3 }`"
-)]
-pub enum Target {
-    Plain(String),
-    Bounded {
-        to: String,
-        /// How often a packet may go there this way.
-        times: Option<u32>,
-    },
+/// Where an edge leads: a target alone, or a table.
+#[derive(Clone, Debug)]
+pub struct Target {
+    pub to: String,
+    /// How often a packet may go there this way.
+    pub times: Option<u32>,
+}
+
+impl Target {
+    /// A target alone.
+    pub fn plain(to: &str) -> Self {
+        Self { to: to.to_owned(), times: None }
+    }
+}
+
+impl<'de> Deserialize<'de> for Target {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(TextOrTable)
+    }
+}
+
+struct TextOrTable;
+
+impl<'de> Visitor<'de> for TextOrTable {
+    type Value = Target;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a target, as in `pass = \"next\"`, or `{ to = \"LABEL\", times = 3 }`")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Target, E> {
+        Ok(Target::plain(text))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Target, A::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Table {
+            to: String,
+            times: Option<u32>,
+        }
+        let Table { to, times } = Table::deserialize(MapAccessDeserializer::new(map))?;
+        Ok(Target { to, times })
+    }
 }
 
 impl Program {

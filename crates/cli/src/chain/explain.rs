@@ -14,7 +14,7 @@ use skep_text::value::hex;
 use super::captured::{self, Captured};
 use super::file::Plan;
 use super::load::{Loads, check_named};
-use super::{failed, open, show};
+use super::{failed, is_file, open, show};
 use crate::args::{ExplainArgs, SetArgs};
 use crate::directory;
 use crate::failure::{Failure, Result};
@@ -45,7 +45,7 @@ impl Opened {
 /// Opens a chain by name or id, or makes one of a file for this process alone.
 pub fn chain(text: &str, variables: &SetArgs) -> Result<Opened> {
     let path = Path::new(text);
-    if !text.contains('/') && !text.ends_with(".toml") {
+    if !is_file(text) {
         let (session, chain) = open(text)?;
         check_named(text, variables)?;
         return Ok(Opened { chain, session, described: Vec::new(), _loads: Vec::new() });

@@ -1,6 +1,7 @@
 //! Chains of files that describe them, and of directories of such files.
 
 use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use skep::Session;
@@ -40,7 +41,11 @@ impl Plan {
         if path.is_dir() {
             let entries = std::fs::read_dir(path).map_err(unreadable)?;
             files = entries.flatten().map(|e| e.path()).collect();
+            // Not what editors and package managers keep there meanwhile.
+            let is_hidden =
+                |f: &Path| f.file_name().is_some_and(|n| n.as_bytes().starts_with(b"."));
             files.retain(|f| f.extension().is_some_and(|e| e == "toml"));
+            files.retain(|f| !is_hidden(f) && !f.is_dir());
             files.sort();
         }
         let mut all = Described::default();
@@ -165,8 +170,7 @@ impl Plan {
                 return Err(self.wrong("`priority` and `actions` need `order = \"priority\"`"));
             }
             let is_last = n as usize == all.len();
-            let next = || Target::Plain("next".to_owned());
-            let default = || BTreeMap::from([("pass".to_owned(), next())]);
+            let default = || BTreeMap::from([("pass".to_owned(), Target::plain("next"))]);
             let given = program
                 .on
                 .clone()
@@ -181,11 +185,7 @@ impl Plan {
                     )));
                 }
                 before.push((text, on));
-                let (to, bound) = match to {
-                    Target::Plain(to) => (to, None),
-                    Target::Bounded { to, times } => (to, *times),
-                };
-                let edge = Edge { to: self.target(to, n, is_last)?, bound };
+                let edge = Edge { to: self.target(&to.to, n, is_last)?, bound: to.times };
                 edits.push(Edit::Connect { from: NodeId(n), on, edge, expected: None });
             }
         }

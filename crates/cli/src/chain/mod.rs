@@ -16,6 +16,8 @@ mod run;
 mod show;
 mod sources;
 
+use std::path::Path;
+
 use skep::Session;
 use skep::chain::{Chain, ChainError, UnknownVerdict, Verdicts};
 
@@ -72,6 +74,12 @@ pub fn run(command: &ChainCommand, printer: Printer) -> Result<u8> {
         ChainCommand::Explain(args) => explain::explain(args, printer),
         ChainCommand::Bench(args) => bench::bench(args, printer),
     }
+}
+
+/// Tells whether `CHAIN|FILE` means a file or directory: a chain of that name goes before.
+fn is_file(text: &str) -> bool {
+    let is_path = text.contains('/') || text.ends_with(".toml");
+    is_path || Path::new(text).exists() && open(text).is_err()
 }
 
 /// Opens a chain of the skep directory.
