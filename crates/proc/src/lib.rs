@@ -35,6 +35,8 @@ pub mod namespace;
 pub mod procmap_query;
 pub mod symbolize;
 pub mod unwind;
+#[cfg(feature = "symbolize")]
+mod zstd;
 
 /// The examples of the README.
 #[cfg(all(doctest, feature = "symbolize"))]

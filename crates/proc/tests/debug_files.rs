@@ -264,6 +264,51 @@ fn split_units_are_read_from_files_and_packages() {
     }
 }
 
+/// Sections that are compressed are read as they were; one that claims gigabytes is refused, says why, and
+/// leaves the names.
+#[test]
+fn compressed_sections_are_read_unless_they_claim_gigabytes() {
+    if !has_command("objcopy") {
+        return skip("objcopy");
+    }
+    let dir = TempDir::new();
+    let (path, want) = whole(&dir, "cc", "one", &[]);
+    for (how, kind) in [("zlib", 1), ("zstd", 2)] {
+        let flag = format!("--compress-debug-sections={how}");
+        tool(&dir, &["objcopy", &flag, path.to_str().unwrap(), how]);
+        let elf = Elf::open(dir.join(how)).unwrap();
+        let section = elf.section(".debug_info").unwrap();
+        let at = section.offset as usize;
+        let mut bytes = fs::read(dir.join(how)).unwrap();
+        if section.flags & 0x800 == 0 || bytes[at] != kind {
+            return skip("an objcopy that compresses with zstd");
+        }
+        same(&of(&dir.join(how), &code(&path)), &want);
+        bytes[at + 8..at + 16].copy_from_slice(&(2_u64 << 30).to_le_bytes());
+        fs::write(dir.join("claims"), bytes).unwrap();
+        let mut file = SymbolFile::open(&dir.join("claims")).unwrap();
+        let error = file.lines_error().unwrap().to_string();
+        let message = "compressed section `.debug_info` becomes `2147483648` bytes; there is room for `67108864`";
+        assert_eq!(error, message);
+        let addrs = code(&path);
+        let answers = file.find(&addrs, ALL);
+        let names: Vec<_> = addrs.iter().filter_map(|a| answers.get(*a)?.symbol()).collect();
+        assert!(names.iter().any(|symbol| symbol.name == b"outer_one"), "{how}");
+    }
+    // The same of symbols.
+    let zeros = fs::File::create(dir.join("zeros")).unwrap();
+    zeros.set_len(100 << 20).unwrap();
+    if has_command("xz") {
+        tool(&dir, &["xz", "-1", "zeros"]);
+        let add = "--add-section=.gnu_debugdata=zeros.xz";
+        tool(&dir, &["objcopy", "--strip-all", add, path.to_str().unwrap(), "small"]);
+        let mut file = SymbolFile::open(&dir.join("small")).unwrap();
+        let error = file.names_error().unwrap().to_string();
+        assert!(error.contains("`.gnu_debugdata` becomes `104857600` bytes"), "{error}");
+        assert!(SymbolFile::open(&path).unwrap().names_error().is_none());
+    }
+}
+
 /// A library with the debug files of its package.
 #[test]
 fn a_library_has_the_lines_of_its_package() {

@@ -139,6 +139,9 @@ fn open_file(
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let file = SymbolFile::open(&absolute).context(cannot_read(path))?;
     let mut file = fetch.into_iter().fold(file, SymbolFile::with_fetch);
+    if let Some(e) = file.names_error() {
+        printer.warning(&format!("{}: only names of dynamic symbols: {e}", path.display()));
+    }
     if let Some(e) = if lines { file.lines_error() } else { None } {
         printer.warning(&format!("{}: no lines: {e}", path.display()));
     }

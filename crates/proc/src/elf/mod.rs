@@ -80,6 +80,16 @@ pub enum ElfError {
         /// Its size.
         size: u64,
     },
+    /// A compressed section is larger than is taken out of a file of its size.
+    #[error("compressed section `{section}` becomes `{size}` bytes; there is room for `{room}`")]
+    Inflation {
+        /// Its name.
+        section: &'static str,
+        /// How large it becomes.
+        size: u64,
+        /// How large what is left to take out of the file may be: it grows with the file.
+        room: u64,
+    },
     /// The file under the mapped name is not the one that is mapped.
     #[error("the mapped file was deleted or replaced")]
     Replaced,

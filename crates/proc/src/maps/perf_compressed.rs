@@ -1,45 +1,57 @@
-//! Records of `perf record -z`: one stream of zstd, cut into pieces that lie in records.
-//!
-//! perf never ends the stream. A piece ends where a block does, so an empty last block, put behind the
-//! last piece, ends it.
+//! Records of `perf record -z`: one stream of zstd, cut into pieces that lie in records. perf never ends
+//! the stream.
 
-use std::io::Read;
-
+use super::MapsError;
 use crate::elf::u16_at;
+use crate::zstd::Frames;
 
-/// A raw block of no bytes, the last one of its frame.
-const LAST_BLOCK: [u8; 3] = [1, 0, 0];
-/// How much is unpacked at once; no record is as large.
-const CHUNK: usize = 1 << 20;
+/// Repetitions reach no further back; with `perf record -z22` they do not either.
+const MAX_WINDOW: u64 = 128 << 20;
+/// What was read is forgotten in pieces of this size.
+const CHUNK: usize = 4 << 20;
+/// Any recording may become so large,
+const LEAST: u64 = 256 << 20;
+/// and a large one so many times its size.
+const RATIO: u64 = 256;
 
-/// Calls `each` with every record in the pieces, which were put together. `None` if they are damaged,
-/// or `each` said so.
-pub(super) fn unpack(pieces: &[u8], mut each: impl FnMut(&[u8]) -> Option<()>) -> Option<()> {
-    let mut stream = pieces.chain(&LAST_BLOCK[..]);
-    let (mut bytes, mut end) = (vec![0; CHUNK], 0);
-    // There may be several frames, and the last of them may have ended.
-    while stream.get_ref().0.len() >= 4 {
-        let mut frame = ruzstd::decoding::StreamingDecoder::new(&mut stream).ok()?;
-        loop {
-            let read = frame.read(bytes.get_mut(end..)?).ok()?;
-            if read == 0 {
-                break;
+/// Calls `each` with every record in the pieces, which were put together; the first lies at `start`.
+///
+/// # Errors
+/// Where they are damaged, or become more than records do, or `each` says so.
+pub(super) fn unpack(
+    pieces: &[u8],
+    start: u64,
+    mut each: impl FnMut(&[u8]) -> Result<(), MapsError>,
+) -> Result<(), MapsError> {
+    let damaged = || MapsError::BadFile { what: "compressed records", offset: start };
+    let too_large = |what| MapsError::Unsupported { what };
+    let mut room = (pieces.len() as u64).saturating_mul(RATIO).max(LEAST);
+    let mut frames = Frames::new(pieces);
+    // Where in what was decoded the next record begins.
+    let mut at = 0;
+    loop {
+        let before = frames.out().len();
+        let more = frames.block().ok_or_else(damaged)?;
+        let out = frames.out();
+        let left = room.checked_sub((out.len() - before) as u64);
+        room = left.ok_or(too_large("compressed records of hundreds of times their size"))?;
+        while let Some(rest) = out.get(at..).filter(|rest| rest.len() >= 8) {
+            let size = usize::from(u16_at(rest, 6));
+            if size < 8 {
+                return Err(damaged());
             }
-            end += read;
-            let mut rest = bytes.get(..end)?;
-            while rest.len() >= 8 {
-                let size = usize::from(u16_at(rest, 6));
-                if size < 8 {
-                    return None;
-                }
-                let Some((record, after)) = rest.split_at_checked(size) else { break };
-                each(record)?;
-                rest = after;
-            }
-            let left = rest.len();
-            bytes.copy_within(end - left..end, 0);
-            end = left;
+            let Some(record) = rest.get(..size) else { break };
+            each(record)?;
+            at += size;
+        }
+        if !more {
+            return if at == frames.out().len() { Ok(()) } else { Err(damaged()) };
+        }
+        if frames.window() > MAX_WINDOW {
+            return Err(too_large("a compression window of more than 128 MiB"));
+        }
+        if at >= CHUNK.max(frames.window() as usize) {
+            at -= frames.forget(at);
         }
     }
-    (end == 0).then_some(())
 }

@@ -47,9 +47,10 @@ const SAMPLE_IDENTIFIER: u64 = 1 << 16;
 const SAMPLE_ID_ALL: u64 = 1 << 18;
 /// The most that is kept of compressed records.
 const MAX_COMPRESSED: usize = 1 << 30;
-/// The most that is kept of what they become: a few bytes may become any number of records.
+/// The most that is kept of what they become, of any recording, and of a large one as many times its size:
+/// a few bytes may become any number of records.
 #[cfg(feature = "symbolize")]
-const MAX_UNPACKED: usize = 1 << 30;
+const UNPACKED: (usize, usize) = (64 << 20, 64);
 /// How much of the file is read at once.
 const CHUNK: u64 = 1 << 20;
 
@@ -189,7 +190,11 @@ impl PerfData {
             return Ok(());
         }
         #[cfg(feature = "symbolize")]
-        return self.compressed(&compressed, start, MAX_UNPACKED);
+        return self.compressed(
+            &compressed,
+            start,
+            UNPACKED.0.max(compressed.len().saturating_mul(UNPACKED.1)),
+        );
         #[cfg(not(feature = "symbolize"))]
         Err(MapsError::Unsupported { what: "a compressed perf.data" })
     }
@@ -197,22 +202,22 @@ impl PerfData {
     /// Takes records that were compressed, and keeps about `room` bytes of them at most.
     #[cfg(feature = "symbolize")]
     fn compressed(&mut self, pieces: &[u8], start: u64, room: usize) -> Result<(), MapsError> {
-        let (mut kept, mut names) = (0usize, 0usize);
-        let done = super::perf_compressed::unpack(pieces, |record| {
+        let mut names = 0;
+        super::perf_compressed::unpack(pieces, start, |record| {
             let before = self.events.len() + self.build_ids.len();
             let kind = u32_at(record, 0);
-            self.record(kind, record).filter(|more| *more == 0)?;
-            let new = self.events.len() + self.build_ids.len() - before;
-            if new != 0 {
+            if self.record(kind, record) != Some(0) {
+                return Err(MapsError::BadFile { what: "compressed records", offset: start });
+            }
+            let after = self.events.len() + self.build_ids.len();
+            if after != before {
                 names += record.len();
             }
-            kept = names + (self.events.len() + self.build_ids.len()) * size_of::<Event>();
-            (kept <= room).then_some(())
-        });
-        done.ok_or(if kept > room {
-            MapsError::Unsupported { what: "more than 1 GiB of mappings in compressed records" }
-        } else {
-            MapsError::BadFile { what: "compressed records", offset: start }
+            if names + after * size_of::<Event>() > room {
+                let what = "compressed records of more mappings than a file of its size has";
+                return Err(MapsError::Unsupported { what });
+            }
+            Ok(())
         })
     }
 
@@ -432,7 +437,7 @@ mod tests {
         let mut data = PerfData::default();
         assert_eq!(data.compressed(&pieces, 0, room), Ok(()));
         assert_eq!(data.events.len(), 100);
-        let what = "more than 1 GiB of mappings in compressed records";
+        let what = "compressed records of more mappings than a file of its size has";
         let mut data = PerfData::default();
         let refused = data.compressed(&pieces, 0, room - 1);
         assert_eq!(refused, Err(MapsError::Unsupported { what }));

@@ -1,48 +1,103 @@
 //! Sections and files that are compressed: zlib and zstd (`SHF_COMPRESSED`), xz
 //! (`.gnu_debugdata`).
+//!
+//! A few bytes may claim to become gigabytes, and become them. So what is taken out of a file has a
+//! limit that grows with the file, and memory grows with what comes out, not with what is claimed.
 
 use std::io::Read;
 
-use crate::elf::{u32_at, u64_at};
+use crate::elf::{ElfError, Section, u32_at, u64_at};
+use crate::zstd::{Frames, MAX_BLOCK};
 
 const ZLIB: u32 = 1;
 const ZSTD: u32 = 2;
-/// Deflate makes its input at most 1,032 times as large; a claim beyond that is a lie.
-const RATIO: u64 = 1100;
+/// A file of any size may become so large,
+const LEAST: u64 = 64 << 20;
+/// and a large one so many times its size. Compilers' debug information becomes three to twenty times.
+const RATIO: u64 = 64;
+/// Memory for at most so many bytes is taken before there is something to put into it.
+const STEP: usize = 1 << 20;
 
-/// Takes a section out of its compressed form; `None` if it is damaged, of an unknown kind, or
-/// larger than `limit`.
-pub(super) fn inflate(section: &[u8], limit: u64) -> Option<Vec<u8>> {
-    let (kind, size) = (u32_at(section, 0), u64_at(section, 8));
-    let data = section.get(24..)?;
-    if size > limit || (kind == ZLIB && size / RATIO > data.len() as u64) {
-        return None;
-    }
-    let size = usize::try_from(size).ok()?;
-    let mut out = Vec::new();
-    match kind {
-        ZLIB => {
-            out.try_reserve_exact(size).ok()?;
-            let mut from = flate2::read::ZlibDecoder::new(data).take(size as u64);
-            from.read_to_end(&mut out).ok()?;
-        }
-        ZSTD => {
-            let mut from = ruzstd::decoding::StreamingDecoder::new(data).ok()?.take(size as u64);
-            from.read_to_end(&mut out).ok()?;
-        }
-        _ => return None,
-    }
-    (out.len() == size).then_some(out)
+/// How much may be taken out of a file of that size.
+pub(super) fn room(file: u64) -> u64 {
+    file.saturating_mul(RATIO).max(LEAST)
 }
 
-/// Takes an xz stream out of its compressed form, up to `limit` bytes.
-pub(super) fn unxz(data: &[u8], limit: usize) -> Option<Vec<u8>> {
+/// Takes a section out of its compressed form, if that takes no more than `room`; takes that from `room`.
+pub(super) fn inflate(
+    name: &'static str,
+    section: &Section,
+    bytes: &[u8],
+    room: &mut u64,
+) -> Result<Vec<u8>, ElfError> {
+    let (kind, size) = (u32_at(bytes, 0), u64_at(bytes, 8));
+    let damaged = ElfError::Malformed { what: "compressed section", offset: section.offset };
+    let data = bytes.get(24..).ok_or(damaged.clone())?;
+    let left = room.checked_sub(size);
+    *room = left.ok_or(ElfError::Inflation { section: name, size, room: *room })?;
+    let size = usize::try_from(size).map_err(|_| damaged.clone())?;
+    let out = match kind {
+        ZLIB => zlib(data, size),
+        ZSTD => zstd(data, size),
+        _ => {
+            return Err(ElfError::Unsupported {
+                what: "compression that is neither zlib nor zstd",
+            });
+        }
+    };
+    out.filter(|out| out.len() == size).ok_or(damaged)
+}
+
+fn zlib(data: &[u8], size: usize) -> Option<Vec<u8>> {
+    let (mut out, mut piece) = (Vec::new(), vec![0; MAX_BLOCK]);
+    let mut from = flate2::read::ZlibDecoder::new(data);
+    loop {
+        let read = from.read(&mut piece).ok()?;
+        let piece = piece.get(..read).filter(|piece| piece.len() <= size - out.len())?;
+        if piece.is_empty() {
+            return Some(out);
+        }
+        grow(&mut out, size)?;
+        out.extend_from_slice(piece);
+    }
+}
+
+/// Frames that follow one another: some linkers make one of each megabyte.
+fn zstd(data: &[u8], size: usize) -> Option<Vec<u8>> {
+    let mut frames = Frames::new(data);
+    loop {
+        grow(frames.out(), size + MAX_BLOCK)?;
+        if !frames.block()? {
+            return Some(frames.into_out());
+        }
+        if frames.out().len() > size {
+            return None;
+        }
+    }
+}
+
+/// Makes room for more, if there is little: up to `most` in all, twice as much as there is.
+fn grow(out: &mut Vec<u8>, most: usize) -> Option<()> {
+    if out.capacity() - out.len() < MAX_BLOCK {
+        let more = out.len().max(STEP).min(most.saturating_sub(out.len()));
+        out.try_reserve_exact(more).ok()?;
+    }
+    Some(())
+}
+
+/// Takes an xz stream, which begins at `offset` of its file, out of its compressed form, if that takes no
+/// more than `room`.
+pub(super) fn unxz(data: &[u8], offset: u64, room: u64) -> Result<Vec<u8>, ElfError> {
+    let damaged = ElfError::Malformed { what: "`.gnu_debugdata`", offset };
     // The decoder writes a block when it has all of it: it must not begin with one that is too large.
-    let size = unpacked_size(data).filter(|size| *size <= limit)?;
+    let size = unpacked_size(data).ok_or(damaged.clone())?;
+    if size as u64 > room {
+        let section = ".gnu_debugdata";
+        return Err(ElfError::Inflation { section, size: size as u64, room });
+    }
     let mut out = Vec::new();
-    out.try_reserve_exact(size).ok()?;
-    lzma_rs::xz_decompress(&mut &*data, &mut out).ok()?;
-    Some(out)
+    lzma_rs::xz_decompress(&mut &*data, &mut out).map_err(|_| damaged)?;
+    Ok(out)
 }
 
 /// How large an xz stream becomes, from the headers of its parts: those of LZMA2 say it of each, and
@@ -122,9 +177,15 @@ mod tests {
         for (size, options) in sizes.into_iter().flat_map(|s| options.map(|o| (s, o))) {
             let Some(packed) = zeros(size, options) else { return };
             assert_eq!(unpacked_size(&packed), Some(size as usize), "{size} {options:?}");
-            let whole = unxz(&packed, size as usize).map(|bytes| bytes.len());
-            assert_eq!(whole, Some(size as usize), "{size} {options:?}");
-            assert_eq!(unxz(&packed, (size as usize).wrapping_sub(1)).is_none(), size > 0);
+            let whole = unxz(&packed, 0, size).map(|bytes| bytes.len());
+            assert_eq!(whole, Ok(size as usize), "{size} {options:?}");
+            if let Some(room) = size.checked_sub(1) {
+                let section = ".gnu_debugdata";
+                assert_eq!(
+                    unxz(&packed, 0, room),
+                    Err(ElfError::Inflation { section, size, room })
+                );
+            }
         }
     }
 
@@ -141,7 +202,84 @@ mod tests {
         packed.splice(first..first, parts);
         let before = peak();
         assert_eq!(unpacked_size(&packed), Some((2 << 20) + 300 * unpacked));
-        assert!(unxz(&packed, 4 << 20).is_none());
+        assert!(unxz(&packed, 0, 4 << 20).is_err());
         assert!(peak() - before < 256 << 20);
+    }
+
+    fn section(kind: u32, size: u64, data: &[u8]) -> Vec<u8> {
+        [&kind.to_le_bytes()[..], &[0; 4], &size.to_le_bytes(), &[1, 0, 0, 0, 0, 0, 0, 0], data]
+            .concat()
+    }
+
+    fn take(bytes: &[u8], room: &mut u64) -> Result<Vec<u8>, ElfError> {
+        let section = Section {
+            name: b".debug_info".to_vec(),
+            kind: 1,
+            flags: 0x800,
+            vaddr: 0,
+            offset: 77,
+            size: bytes.len() as u64,
+            link: 0,
+        };
+        inflate(".debug_info", &section, bytes, room)
+    }
+
+    fn zeros_by_zlib(size: u64) -> Vec<u8> {
+        let mut to = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
+        std::io::copy(&mut std::io::repeat(0).take(size), &mut to).unwrap();
+        to.finish().unwrap()
+    }
+
+    /// A frame of so many blocks of 128 KiB, each of which is four bytes.
+    fn zeros_by_zstd(blocks: usize) -> Vec<u8> {
+        let block = |last: u32| ((MAX_BLOCK as u32) << 3 | 1 << 1 | last).to_le_bytes();
+        let (block, last) = (block(0), block(1));
+        let head = [0x28, 0xb5, 0x2f, 0xfd, 0, 0x70];
+        [&head[..], &block.repeat(blocks - 1), &last].concat()
+    }
+
+    /// Files of 64 KiB that became 2 GiB.
+    #[test]
+    fn short_sections_become_no_gigabytes() {
+        let damaged = Err(ElfError::Malformed { what: "compressed section", offset: 77 });
+        let before = peak();
+        let bomb = zeros_by_zstd(16 << 10);
+        assert!(bomb.len() < 65 << 10);
+        let whole = room(bomb.len() as u64);
+        assert_eq!(whole, LEAST);
+        // As large as it is, as it may be, and larger than it says.
+        let refused = ElfError::Inflation { section: ".debug_info", size: 2 << 30, room: LEAST };
+        assert_eq!(take(&section(ZSTD, 2 << 30, &bomb), &mut { whole }), Err(refused));
+        assert_eq!(take(&section(ZSTD, LEAST, &bomb), &mut { whole }), damaged);
+        assert_eq!(take(&section(ZSTD, 1 << 20, &bomb), &mut { whole }), damaged);
+        // What it says is not all there: no memory is taken for it.
+        let before_lie = peak();
+        assert_eq!(take(&section(ZSTD, LEAST, &zeros_by_zstd(8)), &mut { whole }), damaged);
+        assert_eq!(take(&section(ZLIB, LEAST, &zeros_by_zlib(1 << 20)), &mut { whole }), damaged);
+        assert_eq!(take(&section(ZLIB, 1 << 20, &zeros_by_zlib(4 << 20)), &mut { whole }), damaged);
+        assert!(peak() - before_lie < 32 << 20, "{} MiB", (peak() - before_lie) >> 20);
+        // All sections of a file have room together.
+        let mut left = LEAST;
+        let some = section(ZLIB, 3 << 20, &zeros_by_zlib(3 << 20));
+        let taken = (0..).take_while(|_| take(&some, &mut left).is_ok()).count() as u64;
+        assert_eq!((taken, left), (LEAST / (3 << 20), LEAST % (3 << 20)));
+        assert!(peak() - before < 256 << 20, "{} MiB", (peak() - before) >> 20);
+    }
+
+    #[test]
+    fn sections_are_as_they_were() {
+        for (size, blocks) in [(MAX_BLOCK, 1), (40 * MAX_BLOCK, 40)] {
+            let zeros = vec![0; size];
+            let by_zlib = section(ZLIB, size as u64, &zeros_by_zlib(size as u64));
+            assert_eq!(take(&by_zlib, &mut { LEAST }), Ok(zeros.clone()));
+            let by_zstd = section(ZSTD, size as u64, &zeros_by_zstd(blocks));
+            assert_eq!(take(&by_zstd, &mut { LEAST }), Ok(zeros.clone()));
+            // As `mold` writes them.
+            let frames = zeros_by_zstd(blocks).repeat(2);
+            let by_two = section(ZSTD, 2 * size as u64, &frames);
+            assert_eq!(take(&by_two, &mut { LEAST }), Ok(zeros.repeat(2)));
+        }
+        let what = "compression that is neither zlib nor zstd";
+        assert_eq!(take(&section(3, 1, &[0]), &mut { LEAST }), Err(ElfError::Unsupported { what }));
     }
 }

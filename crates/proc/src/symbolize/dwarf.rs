@@ -94,10 +94,11 @@ impl Debug {
     /// Inflates the sections that are compressed, and fills in addresses that no linker has.
     fn read(image: Arc<Image>, split: bool) -> Result<Self, ElfError> {
         let mut inflated = Vec::new();
+        let mut room = image.room();
         let unread = UNREAD.into_iter().filter(|_| split);
         for id in SECTIONS.into_iter().chain(unread) {
             let Some(name) = name(id, split) else { continue };
-            let mut bytes = image.inflated(name)?;
+            let mut bytes = image.inflated(name, &mut room)?;
             if image.elf.kind() == ET_REL && !split {
                 let of_file = || Some(image.raw(image.elf.section(name)?).to_vec());
                 bytes = bytes.or_else(of_file);

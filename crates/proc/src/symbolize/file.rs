@@ -12,8 +12,6 @@ use super::names;
 use super::pclntab;
 use crate::elf::{BuildId, Elf, ElfError};
 
-/// Largest size of the symbols in `.gnu_debugdata`.
-const MAX_DEBUGDATA: usize = 256 << 20;
 const SHT_SYMTAB: u32 = 2;
 const SHT_NOBITS: u32 = 8;
 
@@ -49,7 +47,7 @@ pub struct SymbolFile {
     debug: Option<Result<Option<Debug>, ElfError>>,
     fetch: Option<Fetch>,
     /// Symbols of `.gnu_debugdata`.
-    small: Option<Option<Image>>,
+    small: Option<Result<Option<Image>, ElfError>>,
 }
 
 impl SymbolFile {
@@ -154,6 +152,12 @@ impl SymbolFile {
         self.debug().as_ref().err().cloned()
     }
 
+    /// Why symbols in `.gnu_debugdata` are not used; `None` if they are, or others are.
+    pub fn names_error(&mut self) -> Option<ElfError> {
+        self.symbols();
+        self.small.as_ref()?.as_ref().err().cloned()
+    }
+
     /// The file with the best symbol table.
     fn symbols(&mut self) -> &Image {
         if has_table(&self.main) {
@@ -162,11 +166,11 @@ impl SymbolFile {
         // Looking for the debug file opens others; those of the file itself come first.
         let no_table = self.separate().is_none_or(|(_, image)| !has_table(image));
         if no_table && self.small.is_none() {
-            self.small = Some(self.debugdata().filter(has_table));
+            self.small = Some(self.debugdata().map(|image| image.filter(has_table)));
         }
         match (&self.separate, &self.small) {
             (Some(Some((_, image))), _) if has_table(image) => image,
-            (_, Some(Some(image))) => image,
+            (_, Some(Ok(Some(image)))) => image,
             _ => &self.main,
         }
     }
@@ -207,10 +211,10 @@ impl SymbolFile {
     }
 
     /// The small ELF file with symbols that is compressed inside of this one.
-    fn debugdata(&self) -> Option<Image> {
-        let section = self.main.elf.section(".gnu_debugdata")?;
-        let bytes = compressed::unxz(self.main.raw(section), MAX_DEBUGDATA)?;
-        Image::new(Elf::from_bytes(bytes).ok()?).ok()
+    fn debugdata(&self) -> Result<Option<Image>, ElfError> {
+        let Some(section) = self.main.elf.section(".gnu_debugdata") else { return Ok(None) };
+        let bytes = compressed::unxz(self.main.raw(section), section.offset, self.main.room())?;
+        Image::new(Elf::from_bytes(bytes)?).map(Some)
     }
 }
 

@@ -12,8 +12,6 @@ use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 
 use crate::elf::{Elf, ElfError, Section};
 
-/// Largest size of a section that is kept decompressed.
-const MAX_INFLATED: u64 = 2 << 30;
 const SHF_COMPRESSED: u64 = 0x800;
 const SHT_NOBITS: u32 = 8;
 
@@ -82,14 +80,22 @@ impl Image {
         Pieces { image: self, offset, len, size, buffer: Vec::new(), held: 0..0 }
     }
 
-    /// The bytes of a section that is compressed; `None` if it is not.
-    pub fn inflated(&self, name: &str) -> Result<Option<Vec<u8>>, ElfError> {
+    /// How much may be taken out of this file's compressed sections.
+    pub fn room(&self) -> u64 {
+        super::compressed::room(self.bytes().len() as u64)
+    }
+
+    /// The bytes of a section that is compressed, if they take no more than `room`, which they are taken
+    /// from; `None` if it is not.
+    pub fn inflated(
+        &self,
+        name: &'static str,
+        room: &mut u64,
+    ) -> Result<Option<Vec<u8>>, ElfError> {
         let Some(section) = self.elf.section(name).filter(|s| s.flags & SHF_COMPRESSED != 0) else {
             return Ok(None);
         };
-        let bytes = super::compressed::inflate(self.raw(section), MAX_INFLATED);
-        let bad = ElfError::Malformed { what: "compressed section", offset: section.offset };
-        bytes.map(Some).ok_or(bad)
+        super::compressed::inflate(name, section, self.raw(section), room).map(Some)
     }
 
     /// Gives back the memory of what was looked at; it is read from the file again when needed.
