@@ -158,6 +158,98 @@ fn what_files_have_in_common_is_read_from_the_alternate_file() {
     }
 }
 
+/// Whatever is wrong with the file that others have something in common in, the symbols are named, and what
+/// lines there are, are those of the file itself.
+#[test]
+fn a_damaged_alternate_file_takes_no_names_away() {
+    if !has_command("dwz") || !has_command("objcopy") {
+        return skip("dwz and objcopy");
+    }
+    let dir = TempDir::new();
+    let (one, want) = whole(&dir, "cc", "one", &[]);
+    let (two, _) = whole(&dir, "cc", "two", &[]);
+    fs::copy(&one, dir.join("one")).unwrap();
+    fs::copy(&two, dir.join("two")).unwrap();
+    tool(&dir, &["dwz", "-m", "common", "one", "two"]);
+    let addrs = code(&one);
+    let common = fs::read(dir.join("common")).unwrap();
+    let named = dir.join("one");
+    let check = |path: &Path| {
+        let mut file = SymbolFile::open(path).unwrap();
+        let said = said(&mut file, &addrs);
+        let answers = file.find(&addrs, Want::default());
+        let names = addrs.iter().filter_map(|a| Some(answers.get(*a)?.symbol()?.name));
+        assert!(names.into_iter().any(|name| name == b"outer_one"));
+        said
+    };
+    same(&check(&named), &want);
+    // It is not there, or is nothing to read from.
+    fs::remove_file(dir.join("common")).unwrap();
+    let without = check(&named);
+    assert!(without != want && without.iter().any(|line| line.contains("shared_one.c:")));
+    fs::create_dir(dir.join("common")).unwrap();
+    same(&check(&named), &without);
+    fs::remove_dir(dir.join("common")).unwrap();
+    run(Command::new("mkfifo").arg(dir.join("common")), b"", LIMIT);
+    same(&check(&named), &without);
+    fs::remove_file(dir.join("common")).unwrap();
+    // It was cut.
+    for len in (0..common.len()).step_by(1 + common.len() / 60) {
+        fs::write(dir.join("common"), &common[..len]).unwrap();
+        check(&named);
+    }
+    // It names itself, and so does a file of its own.
+    let elf = Elf::from_bytes(common.clone()).unwrap();
+    let link = [&b"common\0"[..], &elf.build_id().unwrap().0].concat();
+    fs::write(dir.join("link"), link).unwrap();
+    fs::write(dir.join("common"), &common).unwrap();
+    tool(&dir, &["objcopy", "--add-section=.gnu_debugaltlink=link", "common"]);
+    same(&check(&named), &want);
+    let own = Elf::open(&named).unwrap().build_id().unwrap();
+    fs::write(dir.join("link"), [&b"itself\0"[..], &own.0].concat()).unwrap();
+    tool(&dir, &["objcopy", "--update-section=.gnu_debugaltlink=link", "one", "itself"]);
+    check(&dir.join("itself"));
+    // Links that are none.
+    for link in [&b""[..], b"\0", b"common", b"common\0", b"\0\x01", b"../../../..//\0\x01\x02"] {
+        fs::write(dir.join("link"), link).unwrap();
+        tool(&dir, &["objcopy", "--update-section=.gnu_debugaltlink=link", "one", "itself"]);
+        same(&check(&dir.join("itself")), &without);
+    }
+    // What leads into it leads behind its end: parts of it are shorter, or are none.
+    for name in [".debug_info", ".debug_str", ".debug_abbrev", ".debug_line", ".debug_line_str"] {
+        let Some(at) = header(&elf, &common, name) else { continue };
+        for size in [0, 1, 11, 12, 40, u64::MAX] {
+            let mut bytes = common.clone();
+            bytes[at + 32..at + 40].copy_from_slice(&size.to_le_bytes());
+            fs::write(dir.join("common"), bytes).unwrap();
+            check(&named);
+        }
+    }
+    let sections = [".debug_info", ".debug_abbrev", ".debug_str"];
+    let sections = sections.map(|name| elf.section(name).unwrap());
+    let mut seed = 5_u64;
+    let mut random = || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) as usize
+    };
+    for round in 0..200 {
+        let mut bytes = common.clone();
+        for _ in 0..1 + random() % 8 {
+            let section = sections[round % 3];
+            bytes[section.offset as usize + random() % section.size as usize] = random() as u8;
+        }
+        fs::write(dir.join("common"), bytes).unwrap();
+        check(&named);
+    }
+}
+
+/// The place of a section's header.
+fn header(elf: &Elf, bytes: &[u8], name: &str) -> Option<usize> {
+    let number = elf.sections().iter().position(|s| s.name == name.as_bytes())?;
+    let table = u64::from_le_bytes(bytes[40..48].try_into().unwrap()) as usize;
+    Some(table + number * 64)
+}
+
 /// Puts a file where debug files are found by build id.
 fn install(root: &Path, bytes: &[u8]) {
     let id = Elf::from_bytes(bytes.to_vec()).unwrap().build_id().unwrap().to_string();
