@@ -387,6 +387,21 @@ fn compressed_sections_are_read_unless_they_claim_gigabytes() {
         let names: Vec<_> = addrs.iter().filter_map(|a| answers.get(*a)?.symbol()).collect();
         assert!(names.iter().any(|symbol| symbol.name == b"outer_one"), "{how}");
     }
+    // As older tools wrote them.
+    for version in ["-gdwarf-4", "-gdwarf-5"] {
+        let (path, want) = whole(&dir, "cc", "one", &[version]);
+        let name = path.to_str().unwrap();
+        tool(&dir, &["objcopy", "--compress-debug-sections=zlib-gnu", name, "old"]);
+        tool(&dir, &["objcopy", "--only-keep-debug", "old", "old.debug"]);
+        tool(&dir, &["objcopy", "--strip-all", "--add-gnu-debuglink=old.debug", "old", "bare"]);
+        let elf = Elf::open(dir.join("old")).unwrap();
+        if elf.section(".zdebug_info").is_none() {
+            return skip("an objcopy that writes `.zdebug_info`");
+        }
+        for file in ["old", "bare"] {
+            same(&of(&dir.join(file), &code(&path)), &want);
+        }
+    }
     // The same of symbols.
     let zeros = fs::File::create(dir.join("zeros")).unwrap();
     zeros.set_len(100 << 20).unwrap();

@@ -24,8 +24,8 @@ impl Elf {
         let below = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
         let has_symbols = |e: &Self| {
             // What `eu-strip -g` splits off has lines only: the table of symbols stays.
-            let has_lines = |s: &Section| s.name == b".debug_info" && s.kind != SHT_NOBITS;
-            e.sections.iter().any(|s| s.kind == SHT_SYMTAB && s.size >= 24 || has_lines(s))
+            e.debug_info().is_some()
+                || e.sections.iter().any(|s| s.kind == SHT_SYMTAB && s.size >= 24)
         };
         if let Some(id) = own_id.as_ref().map(ToString::to_string)
             && let (Some(first), Some(rest)) = (id.get(..2), id.get(2..))
@@ -57,6 +57,14 @@ impl Elf {
             }
         }
         None
+    }
+
+    /// The section of debug information that lines are found by, if there is anything in it; it has another
+    /// name where it is compressed as binutils did it before ELF had a flag for that.
+    pub(crate) fn debug_info(&self) -> Option<&Section> {
+        let there = |s: &&Section| s.size > 0 && s.kind != SHT_NOBITS;
+        let named = |name| self.section(name).filter(there);
+        named(".debug_info").or_else(|| named(".zdebug_info"))
     }
 
     /// Finds the file that `dwz` moved debug information to which several files have in common, by the

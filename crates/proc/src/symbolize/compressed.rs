@@ -1,4 +1,4 @@
-//! Sections and files that are compressed: zlib and zstd (`SHF_COMPRESSED`), xz
+//! Sections and files that are compressed: zlib and zstd (`SHF_COMPRESSED`, `.zdebug_…`), xz
 //! (`.gnu_debugdata`).
 //!
 //! A few bytes may claim to become gigabytes, and become them. So what is taken out of a file has a
@@ -30,22 +30,42 @@ pub(super) fn inflate(
     bytes: &[u8],
     room: &mut u64,
 ) -> Result<Vec<u8>, ElfError> {
-    let (kind, size) = (u32_at(bytes, 0), u64_at(bytes, 8));
+    let unpack = match u32_at(bytes, 0) {
+        ZLIB => zlib,
+        ZSTD => zstd,
+        _ => {
+            return Err(ElfError::Unsupported { what: "compression that is neither zlib nor zstd" });
+        }
+    };
+    inflate_by(unpack, name, section, bytes.get(24..).zip(Some(u64_at(bytes, 8))), room)
+}
+
+/// The same of a section `.zdebug_…`: `ZLIB`, the size with the highest byte first, and the data.
+pub(super) fn inflate_zdebug(
+    name: &'static str,
+    section: &Section,
+    bytes: &[u8],
+    room: &mut u64,
+) -> Result<Vec<u8>, ElfError> {
+    let parts = bytes.strip_prefix(b"ZLIB").and_then(|rest| rest.split_first_chunk::<8>());
+    let parts = parts.map(|(size, data)| (data, u64::from_be_bytes(*size)));
+    inflate_by(zlib, name, section, parts, room)
+}
+
+/// The same of data that becomes so many bytes.
+fn inflate_by(
+    unpack: fn(&[u8], usize) -> Option<Vec<u8>>,
+    name: &'static str,
+    section: &Section,
+    parts: Option<(&[u8], u64)>,
+    room: &mut u64,
+) -> Result<Vec<u8>, ElfError> {
     let damaged = ElfError::Malformed { what: "compressed section", offset: section.offset };
-    let data = bytes.get(24..).ok_or(damaged.clone())?;
+    let (data, size) = parts.ok_or(damaged.clone())?;
     let left = room.checked_sub(size);
     *room = left.ok_or(ElfError::Inflation { section: name, size, room: *room })?;
     let size = usize::try_from(size).map_err(|_| damaged.clone())?;
-    let out = match kind {
-        ZLIB => zlib(data, size),
-        ZSTD => zstd(data, size),
-        _ => {
-            return Err(ElfError::Unsupported {
-                what: "compression that is neither zlib nor zstd",
-            });
-        }
-    };
-    out.filter(|out| out.len() == size).ok_or(damaged)
+    unpack(data, size).filter(|out| out.len() == size).ok_or(damaged)
 }
 
 fn zlib(data: &[u8], size: usize) -> Option<Vec<u8>> {

@@ -74,7 +74,7 @@ impl Debug {
     /// Takes a file with debug information. `None` if it has none; `path` is where the file lies, and
     /// `root` where absolute paths in it begin.
     pub fn new(image: Arc<Image>, path: &Path, root: &Path) -> Result<Option<Self>, ElfError> {
-        if image.elf.section(".debug_info").is_none_or(|s| s.size == 0 || s.kind == 8) {
+        if image.elf.debug_info().is_none() {
             return Ok(None);
         }
         let mut package = path.as_os_str().to_owned();

@@ -13,7 +13,6 @@ use super::pclntab;
 use crate::elf::{BuildId, Elf, ElfError};
 
 const SHT_SYMTAB: u32 = 2;
-const SHT_NOBITS: u32 = 8;
 
 /// What to find out about addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -196,9 +195,7 @@ impl SymbolFile {
 
     fn open_debug(&mut self) -> Result<Option<Debug>, ElfError> {
         let below = self.root.join(self.path.strip_prefix("/").unwrap_or(&self.path));
-        let has = |elf: &Elf| {
-            elf.section(".debug_info").is_some_and(|s| s.size > 0 && s.kind != SHT_NOBITS)
-        };
+        let has = |elf: &Elf| elf.debug_info().is_some();
         let (path, image) = if has(&self.main.elf) {
             (below, Arc::clone(&self.main))
         } else {

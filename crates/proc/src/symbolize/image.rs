@@ -92,10 +92,17 @@ impl Image {
         name: &'static str,
         room: &mut u64,
     ) -> Result<Option<Vec<u8>>, ElfError> {
-        let Some(section) = self.elf.section(name).filter(|s| s.flags & SHF_COMPRESSED != 0) else {
-            return Ok(None);
+        use super::compressed::{inflate, inflate_zdebug};
+        let Some(section) = self.elf.section(name) else {
+            let old = name.strip_prefix('.').map(|rest| format!(".z{rest}"));
+            let section = old.and_then(|name| self.elf.section(&name));
+            let bytes = section.map(|s| inflate_zdebug(name, s, self.raw(s), room));
+            return bytes.transpose();
         };
-        super::compressed::inflate(name, section, self.raw(section), room).map(Some)
+        if section.flags & SHF_COMPRESSED == 0 {
+            return Ok(None);
+        }
+        inflate(name, section, self.raw(section), room).map(Some)
     }
 
     /// Gives back the memory of what was looked at; it is read from the file again when needed.
