@@ -416,6 +416,44 @@ fn compressed_sections_are_read_unless_they_claim_gigabytes() {
     }
 }
 
+/// In some languages the name of a function is that of its symbol; in others, such as Fortran, whose main
+/// program has a name, it is not, and the symbol counts.
+#[test]
+fn functions_have_the_names_that_binutils_gives_them_in_each_language() {
+    if !has_command("addr2line") {
+        return skip("addr2line");
+    }
+    let dir = TempDir::new();
+    let source = "__attribute__((noinline)) int short_name(int x) { return x * 3; }\n\
+                  int main(int c, char **v) { (void)v; return short_name(c); }\n";
+    fs::write(dir.join("a.c"), source).unwrap();
+    tool(&dir, &["cc", "-g", "-gdwarf-5", "-O1", "-S", "-dA", "a.c"]);
+    let text = fs::read_to_string(dir.join("a.s")).unwrap();
+    let mut symbols = 0;
+    for language in
+        [1, 2, 4, 5, 6, 7, 8, 9, 0xa, 0xc, 0xd, 0xe, 0xf, 0x12, 0x16, 0x18, 0x1d, 0x22, 0x23, 0x2c]
+    {
+        let mut patched = String::new();
+        for line in text.lines() {
+            if line.contains(".byte") && line.contains("DW_AT_language") {
+                patched += &format!("\t.byte {language}\n");
+            } else if line.contains("\"short_name\"") {
+                patched += &format!("{line}\n");
+            } else {
+                patched += &format!("{}\n", line.replace("short_name", "symbol"));
+            }
+        }
+        fs::write(dir.join("b.s"), patched).unwrap();
+        tool(&dir, &["cc", "b.s", "-o", "b"]);
+        let path = dir.join("b");
+        let addrs = code(&path);
+        let got = of(&path, &addrs);
+        same(&got, &by_binutils(&path, &addrs));
+        symbols += usize::from(got.iter().any(|line| line.contains(" symbol ")));
+    }
+    assert!((1..20).contains(&symbols), "{symbols}");
+}
+
 /// A library with the debug files of its package.
 #[test]
 fn a_library_has_the_lines_of_its_package() {

@@ -34,7 +34,9 @@ pub(super) fn inflate(
         ZLIB => zlib,
         ZSTD => zstd,
         _ => {
-            return Err(ElfError::Unsupported { what: "compression that is neither zlib nor zstd" });
+            return Err(ElfError::Unsupported {
+                what: "compression that is neither zlib nor zstd",
+            });
         }
     };
     inflate_by(unpack, name, section, bytes.get(24..).zip(Some(u64_at(bytes, 8))), room)

@@ -348,29 +348,20 @@ impl<'a> Reading<'_, 'a> {
             let root = unit.entry(unit.header.root_offset());
             let language = root.ok().and_then(|root| root.attr_value(dw::DW_AT_language));
             let Some(Value::Language(language)) = language else { return false };
+            // As binutils knows them: where names are others, such as those of Fortran's main programs, the
+            // symbol counts.
             matches!(
                 language,
                 dw::DW_LANG_C89
                     | dw::DW_LANG_C
                     | dw::DW_LANG_C99
                     | dw::DW_LANG_C11
-                    | dw::DW_LANG_C17
                     | dw::DW_LANG_Cobol74
                     | dw::DW_LANG_Cobol85
                     | dw::DW_LANG_Fortran77
-                    | dw::DW_LANG_Fortran90
-                    | dw::DW_LANG_Fortran95
-                    | dw::DW_LANG_Fortran03
-                    | dw::DW_LANG_Fortran08
                     | dw::DW_LANG_Pascal83
-                    | dw::DW_LANG_Modula2
                     | dw::DW_LANG_PLI
-                    | dw::DW_LANG_ObjC
                     | dw::DW_LANG_UPC
-                    | dw::DW_LANG_Python
-                    | dw::DW_LANG_OpenCL
-                    | dw::DW_LANG_Go
-                    | dw::DW_LANG_Haskell
                     | dw::DW_LANG_Mips_Assembler
             )
         })
