@@ -23,10 +23,15 @@ pub fn run(args: &Addr2lineArgs, printer: Printer) -> Result<u8> {
     let section = match &args.section {
         None if file.elf().kind() == ET_REL => file.elf().first_code().map(|s| s.range()),
         None => None,
-        Some(name) => Some(file.elf().section(name).map(|s| s.range()).ok_or_else(|| {
-            let what = format!("`{}` has no section `{name}`", args.exe.display());
-            Failure { status: FAILED, ..Failure::environment(what) }
-        })?),
+        Some(name) => {
+            let section = file.elf().section(name).ok_or_else(|| {
+                let what = format!("`{}` has no section `{name}`", args.exe.display());
+                Failure { status: FAILED, ..Failure::environment(what) }
+            })?;
+            // There are no addresses in one that is not loaded.
+            let size = if section.flags & SHF_ALLOC == 0 { 0 } else { section.size };
+            Some(section.vaddr..section.vaddr.saturating_add(size))
+        }
     };
     let base = section.as_ref().map_or(0, |s| s.start);
     let mut addresses = Addresses::new(&args.addrs, |text| Ok(prefix(text)), LONGEST_LINE);
