@@ -1,6 +1,6 @@
 //! The stacks of a process that left a core file.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::path::Path;
 
@@ -103,16 +103,39 @@ impl CoreStacks {
     }
 
     /// Walks a stack: the frame with these registers, its caller's, and so on, at most `most`. A
-    /// stack that makes no sense ends early.
+    /// stack that makes no sense, or leads back to itself, ends early.
     pub fn walk(&mut self, from: Registers, most: usize) -> Vec<Registers> {
-        let mut frames = Vec::new();
+        let (mut frames, mut seen) = (Vec::new(), HashSet::new());
         let mut next = Some(from);
         while let Some(frame) = next.filter(|_| frames.len() < most) {
+            if !seen.insert((frame.ip, frame.sp, frame.bp)) {
+                break;
+            }
             frames.push(frame);
             let step = self.step(frame.place());
-            next = step.take(&mut self.memory, frame);
+            let bare = if step == Step::UNKNOWN { self.caller_of_bare(frame) } else { None };
+            next = bare.or_else(|| step.take(&mut self.memory, frame));
         }
         frames
+    }
+
+    /// The caller of assembly that its file has no table for, where it has others, such as the system call of
+    /// `clone3` in the C library: if nothing was pushed, the place after a call is on top of the stack.
+    fn caller_of_bare(&mut self, frame: Registers) -> Option<Registers> {
+        if frame.is_return {
+            return None;
+        }
+        let ip = self.memory.number(frame.sp, 8)?;
+        for (place, is_caller) in [(frame.ip, false), (ip, true)] {
+            let (module, file) =
+                self.modules.iter_mut().find(|(m, _)| m.text_contains(place.wrapping_sub(1)))?;
+            let file = file.get_or_insert_with(|| FileMemory::open(module)).as_mut()?;
+            let is_fit = if is_caller { file.is_after_call(place) } else { file.has_records() };
+            if !is_fit {
+                return None;
+            }
+        }
+        Some(Registers { ip, sp: frame.sp.wrapping_add(8), bp: frame.bp, is_return: true })
     }
 
     fn step(&mut self, place: u64) -> Step {
@@ -178,6 +201,20 @@ impl FileMemory {
     fn open(module: &Module) -> Option<Self> {
         let elf = module.elf().ok()?;
         Some(Self { elf, bias: module.bias, at: 0, window: Vec::new(), index: None })
+    }
+
+    /// Tells whether there are unwind tables.
+    fn has_records(&self) -> bool {
+        self.elf.section(".eh_frame").is_some_and(|s| s.size > 0)
+    }
+
+    /// Tells whether a call ends at a place: a relative one, or one by a register or memory.
+    fn is_after_call(&mut self, place: u64) -> bool {
+        let mut byte = |back: u64| self.number(place.wrapping_sub(back), 1);
+        let by_operand = |op: Option<u64>, operand: Option<u64>| {
+            op == Some(0xff) && operand.is_some_and(|operand| operand >> 3 & 7 == 2)
+        };
+        byte(5) == Some(0xe8) || [2, 3, 4, 6, 7].iter().any(|n| by_operand(byte(*n), byte(*n - 1)))
     }
 
     /// The step of a place, by the table at `header`; without one, as static programs of gcc are, by
