@@ -10,6 +10,24 @@ use std::path::Path;
 use crate::failure::{Failure, Result};
 use crate::replace::Replacement;
 
+/// A text of another's making, such as the name of a file, in one line and without commands to the terminal:
+/// control characters are in octal, as the kernel writes them in `/proc/PID/maps`.
+pub fn one_line(text: &str) -> Cow<'_, str> {
+    // Those behind ASCII begin with this byte.
+    if !text.bytes().any(|b| b < b' ' || b == 0x7f || b == 0xc2) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::new();
+    let mut bytes = [0; 4];
+    for c in text.chars() {
+        match c.is_control() {
+            true => c.encode_utf8(&mut bytes).bytes().for_each(|b| out += &format!("\\{b:03o}")),
+            false => out.push(c),
+        }
+    }
+    Cow::Owned(out)
+}
+
 /// Where a report goes.
 #[derive(Debug)]
 pub enum Output {

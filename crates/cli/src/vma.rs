@@ -10,7 +10,7 @@ use skep_text::value::hex;
 
 use crate::args::{VmaCommand, address as parse_address};
 use crate::failure::{Context, FAILED, Failure, Result};
-use crate::printer::{Output, Printer};
+use crate::printer::{Output, Printer, one_line};
 use crate::symbolize::Text;
 use crate::vma_target::{Target, failure};
 
@@ -121,11 +121,8 @@ fn normalize(
             } else {
                 let offset = offset.map_or_else(|| "-".to_owned(), |n| format!("{n:#x}"));
                 let what = name.map_or(reason.unwrap_or_default(), String::as_str);
-                writeln!(
-                    out,
-                    "{address:#014x} {offset:>10} {:40} {what}",
-                    build_id.unwrap_or("-")
-                )?;
+                let id = build_id.unwrap_or("-");
+                writeln!(out, "{address:#014x} {offset:>10} {id:40} {}", one_line(what))?;
             }
         }
         out.write_all(behind.as_bytes())
@@ -180,7 +177,8 @@ fn name_functions(target: &Target, answers: &mut [Answer], lines: bool) {
     let found = space.find(&addrs, Details { lines, inlined: lines });
     for answer in answers.iter_mut().filter(in_code) {
         let place = found.get(answer.address);
-        let text = Text { mangled: false, place: &place, addr: answer.address, vma: None };
+        let text =
+            Text { mangled: false, place: &place, addr: answer.address, vma: None, is_live: false };
         answer.function = text.function().map(|(name, offset)| (name.into_owned(), offset));
         answer.symbol = text.symbol_json();
     }
@@ -221,19 +219,16 @@ fn answer_json(answer: &Answer) -> Json {
 
 /// Writes a mapping in the columns of `/proc/PID/maps`, with the build id in front of the name.
 fn line(out: &mut dyn Write, vma: &Vma) -> io::Result<()> {
-    let text = format!(
-        "{:012x}-{:012x} {} {:08x} {:02x}:{:02x} {:<10} {:40} {}",
-        vma.start,
-        vma.end,
-        vma.perms,
-        vma.offset,
-        vma.dev.major,
-        vma.dev.minor,
-        vma.inode,
-        vma.build_id.as_deref().map_or_else(|| "-".to_owned(), hex),
-        name(vma).unwrap_or_default(),
-    );
-    writeln!(out, "{}", text.trim_end())
+    let id = vma.build_id.as_deref().map_or_else(|| "-".to_owned(), hex);
+    write!(
+        out,
+        "{:012x}-{:012x} {} {:08x} {:02x}:{:02x} {:<10} ",
+        vma.start, vma.end, vma.perms, vma.offset, vma.dev.major, vma.dev.minor, vma.inode,
+    )?;
+    match name(vma) {
+        Some(name) => writeln!(out, "{id:40} {}", one_line(&name)),
+        None => writeln!(out, "{id}"),
+    }
 }
 
 fn answer_lines(out: &mut dyn Write, answer: &Answer) -> io::Result<()> {
@@ -243,7 +238,7 @@ fn answer_lines(out: &mut dyn Write, answer: &Answer) -> io::Result<()> {
         write!(out, " not mapped; next:")?;
     }
     if let Some((name, offset)) = &answer.function {
-        write!(out, " {name}")?;
+        write!(out, " {}", one_line(name))?;
         offset.map_or(Ok(()), |offset| write!(out, "+{offset:#x}"))?;
     }
     if let Some(offset) = file_offset(answer) {

@@ -2,11 +2,14 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader};
 use std::process::Command;
 use std::time::Duration;
 
 use common::{Skep, json, text};
 use serde_json::json;
+use skep_testkit::TempDir;
+use skep_testkit::cc::Cc;
 use skep_testkit::run::run;
 
 const GUIDE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/vma.md"));
@@ -100,6 +103,58 @@ fn a_snapshot_answers_as_the_process_did() {
             None => assert_eq!(place["reason"].is_null(), line.ends_with("[vdso]"), "{place}"),
         }
     }
+}
+
+/// A name of a mapped file may have lines of its own, and commands to a terminal. It has one line, as in the
+/// kernel's text; JSON has it as it is.
+#[test]
+fn names_are_of_one_line_whatever_is_in_them() {
+    let (skep, dir) = (Skep::new(), TempDir::new());
+    let names = ["new\nline", "red \x1b[31m", "next \u{85} line", "blank at the end ", "tab\there"];
+    for name in names {
+        std::fs::write(dir.join(name), [0; 4096]).unwrap();
+    }
+    let source = "#include <fcntl.h>\n#include <stdio.h>\n#include <sys/mman.h>\n#include <unistd.h>\n\
+         int main(int c, char **v) {\n\
+         for (int i = 1; i < c; i++)\n\
+         printf(\"%p\\n\", mmap(0, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE, open(v[i], O_RDONLY), 0));\n\
+         puts(\"ready\"); fflush(stdout); sleep(100); return 0; }\n";
+    std::fs::write(dir.join("a.c"), source).unwrap();
+    let program = Cc::c().compile(&[&dir.join("a.c")], &dir.join("a"));
+    let mut command = Command::new(program);
+    let mut child = skep_testkit::run::start(command.args(names.map(|name| dir.join(name))), LIMIT);
+    let pid = child.id().to_string();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(|line| line.unwrap());
+    let addresses: Vec<String> = lines.take_while(|line| line != "ready").collect();
+    let list = text(&skep.run(["vma", "list", &pid]).stdout).to_owned();
+    let kernel = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let kernel = kernel.lines().filter(|line| !line.ends_with("[vsyscall]"));
+    assert_eq!(list.lines().count(), kernel.clone().count());
+    for (ours, kernel) in list.lines().zip(kernel) {
+        let shown = kernel.replace('\x1b', r"\033").replace('\t', r"\011");
+        let shown = shown.replace('\u{85}', r"\302\205");
+        let name = shown.get(73..).unwrap_or_default();
+        assert!(ours.ends_with(name) && ours.ends_with(' ') == name.ends_with(' '), "{ours:?}");
+    }
+    let parsed = json(&skep.run(["vma", "list", &pid, "--json"]).stdout);
+    for (name, address) in names.iter().zip(&addresses) {
+        let path = dir.join(name);
+        let has = |v: &serde_json::Value| v["name"].as_str() == path.to_str();
+        assert!(parsed.as_array().unwrap().iter().any(has), "{name:?}");
+        for args in
+            [&["vma", "query", &pid][..], &["vma", "normalize", &pid], &["symbolize", "-p", &pid]]
+        {
+            let ended = skep.run(args.iter().chain([&&**address]));
+            let said = text(&ended.stdout);
+            let lines = if args[1] == "query" { 2 } else { 1 };
+            let bare = said.replace('\n', "");
+            assert!(said.lines().count() == lines && !bare.contains(char::is_control), "{said:?}");
+        }
+    }
+    // What is mapped there is a file of the process, and no other one.
+    let ended = skep.run(["symbolize", "-p", &pid, &addresses[0]]);
+    let said = text(&ended.stdout);
+    assert!(said.contains("new\\012line` is not a program or library"), "{said}");
 }
 
 #[test]

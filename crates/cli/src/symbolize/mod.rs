@@ -22,7 +22,7 @@ use skep_proc::symbolize::{
 
 use crate::args::SymbolizeArgs;
 use crate::failure::{Context, FAILED, Failure, Result};
-use crate::printer::{Output, Printer};
+use crate::printer::{Output, Printer, one_line};
 use crate::vma::vma_json;
 use crate::vma_target::failure;
 use input::Addresses;
@@ -58,6 +58,7 @@ pub fn run(args: &SymbolizeArgs, printer: Printer) -> Result<u8> {
     let mut source = open(args, fetch, printer)?;
     let given = if args.addresses == ["-"] { &[] } else { &args.addresses[..] };
     let mut addresses = Addresses::new(given, input::address, input::LONGEST_LINE);
+    let is_live = args.pid.is_some();
     let want = Want { lines: !args.names, inlined: args.inlines };
     let most = if want.lines { MOST_OF_LINES } else { MOST_OF_NAMES };
     let mut named = true;
@@ -65,7 +66,7 @@ pub fn run(args: &SymbolizeArgs, printer: Printer) -> Result<u8> {
     while let Some(addrs) = addresses.next_batch(most)? {
         let is_read = printer.part(Output::Stdout, |out| {
             source.each(&addrs, want, &mut |addr, place, vma| {
-                let text = Text { mangled: args.mangled, place, addr, vma };
+                let text = Text { mangled: args.mangled, place, addr, vma, is_live };
                 named &= text.function().is_some();
                 if args.format.json {
                     out.write_all(std::mem::replace(&mut before, ",").as_bytes())?;
@@ -186,6 +187,8 @@ pub struct Text<'a> {
     pub addr: u64,
     /// Its mapping.
     pub vma: Option<Vma>,
+    /// The mapping is that of a process, not one that was saved.
+    pub is_live: bool,
 }
 
 impl<'a> Text<'a> {
@@ -262,11 +265,13 @@ impl<'a> Text<'a> {
         if let Some(Err(error)) = self.place.answer {
             return Some(error.to_string());
         }
-        // Saved mappings have no headers to go by: without its file a module is not known at all.
+        // Saved mappings have no headers to go by: without its file a module is not known at all. A process
+        // has them in its memory, unless something else is mapped.
         let vma = self.vma.as_ref().filter(|v| v.perms.contains(Perms::EXEC))?;
         let name =
             vma.name.as_ref().filter(|n| n.starts_with(b"/") && self.place.path.is_none())?;
-        Some(format!("`{}` is not the file that was mapped", String::from_utf8_lossy(name)))
+        let what = if self.is_live { "a program or library" } else { "the file that was mapped" };
+        Some(format!("`{}` is not {what}", String::from_utf8_lossy(name)))
     }
 
     fn write(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -275,13 +280,14 @@ impl<'a> Text<'a> {
         let (outer, inlined) = frames.split_last().map_or((None, &[][..]), |(o, i)| (Some(o), i));
         let mut joint = "";
         for frame in inlined {
-            write!(out, "{joint} {}", frame.name.map_or(Cow::Borrowed("??"), |n| self.name(n)))?;
+            let name = frame.name.map_or(Cow::Borrowed("??"), |n| self.name(n));
+            write!(out, "{joint} {}", one_line(&name))?;
             self.line(frame, out)?;
             joint = "\n  inlined into";
         }
         match self.function() {
             Some((name, offset)) => {
-                write!(out, "{joint} {name}")?;
+                write!(out, "{joint} {}", one_line(&name))?;
                 offset.map_or(Ok(()), |offset| write!(out, "+{offset:#x}"))?;
             }
             None => write!(out, "{joint} ??")?,
@@ -290,17 +296,17 @@ impl<'a> Text<'a> {
             self.line(frame, out)?;
         }
         if let Some(path) = self.place.path {
-            write!(out, " in {}+{:#x}", path.display(), self.place.vaddr)?;
+            write!(out, " in {}+{:#x}", one_line(&path.to_string_lossy()), self.place.vaddr)?;
         }
         if let Some(error) = self.error() {
-            write!(out, " ({error})")?;
+            write!(out, " ({})", one_line(&error))?;
         }
         writeln!(out)
     }
 
     fn line(&self, frame: &SourceFrame<'_>, out: &mut dyn Write) -> io::Result<()> {
         let Some(file) = self.file(frame) else { return Ok(()) };
-        write!(out, " at {file}:{}", frame.line)?;
+        write!(out, " at {}:{}", one_line(&file), frame.line)?;
         if frame.column > 0 { write!(out, ":{}", frame.column) } else { Ok(()) }
     }
 }

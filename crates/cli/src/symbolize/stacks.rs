@@ -70,7 +70,9 @@ pub fn print(
                 let mut place = answers.get(frame.place());
                 // The distance of the address that is printed.
                 place.vaddr = place.vaddr.wrapping_add(frame.ip.wrapping_sub(frame.place()));
-                let text = Text { mangled: args.mangled, place: &place, addr: frame.ip, vma: None };
+                let mangled = args.mangled;
+                let text =
+                    Text { mangled, place: &place, addr: frame.ip, vma: None, is_live: false };
                 named &= text.function().is_some();
                 if args.format.json {
                     of_thread.push(text.json());
