@@ -401,6 +401,15 @@ fn compressed_sections_are_read_unless_they_claim_gigabytes() {
         for file in ["old", "bare"] {
             same(&of(&dir.join(file), &code(&path)), &want);
         }
+        // What is not linked has relocations for what is compressed.
+        let source = fixture("shared_one.c");
+        tool(&dir, &["cc", "-O2", "-g", version, "-c", "-o", "plain.o", source.to_str().unwrap()]);
+        tool(&dir, &["objcopy", "--compress-debug-sections=zlib-gnu", "plain.o", "old.o"]);
+        let code: Vec<u64> =
+            Elf::open(dir.join("plain.o")).unwrap().first_code().unwrap().range().collect();
+        let want = of(&dir.join("plain.o"), &code);
+        assert!(want.iter().any(|line| line.contains(" sum_of_numbers ")), "{want:?}");
+        same(&of(&dir.join("old.o"), &code), &want);
     }
     // The same of symbols.
     let zeros = fs::File::create(dir.join("zeros")).unwrap();

@@ -22,7 +22,10 @@ fn width(machine: u16, kind: u32) -> Option<usize> {
 /// Fills in the section with a name. What is damaged is left as it is.
 pub(super) fn relocate(image: &Image, name: &str, bytes: &mut [u8]) {
     let elf = &image.elf;
-    let Some(table) = elf.section(&format!(".rela{name}")) else { return };
+    let table = elf.section(&format!(".rela{name}"));
+    // Of one that older tools compressed.
+    let old = || elf.section(&format!(".rela.z{}", name.strip_prefix('.')?));
+    let Some(table) = table.or_else(old) else { return };
     let symbols = elf.sections().iter().find(|s| s.kind == SHT_SYMTAB);
     let symbols = symbols.map_or(&[][..], |s| image.raw(s));
     for rela in image.raw(table).chunks_exact(RELA) {
