@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use common::{json, target};
+use common::{json, target, text};
 use serde_json::Value as Json;
 use skep_testkit::TempDir;
 use skep_testkit::run::run;
@@ -38,11 +38,20 @@ fn a_process_that_may_write_no_large_files_lives() {
     for limit in ["--fsize=0", "--fsize=600", "--fsize=unlimited"] {
         let mut command = Command::new(skep_bin());
         // Only `sort` itself has the limit.
-        command.args(["-q", "trace", "sort:*", "--allow-unmatched", "-o", "/dev/null", "--"]);
-        command.args(["prlimit", limit, "sort", "/etc/passwd"]).env("SKEP_DIR", dir.join("skep"));
-        command.env_remove("SKEP_CODE_CACHE");
+        command.args([
+            "-q",
+            "trace",
+            "sort:*",
+            "prlimit:*",
+            "--allow-unmatched",
+            "-o",
+            "/dev/null",
+        ]);
+        command.args(["--", "prlimit", limit, "sort", "/etc/passwd"]);
+        command.env("SKEP_DIR", dir.join("skep")).env_remove("SKEP_CODE_CACHE");
         let ended = run(&mut command, b"", Duration::from_secs(300));
         assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+        assert!(text(&ended.stdout).contains("root:"), "{}", ended.transcript());
         counts.push(files(&dir.join("skep/code")).len());
     }
     assert_eq!(counts, [counts[0], counts[0], counts[0] + 1]);

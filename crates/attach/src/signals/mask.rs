@@ -4,7 +4,7 @@
 use super::action::{SIGBUS, keeps};
 use crate::per_thread::block::own;
 use crate::per_thread::register;
-use crate::sys::{self, FAULTS};
+use crate::sys::{self, FAULTS, TOO_LARGE};
 use std::sync::atomic::Ordering;
 
 const SIG_BLOCK: i32 = 0;
@@ -85,17 +85,21 @@ pub fn end_blocked() {
     register::set_blocked(false);
 }
 
-/// Keeps the thread's signals, but for those of faults, waiting until it is dropped.
+/// Keeps the thread's signals, but for those of faults, waiting until it is dropped. What files of ours
+/// became too large for (`RLIMIT_FSIZE`) does not end the program: that signal is taken away.
 #[derive(Debug)]
 pub struct Blocked {
     before: u64,
+    /// Of [`TOO_LARGE`]: it is the program's own.
+    waiting: u64,
 }
 
 impl Blocked {
     /// Blocks them.
     #[must_use]
     pub fn new() -> Self {
-        Self { before: sys::block_signals() }
+        let before = sys::block_signals();
+        Self { before, waiting: sys::waiting(TOO_LARGE) }
     }
 }
 
@@ -107,6 +111,9 @@ impl Default for Blocked {
 
 impl Drop for Blocked {
     fn drop(&mut self) {
+        if self.waiting == 0 && sys::waiting(TOO_LARGE) != 0 {
+            sys::take_waiting(TOO_LARGE);
+        }
         sys::set_signal_mask(self.before);
     }
 }

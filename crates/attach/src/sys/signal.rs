@@ -1,6 +1,9 @@
 //! Signals: actions, masks, sending.
 
-use super::call::{RT_SIGACTION, RT_SIGPROCMASK, RT_SIGQUEUEINFO, RT_TGSIGQUEUEINFO, call};
+use super::call::{
+    RT_SIGACTION, RT_SIGPENDING, RT_SIGPROCMASK, RT_SIGQUEUEINFO, RT_SIGTIMEDWAIT,
+    RT_TGSIGQUEUEINFO, call,
+};
 use super::task::{getpid, gettid};
 
 /// `struct sigaction` as the kernel's `rt_sigaction` takes it on x86-64.
@@ -86,6 +89,27 @@ pub(crate) unsafe fn send_again(signal: i32, info: u64, to_thread: bool) {
 /// Lets a signal through.
 pub(crate) fn unblock_signal(signal: i32) {
     sigprocmask(1, 1 << (signal - 1));
+}
+
+/// `SIGXFSZ`, by bit: a file was to become larger than `RLIMIT_FSIZE`.
+pub(crate) const TOO_LARGE: u64 = 1 << 24;
+
+/// Tells which of these signals, which are blocked, wait for the thread.
+pub(crate) fn waiting(set: u64) -> u64 {
+    let mut all = 0_u64;
+    // SAFETY: the kernel writes a set of eight bytes.
+    unsafe { call(RT_SIGPENDING, [&raw mut all as u64, 8, 0, 0, 0, 0]) };
+    all & set
+}
+
+/// Takes one of these signals away that waits for the thread.
+pub(crate) fn take_waiting(set: u64) {
+    let now = [0_u64; 2];
+    // SAFETY: a set of eight bytes and a time.
+    unsafe {
+        let (set, now) = (&raw const set as u64, now.as_ptr() as u64);
+        call(RT_SIGTIMEDWAIT, [set, 0, now, 8, 0, 0]);
+    }
 }
 
 /// Sets the thread's mask.
