@@ -129,6 +129,34 @@ fn send(interface: &str, sizes: &[usize]) {
     }
 }
 
+/// Programs were judged by the rules for what runs here, so those of others that the kernel takes were
+/// refused: with padding in keys, and with sections of other names.
+#[test]
+fn programs_that_the_kernel_takes_are_attached() {
+    let Some(world) = World::new() else { return };
+    for name in ["padding.bpf.o", "unnamed.bpf.o"] {
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
+        std::fs::copy(from, world.skep.path(name)).unwrap();
+    }
+    let program = |object: &str, name: &str, on: &str| {
+        format!("[[program]]\nobject = '{object}'\nprogram = '{name}'\non = {{ '*' = '{on}' }}\n")
+    };
+    let all = program("chain.bpf.o", "mark", "next")
+        + &program("padding.bpf.o", "padded", "next")
+        + &program("unnamed.bpf.o", "count", "end:pass")
+        + &program("padding.bpf.o", "padded", "end");
+    std::fs::write(world.skep.path("others.toml"), all).unwrap();
+    world.must("chain attach two others.toml --kernel");
+    send("one", &[64, 80]);
+    world.must("chain add two unnamed.bpf.o:count --after 3 --on * --kernel");
+    let shown = json(&world.must("chain show two --kernel --json").stdout);
+    let nodes = shown["nodes"].as_array().unwrap();
+    let runs = nodes.iter().map(|n| (n["node"].as_u64(), n["runs"].as_u64() >= Some(2)));
+    assert_eq!(runs.take(3).collect::<Vec<_>>(), [1, 2, 3].map(|n| (Some(n), true)), "{shown}");
+    assert_eq!(nodes[3]["node"], 5, "{shown}");
+    world.must("chain detach two --kernel");
+}
+
 /// Commands of the guide's part about the kernel, which the other test leaves out.
 #[test]
 fn the_guide_about_the_kernel_is_true() {

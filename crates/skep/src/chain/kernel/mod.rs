@@ -156,7 +156,11 @@ impl Sources {
             ..LinkOptions::default()
         };
         let linked = of.link_with(program, &how).map_err(|e| Error::Link(Box::new(e)))?;
-        let proof = skep_verifier::verify(&linked, &Options::default());
+        let mut options = Options::default();
+        // What the kernel lets root do.
+        options.allow_uninit_stack = true;
+        options.target = self.target.as_ref().map(|t| t.btf().clone());
+        let proof = skep_verifier::verify(&linked, &options);
         proof.map_err(|rejection| Error::Rejected(Box::new(rejection)))
     }
 }
