@@ -15,7 +15,7 @@ use crate::{cargo, circles, output};
 const ALLOWED: &[(&str, &[&str])] = &[
     ("skep-isa", &[]),
     ("skep-proc", &[]),
-    ("skep-object", &["skep-isa"]),
+    ("skep-object", &["skep-isa", "skep-proc"]),
     ("skep-maps", &["skep-isa", "skep-sys"]),
     ("skep-vm", &["skep-isa"]),
     ("skep-kernel", &["skep-isa"]),

@@ -246,8 +246,23 @@ fn a_section_does_not_become_larger_than_it_claims() {
     }
     let same = [&*block(0, 1, 128 << 10), &[7]].concat().repeat(8000);
     let bomb = [&head, &*same, &block(1, 0, 0)].concat();
+    // Repetitions that may reach back two gigabytes.
+    let wide = [&[0x28, 0xb5, 0x2f, 0xfd, 0, 0xa8][..], &same, &block(1, 0, 0)].concat();
+    // A block of 60,000 sequences, each of which repeats a byte 131,074 times: a block becomes 128 KiB.
+    let count = 60_000_usize;
+    let literals = [&((count as u32) << 4 | 13).to_le_bytes()[..3], &[7]].concat();
+    let number = [&[255][..], &((count - 0x7f00) as u16).to_le_bytes()].concat();
+    let sequences =
+        [&*literals, &number, &[0x54, 1, 0, 52], &[255; 2].repeat(count), &[1]].concat();
+    let long = [&head[..], &block(1, 2, sequences.len()), &sequences].concat();
     let before = peak();
-    for (claimed, packed) in [(1 << 20, &bomb), (plain.len() - 1, &raw), (plain.len() + 1, &raw)] {
+    for (claimed, packed) in [
+        (1 << 20, &bomb),
+        (1 << 20, &wide),
+        (1 << 20, &long),
+        (plain.len() - 1, &raw),
+        (plain.len() + 1, &raw),
+    ] {
         let refused = Btf::from_dwarf(&with(claimed, packed)).expect_err("another size");
         let want = "section `.debug_info` is damaged, or not of the size that it claims";
         assert!(peak() - before < 512 << 20);

@@ -23,6 +23,8 @@
 pub mod demangle;
 pub mod elf;
 pub mod file;
+#[cfg(feature = "inflate")]
+pub mod inflate;
 mod ioctl;
 pub mod launch;
 pub mod libraries;
@@ -35,7 +37,7 @@ pub mod namespace;
 pub mod procmap_query;
 pub mod symbolize;
 pub mod unwind;
-#[cfg(feature = "symbolize")]
+#[cfg(feature = "inflate")]
 mod zstd;
 
 /// The examples of the README.

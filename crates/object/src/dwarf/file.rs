@@ -1,7 +1,7 @@
 //! The parts of an ELF file that debug information is read from.
 
 use super::{DwarfError, MAX_SECTION};
-use object::{Object as _, ObjectSection as _, ReadRef};
+use object::{CompressionFormat, Object as _, ObjectSection as _, ReadRef};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::{Read, Seek, SeekFrom};
@@ -45,28 +45,16 @@ pub(super) fn section<'d, R: ReadRef<'d>>(
             what: format!("section `{name}` claims {} bytes", data.uncompressed_size),
         });
     }
-    if data.format == object::CompressionFormat::Zstandard {
-        let bytes = zstd(data.data, data.uncompressed_size);
-        return bytes.map(Cow::Owned).ok_or_else(|| DwarfError::Elf {
-            what: format!("section `{name}` is damaged, or not of the size that it claims"),
-        });
-    }
-    data.decompress().map_err(damaged)
-}
-
-/// Unpacks frames that become `size` bytes. `object` would unpack all that there is before it looks at the
-/// size, and a few bytes may become gigabytes.
-fn zstd(mut packed: &[u8], size: u64) -> Option<Vec<u8>> {
-    let mut out = Vec::new();
-    while !packed.is_empty() {
-        let frame = ruzstd::decoding::StreamingDecoder::new(&mut packed).ok()?;
-        // One byte more, to notice that there are more.
-        frame.take(size + 1 - out.len() as u64).read_to_end(&mut out).ok()?;
-        if out.len() as u64 > size {
-            return None;
-        }
-    }
-    (out.len() as u64 == size).then_some(out)
+    let size = usize::try_from(data.uncompressed_size).unwrap_or(usize::MAX);
+    let bytes = match data.format {
+        CompressionFormat::None => return Ok(Cow::Borrowed(data.data)),
+        CompressionFormat::Zlib => skep_proc::inflate::zlib(data.data, size),
+        CompressionFormat::Zstandard => skep_proc::inflate::zstd(data.data, size),
+        _ => None,
+    };
+    bytes.map(Cow::Owned).ok_or_else(|| DwarfError::Elf {
+        what: format!("section `{name}` is damaged, or not of the size that it claims"),
+    })
 }
 
 /// Where sections are that say what functions take: not those about variables and unwinding.
@@ -98,9 +86,8 @@ pub(super) fn places<'d, R: ReadRef<'d>>(file: &object::File<'d, R>) -> Result<P
     let mut out = HashMap::new();
     for name in ids.map(|id| id.name()) {
         let Some(found) = file.section_by_name(name) else { continue };
-        let plain = found
-            .compressed_file_range()
-            .is_ok_and(|r| r.format == object::CompressionFormat::None);
+        let plain =
+            found.compressed_file_range().is_ok_and(|r| r.format == CompressionFormat::None);
         let place = match found.file_range().filter(|_| plain) {
             Some((at, size)) => Place::File(at, size),
             None => Place::Bytes(section(file, name)?.into_owned()),

@@ -4,10 +4,8 @@
 //! A few bytes may claim to become gigabytes, and become them. So what is taken out of a file has a
 //! limit that grows with the file, and memory grows with what comes out, not with what is claimed.
 
-use std::io::Read;
-
 use crate::elf::{ElfError, Section, u32_at, u64_at};
-use crate::zstd::{Frames, MAX_BLOCK};
+use crate::inflate::{zlib, zstd};
 
 const ZLIB: u32 = 1;
 const ZSTD: u32 = 2;
@@ -15,8 +13,6 @@ const ZSTD: u32 = 2;
 const LEAST: u64 = 64 << 20;
 /// and a large one so many times its size. Compilers' debug information becomes three to twenty times.
 const RATIO: u64 = 64;
-/// Memory for at most so many bytes is taken before there is something to put into it.
-const STEP: usize = 1 << 20;
 
 /// How much may be taken out of a file of that size.
 pub(super) fn room(file: u64) -> u64 {
@@ -68,43 +64,6 @@ fn inflate_by(
     *room = left.ok_or(ElfError::Inflation { section: name, size, room: *room })?;
     let size = usize::try_from(size).map_err(|_| damaged.clone())?;
     unpack(data, size).filter(|out| out.len() == size).ok_or(damaged)
-}
-
-fn zlib(data: &[u8], size: usize) -> Option<Vec<u8>> {
-    let (mut out, mut piece) = (Vec::new(), vec![0; MAX_BLOCK]);
-    let mut from = flate2::read::ZlibDecoder::new(data);
-    loop {
-        let read = from.read(&mut piece).ok()?;
-        let piece = piece.get(..read).filter(|piece| piece.len() <= size - out.len())?;
-        if piece.is_empty() {
-            return Some(out);
-        }
-        grow(&mut out, size)?;
-        out.extend_from_slice(piece);
-    }
-}
-
-/// Frames that follow one another: some linkers make one of each megabyte.
-fn zstd(data: &[u8], size: usize) -> Option<Vec<u8>> {
-    let mut frames = Frames::new(data);
-    loop {
-        grow(frames.out(), size + MAX_BLOCK)?;
-        if !frames.block()? {
-            return Some(frames.into_out());
-        }
-        if frames.out().len() > size {
-            return None;
-        }
-    }
-}
-
-/// Makes room for more, if there is little: up to `most` in all, twice as much as there is.
-fn grow(out: &mut Vec<u8>, most: usize) -> Option<()> {
-    if out.capacity() - out.len() < MAX_BLOCK {
-        let more = out.len().max(STEP).min(most.saturating_sub(out.len()));
-        out.try_reserve_exact(more).ok()?;
-    }
-    Some(())
 }
 
 /// Takes an xz stream, which begins at `offset` of its file, out of its compressed form, if that takes no
@@ -168,11 +127,13 @@ fn unpacked_size(data: &[u8]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
     use std::process::{Command, Stdio};
 
     use skep_testkit::memory::peak;
 
     use super::*;
+    use crate::zstd::MAX_BLOCK;
 
     /// What `xz` makes of so many zeros; `None` where it is not installed.
     fn zeros(size: u64, options: &[&str]) -> Option<Vec<u8>> {

@@ -57,6 +57,7 @@ impl<'a> Frames<'a> {
 
     /// Forgets the first `count` bytes of what was decoded, but not what may still be repeated; returns
     /// how many are gone.
+    #[cfg(feature = "symbolize")]
     pub fn forget(&mut self, count: usize) -> usize {
         let window = self.frame.as_ref().map_or(0, |frame| frame.window);
         let kept = usize::try_from(window).unwrap_or(usize::MAX);
@@ -66,6 +67,7 @@ impl<'a> Frames<'a> {
     }
 
     /// How far back the current frame may reach.
+    #[cfg(feature = "symbolize")]
     pub fn window(&self) -> u64 {
         self.frame.as_ref().map_or(0, |frame| frame.window)
     }
