@@ -123,6 +123,13 @@ fn sections_and_bad_addresses_are_read_as_binutils_reads_them() {
         assert_eq!(text(&got.stdout), text(&want.stdout), "{args:?}");
     }
     fails(&skep, &["addr2line", "-e", file, "-j", ".nosuch", "0"], 1, "no section `.nosuch`");
+    // To `symbolize` a line without anything is none.
+    let lines = format!("\n{main:x}\r\n\r\n \n0X{main:X}");
+    let ended = skep.run_with(["symbolize", "--names", "--file", file], lines.as_bytes());
+    assert_eq!(text(&ended.stdout), format!("{main:#x}: main+0x0\n").repeat(2));
+    let ended = skep.run_with(["symbolize", "--file", file], b"\n \n");
+    assert_eq!((ended.shell_status(), ended.stdout.len()), (0, 0), "{}", ended.transcript());
+    fails(&skep, &["symbolize", "--file", file, " "], 2, "is no address");
     // Input that is something else, and has no line.
     let zeros = vec![0; 4 << 20];
     let ended = skep.run_with(["symbolize", "--file", file], &zeros);

@@ -34,7 +34,7 @@ pub fn run(args: &Addr2lineArgs, printer: Printer) -> Result<u8> {
         }
     };
     let base = section.as_ref().map_or(0, |s| s.start);
-    let mut addresses = Addresses::new(&args.addrs, |text| Ok(prefix(text)), LONGEST_LINE);
+    let mut addresses = Addresses::new(&args.addrs, |text| Ok(Some(prefix(text))), LONGEST_LINE);
     while let Some(mut addrs) = addresses.next_batch(MOST_OF_LINES)? {
         addrs.iter_mut().for_each(|addr| *addr = base.wrapping_add(*addr));
         let want = Want { lines: true, inlined: args.inlines };

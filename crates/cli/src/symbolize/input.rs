@@ -12,8 +12,8 @@ const CHUNK: usize = 64 << 10;
 /// A line of more bytes has no address.
 pub const LONGEST_LINE: usize = 256;
 
-/// How an address is read.
-type Parse = fn(&str) -> Result<u64>;
+/// How an address is read; `None` is a line without one, to be skipped.
+type Parse = fn(&str) -> Result<Option<u64>>;
 
 /// Addresses, in batches: as many as are there at once, since many are answered much faster together.
 /// Who writes a line and waits gets its answer. No text is kept but what was read and is not of this
@@ -41,7 +41,7 @@ impl<'a> Addresses<'a> {
         match &mut self.given {
             Some(given) => {
                 for text in given.take(most) {
-                    batch.push((self.parse)(text)?);
+                    batch.push((self.parse)(text)?.ok_or_else(|| no_address(text))?);
                 }
             }
             None => self.read(&mut batch, most)?,
@@ -63,7 +63,7 @@ impl<'a> Addresses<'a> {
                     None => break,
                 };
                 let line = String::from_utf8_lossy(rest.get(..end).unwrap_or_default());
-                batch.push((self.parse)(line.strip_suffix('\r').unwrap_or(&line))?);
+                batch.extend((self.parse)(line.strip_suffix('\r').unwrap_or(&line))?);
                 from += next;
             }
             self.rest.drain(..from.min(self.rest.len()));
@@ -86,15 +86,20 @@ fn is_ready(stdin: &io::StdinLock<'_>) -> bool {
     poll(&mut fds, Some(&now)).is_ok_and(|n| n > 0)
 }
 
-/// Reads an address in hex.
-pub fn address(text: &str) -> Result<u64> {
+/// Reads an address in hex, if there is anything.
+pub fn address(text: &str) -> Result<Option<u64>> {
     let digits = text.trim();
-    let digits = digits.strip_prefix("0x").unwrap_or(digits);
-    u64::from_str_radix(digits, 16).map_err(|_| {
-        // It may be anything that was piped in.
-        let shown: String = text.chars().take(40).flat_map(char::escape_debug).collect();
-        let more = if text.chars().nth(40).is_some() { "…" } else { "" };
-        Failure::environment(format!("`{shown}{more}` is no address"))
-            .hint("addresses are hexadecimal numbers of up to 16 digits")
-    })
+    if digits.is_empty() {
+        return Ok(None);
+    }
+    let digits = digits.strip_prefix("0x").or(digits.strip_prefix("0X")).unwrap_or(digits);
+    u64::from_str_radix(digits, 16).map(Some).map_err(|_| no_address(text))
+}
+
+fn no_address(text: &str) -> Failure {
+    // It may be anything that was piped in.
+    let shown: String = text.chars().take(40).flat_map(char::escape_debug).collect();
+    let more = if text.chars().nth(40).is_some() { "…" } else { "" };
+    Failure::environment(format!("`{shown}{more}` is no address"))
+        .hint("addresses are hexadecimal numbers of up to 16 digits")
 }
