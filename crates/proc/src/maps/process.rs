@@ -116,10 +116,15 @@ impl Process {
             // All of it is about to end; or its main thread has ended, and others go on.
             return if self.live.is_gone() { Err(ended) } else { Ok(()) };
         }
-        if stat.layout != self.layout || self.live.is_gone() {
-            return Err(MapsError::Execed { pid: self.pid });
+        if stat.layout == self.layout && !self.live.is_gone() {
+            return Ok(());
         }
-        Ok(())
+        // It may have begun to end since the first look, which takes the address space away, too.
+        let goes_on = |now: &Stat| now.start_time == stat.start_time && !now.zombie;
+        match Stat::of(self.pid).filter(goes_on) {
+            Some(_) => Err(MapsError::Execed { pid: self.pid }),
+            None => Err(ended),
+        }
     }
 
     /// Goes on with what the process has executed. Tells whether that was something new.
