@@ -19,7 +19,9 @@ use skep_testkit::trace::skep_bin;
 fn trace(environment: &[(&str, &Path)], unset: &[&str]) -> Json {
     let mut command = Command::new(skep_bin());
     command.args(["-q", "trace", "*", "--json", "-o", "/dev/stderr", "--", target(), "3"]);
-    unset.iter().for_each(|name| drop(command.env_remove(name)));
+    for name in unset {
+        command.env_remove(name);
+    }
     command.envs(environment.iter().copied());
     let ended = run(&mut command, b"", Duration::from_secs(300));
     // The target's own.
