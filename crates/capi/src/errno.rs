@@ -91,6 +91,7 @@ fn of_load(e: &LoadError) -> i32 {
     match e {
         LoadError::Files(e) => of_store(e),
         LoadError::Map { source, .. } => source.errno(),
+        LoadError::Pin { source, .. } => of_io(source),
         // What the kernel's verifier answers most often.
         LoadError::Rejected(_) => EACCES,
         LoadError::NoPrograms | LoadError::NoProgram { .. } => ENOENT,

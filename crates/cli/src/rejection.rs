@@ -33,6 +33,10 @@ pub fn load_failure(error: LoadError, object: &str) -> Failure {
             let hint = why.hint();
             Failure { status: FAILED, ..Failure::from(error) }.hint(hint)
         }
+        LoadError::Pinned { ref name, .. } => {
+            let hint = format!("`skep map unpin {name}` has the next one made anew");
+            Failure::from(error).hint(hint)
+        }
         e @ (LoadError::Helper { .. } | LoadError::NoPrograms) => {
             let inner = Failure::from(e);
             Failure { message: format!("`{object}`: {}", inner.message), status: FAILED, ..inner }

@@ -30,6 +30,24 @@ pub enum LoadError {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// The object wants the map that is pinned under its name, and that is another one.
+    #[error("map `{name}` cannot be map {id}, which is pinned under its name: {why}")]
+    Pinned {
+        /// The map, and the pin.
+        name: String,
+        /// The map that is pinned.
+        id: u32,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// The object wants a map pinned, and that cannot be.
+    #[error("cannot pin map `{name}`: {source}")]
+    Pin {
+        /// The map.
+        name: String,
+        /// Why.
+        source: std::io::Error,
+    },
     /// A program's references cannot be resolved.
     #[error(transparent)]
     Link(#[from] LinkError),

@@ -4,6 +4,7 @@ pub mod definition;
 pub mod error;
 pub(crate) mod instructions;
 mod loaded;
+mod pinned;
 mod reuse;
 
 use std::collections::HashMap;
@@ -133,9 +134,16 @@ impl<'a> Loader<'a> {
         let needed = needed(object, &verified);
         let types = object.btf.as_deref();
         check_maps(object, &needed, |spec| self.definition(spec, types, 0))?;
+        // Maps that are there already.
+        let mut known = self.reused.clone();
         for (spec, _) in object.maps.iter().zip(&needed).filter(|(_, needed)| **needed) {
-            if let Some(map) = self.reused.get(&spec.name) {
-                reuse::check(spec, types, &self.definition(spec, types, 0), map)?;
+            let want = self.definition(spec, types, 0);
+            if let Some(map) = known.get(&spec.name) {
+                reuse::check(spec, types, &want, map)?;
+            } else if spec.pinning
+                && let Some(map) = pinned::find(self.dir, spec, types, &want)?
+            {
+                known.insert(spec.name.clone(), map);
             }
         }
         let btf_id = match &object.btf {
@@ -146,10 +154,17 @@ impl<'a> Loader<'a> {
         let mut maps = Vec::new();
         for (spec, needed) in object.maps.iter().zip(needed) {
             maps.push(if needed {
-                Some(match self.reused.get(&spec.name) {
-                    Some(map) => LoadedMap::new(spec, Arc::clone(map)),
-                    None => self.create(spec, types, btf_id)?,
-                })
+                let map = match known.get(&spec.name) {
+                    Some(map) => Arc::clone(map),
+                    None => {
+                        let (map, is_new) = self.create_or_find(spec, types, btf_id)?;
+                        if !is_new {
+                            known.insert(spec.name.clone(), Arc::clone(&map));
+                        }
+                        map
+                    }
+                };
+                Some(LoadedMap::new(spec, map))
             } else {
                 None
             });
@@ -166,7 +181,7 @@ impl<'a> Loader<'a> {
                 .store(self.dir)?;
             programs.push(LoadedProgram { file, target: program.target.clone(), functions });
         }
-        let is_new = |name: &str| !self.reused.contains_key(name);
+        let is_new = |name: &str| !known.contains_key(name);
         initialize(object, &maps, &programs, is_new)?;
         Ok(Loaded { programs, maps: maps.into_iter().flatten().collect() })
     }
@@ -197,12 +212,34 @@ impl<'a> Loader<'a> {
         def
     }
 
+    /// Creates a map, and pins it if the object wants that. Another loader may have pinned one meanwhile:
+    /// then that is the map, and not new.
+    fn create_or_find(
+        &self,
+        spec: &MapSpec,
+        btf: Option<&Btf>,
+        btf_id: u32,
+    ) -> Result<(Arc<Map>, bool), LoadError> {
+        let map = self.create(spec, btf, btf_id)?;
+        if !spec.pinning || pinned::pin(self.dir, spec, &map)? {
+            return Ok((map, true));
+        }
+        let id = map.id();
+        drop(map);
+        self.dir.remove_unused(Kind::Map, id);
+        match pinned::find(self.dir, spec, btf, &self.definition(spec, btf, 0))? {
+            Some(map) => Ok((map, false)),
+            // Whoever pinned it has removed the pin.
+            None => Ok((self.create(spec, btf, btf_id)?, true)),
+        }
+    }
+
     fn create(
         &self,
         spec: &MapSpec,
         btf: Option<&Btf>,
         btf_id: u32,
-    ) -> Result<LoadedMap, LoadError> {
+    ) -> Result<Arc<Map>, LoadError> {
         let err = |source| LoadError::Map { name: spec.name.clone(), source };
         let def = self.definition(spec, btf, btf_id);
         let id = self.dir.next_id(Kind::Map)?;
@@ -221,7 +258,7 @@ impl<'a> Loader<'a> {
         if spec.frozen {
             map.freeze().map_err(err)?;
         }
-        Ok(LoadedMap::new(spec, Arc::new(map)))
+        Ok(Arc::new(map))
     }
 }
 

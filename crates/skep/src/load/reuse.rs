@@ -18,7 +18,13 @@ pub(super) fn check(
         .map_or(Ok(()), |why| Err(LoadError::Reuse { name: spec.name.clone(), id: map.id(), why }))
 }
 
-fn why_not(spec: &MapSpec, btf: Option<&Btf>, want: &MapDef, map: &Map) -> Option<&'static str> {
+/// The same, as words.
+pub(super) fn why_not(
+    spec: &MapSpec,
+    btf: Option<&Btf>,
+    want: &MapDef,
+    map: &Map,
+) -> Option<&'static str> {
     let is = map.def();
     if want.map_type != is.map_type {
         return Some("it is of another type");
