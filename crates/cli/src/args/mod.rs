@@ -50,6 +50,9 @@ Environment:
                    [default: $XDG_RUNTIME_DIR/skep, else /dev/shm/skep-UID]
   SKEP_PRELOAD     the agent's library
                    [default: the one in this program, put into SKEP_DIR or a cache]
+  SKEP_CODE_CACHE  directory of what is known of libraries' code, or off
+                   [default: below SKEP_DIR if that is set, else skep/code in
+                   $XDG_CACHE_HOME or ~/.cache]
   SKEP_PERF        publishes compiled programs in the process that runs them, for
                    profilers and debuggers: map, dump, gdb, or several with commas
   DEBUGINFOD_URLS  servers of `symbolize --debuginfod`
