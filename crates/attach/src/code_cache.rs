@@ -9,15 +9,14 @@
 //!
 //! `text` and `others` are the file's name as well, in hexadecimal: a hash of all bytes of the module's
 //! code as they are in memory, and one of whatever else the answers depend on: where its functions
-//! begin and how long they are, where its code lies, and how this crate looks at code. So another version of a library has
-//! another file, and so has one whose code was changed after it was loaded. `sum` is a hash of what
-//! follows the header: a file that is torn or damaged is none. Only files of this user count that
-//! nobody else can write to.
+//! begin and how long they are, where its code lies, and how this crate looks at code. So another
+//! version of a library has another file, and so has one whose code was changed after it was loaded.
+//! `sum` is a hash of what follows the header: a file that is torn or damaged is none. Only files of
+//! this user count that nobody else can write to.
 //!
 //! Where nothing can be kept, all is found out anew: nobody is told.
 
 use crate::code::Code;
-use crate::signals::gone::Looking;
 use crate::stack_arguments::Uses;
 use rustix::fd::OwnedFd;
 use rustix::fs::{self, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_NOW};
@@ -53,12 +52,30 @@ pub fn keep_code_in(directory: Option<&Path>) {
 
 /// Which file is a module's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Key {
+pub(crate) struct Key {
     text: u64,
     others: u64,
 }
 
 impl Key {
+    /// `hash`: of all bytes of the ranges `text`. `starts`: where functions begin; `sizes`: how long they
+    /// are, as far as known.
+    pub(crate) fn new(
+        hash: u64,
+        text: &[Range<u64>],
+        starts: &[u64],
+        sizes: impl Iterator<Item = u64>,
+    ) -> Self {
+        let base = text.iter().map(|range| range.start).min().unwrap_or(0);
+        let mut all = ANALYSIS.as_bytes().to_vec();
+        let places = text.iter().flat_map(|range| [range.start, range.end]);
+        let addresses = places.chain(starts.iter().copied());
+        for number in addresses.map(|address| address.wrapping_sub(base)).chain(sizes) {
+            all.extend_from_slice(&number.to_le_bytes());
+        }
+        Self { text: hash, others: XxHash64::oneshot(0, &all) }
+    }
+
     /// The file's name, behind something that makes it another one.
     fn name(self, before: &str) -> Option<CString> {
         CString::new(format!("{before}{:016x}{:016x}", self.text, self.others)).ok()
@@ -73,33 +90,28 @@ pub(crate) struct Kept {
     known: AtomicUsize,
 }
 
-/// Finds the code of a module in a file, or else reads it; see [`Code::read`]. `sizes`: how long its
-/// functions are, as far as known.
-///
-/// # Safety
-/// As for that.
-pub(crate) unsafe fn find_or_read(
-    starts: Vec<u64>,
-    sizes: impl Iterator<Item = u64>,
-    text: &[Range<u64>],
-    span: &Range<u64>,
-) -> Code {
-    let size: u64 = text.iter().map(|range| range.end - range.start).sum();
-    let directory = if size < SMALLEST { None } else { open_directory() };
-    // SAFETY: the caller's promise.
-    let key = directory.as_ref().and_then(|_| unsafe { key(&starts, sizes, text) });
-    let (Some(directory), Some(key)) = (directory, key) else {
-        // SAFETY: the caller's promise.
-        return unsafe { Code::read(starts, text, span) };
-    };
-    if let Some(found) = Contents::read(&directory, key, starts.len()) {
-        let known = AtomicUsize::new(found.uses.known());
-        return Code::found(starts, text, span, found, Kept { key, known });
+impl Kept {
+    /// There is no such file.
+    pub(crate) fn new(key: Key) -> Self {
+        Self { key, known: AtomicUsize::new(usize::MAX) }
     }
-    // SAFETY: the caller's promise.
-    let mut code = unsafe { Code::read(starts, text, span) };
-    code.kept = Some(Kept { key, known: AtomicUsize::new(usize::MAX) });
-    code
+}
+
+/// The directory, if code of so many bytes is kept.
+pub(crate) fn directory_for(size: u64) -> Option<OwnedFd> {
+    if size < SMALLEST { None } else { open_directory() }
+}
+
+/// What is kept of a module that has so many functions.
+pub(crate) fn find(directory: &OwnedFd, key: Key, functions: usize) -> Option<(Contents, Kept)> {
+    let found = Contents::read(directory, key, functions)?;
+    let known = AtomicUsize::new(found.uses.known());
+    Some((found, Kept { key, known }))
+}
+
+/// A hash of bytes that follow others, whose hash is `before`.
+pub(crate) fn hash(before: u64, bytes: &[u8]) -> u64 {
+    XxHash64::oneshot(before, bytes)
 }
 
 /// Keeps what is known of a module's code by now, if that is more than its file has.
@@ -182,29 +194,6 @@ impl Contents {
         }
         out
     }
-}
-
-/// `None`: the module went meanwhile.
-///
-/// # Safety
-/// The code was found mapped there. It may go meanwhile.
-unsafe fn key(
-    starts: &[u64],
-    sizes: impl Iterator<Item = u64>,
-    text: &[Range<u64>],
-) -> Option<Key> {
-    let looking = Looking::begin();
-    let base = text.iter().map(|range| range.start).min()?;
-    let mut all = ANALYSIS.as_bytes().to_vec();
-    let places = text.iter().flat_map(|range| [range.start, range.end]);
-    let addresses = places.chain(starts.iter().copied());
-    for number in addresses.map(|address| address.wrapping_sub(base)).chain(sizes) {
-        all.extend_from_slice(&number.to_le_bytes());
-    }
-    // SAFETY: the caller's promise; the thread looks.
-    let hash = |hash, range| XxHash64::oneshot(hash, unsafe { crate::code::bytes(range) });
-    let key = Key { text: text.iter().fold(0, hash), others: XxHash64::oneshot(0, &all) };
-    (!looking.is_lost()).then_some(key)
 }
 
 fn open_directory() -> Option<OwnedFd> {
