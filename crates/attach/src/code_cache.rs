@@ -18,8 +18,9 @@
 
 use crate::code::Code;
 use crate::stack_arguments::Uses;
-use rustix::fd::OwnedFd;
-use rustix::fs::{self, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_NOW};
+use crate::sys;
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{self, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::CString;
 use std::ops::Range;
@@ -60,19 +61,22 @@ pub(crate) struct Key {
 impl Key {
     /// `hash`: of all bytes of the ranges `text`. `starts`: where functions begin; `sizes`: how long they
     /// are, as far as known.
+    #[inline(never)]
     pub(crate) fn new(
         hash: u64,
         text: &[Range<u64>],
         starts: &[u64],
         sizes: impl Iterator<Item = u64>,
     ) -> Self {
-        let base = text.iter().map(|range| range.start).min().unwrap_or(0);
+        let base = text.first().map_or(0, |range| range.start);
         let mut all = ANALYSIS.as_bytes().to_vec();
-        let places = text.iter().flat_map(|range| [range.start, range.end]);
-        let addresses = places.chain(starts.iter().copied());
-        for number in addresses.map(|address| address.wrapping_sub(base)).chain(sizes) {
-            all.extend_from_slice(&number.to_le_bytes());
+        let mut add = |number: u64| all.extend_from_slice(&number.to_le_bytes());
+        for range in text {
+            add(range.start.wrapping_sub(base));
+            add(range.end.wrapping_sub(base));
         }
+        starts.iter().for_each(|start| add(start.wrapping_sub(base)));
+        sizes.for_each(add);
         Self { text: hash, others: XxHash64::oneshot(0, &all) }
     }
 
@@ -98,11 +102,13 @@ impl Kept {
 }
 
 /// The directory, if code of so many bytes is kept.
+#[inline(never)]
 pub(crate) fn directory_for(size: u64) -> Option<OwnedFd> {
     if size < SMALLEST { None } else { open_directory() }
 }
 
 /// What is kept of a module that has so many functions.
+#[inline(never)]
 pub(crate) fn find(directory: &OwnedFd, key: Key, functions: usize) -> Option<(Contents, Kept)> {
     let found = Contents::read(directory, key, functions)?;
     let known = AtomicUsize::new(found.uses.known());
@@ -115,6 +121,7 @@ pub(crate) fn hash(before: u64, bytes: &[u8]) -> u64 {
 }
 
 /// Keeps what is known of a module's code by now, if that is more than its file has.
+#[inline(never)]
 pub(crate) fn keep(code: &Code) {
     let Some(kept) = code.kept.as_ref().filter(|_| !code.is_lost()) else { return };
     let (before, known) = (kept.known.load(Ordering::Relaxed), code.uses().known());
@@ -162,7 +169,8 @@ impl Contents {
         if XxHash64::oneshot(0, &rest) != word(24)? {
             return None;
         }
-        note_use(&fd);
+        // The oldest ones go when there are too many.
+        sys::touch(fd.as_raw_fd());
         let (all, rest) = rest.split_at_checked(8 * branches)?;
         let branches = all.as_chunks().0.iter().map(|b| u64::from_le_bytes(*b)).collect();
         let (all, rest) = rest.split_at_checked(4 * indirect)?;
@@ -203,12 +211,8 @@ fn open_directory() -> Option<OwnedFd> {
 }
 
 /// Writes a file beside its place, and moves it there as a whole.
+#[inline(never)]
 fn write(directory: &OwnedFd, key: Key, bytes: &[u8]) -> Option<()> {
-    // A file that becomes too large would end the process.
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
-    if limit.is_some_and(|limit| limit < bytes.len() as u64) {
-        return None;
-    }
     // Several threads of a process may be here.
     static LAST: AtomicU64 = AtomicU64::new(0);
     let number = LAST.fetch_add(1, Ordering::Relaxed);
@@ -249,11 +253,4 @@ fn read_exact(fd: &OwnedFd, mut into: &mut [u8]) -> Option<()> {
         }
     }
     Some(())
-}
-
-/// Has a file look young: the oldest ones go when there are too many.
-fn note_use(fd: &OwnedFd) {
-    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
-    // What cannot be noted goes earlier, and comes again.
-    let _ = fs::futimens(fd, &Timestamps { last_access: now, last_modification: now });
 }
