@@ -86,6 +86,7 @@ const CRATES: &[(&str, Policy)] = &[
         "crates/attach",
         Policy::Leaves(&[
             "code.rs",
+            "code_cache.rs",
             "engine/",
             "frame.rs",
             "hook.rs",

@@ -90,13 +90,16 @@ pub fn end_blocked() {
 #[derive(Debug)]
 pub struct Blocked {
     before: u64,
+    /// Of [`TOO_LARGE`]: it is the program's own.
+    waiting: u64,
 }
 
 impl Blocked {
     /// Blocks them.
     #[must_use]
     pub fn new() -> Self {
-        Self { before: sys::block_signals() }
+        let before = sys::block_signals();
+        Self { before, waiting: sys::waiting(TOO_LARGE) }
     }
 }
 
@@ -107,10 +110,8 @@ impl Default for Blocked {
 }
 
 impl Drop for Blocked {
-    #[inline(never)]
     fn drop(&mut self) {
-        // What the program has blocked itself may be its own.
-        if self.before & TOO_LARGE == 0 {
+        if self.waiting == 0 && sys::waiting(TOO_LARGE) != 0 {
             sys::take_waiting(TOO_LARGE);
         }
         sys::set_signal_mask(self.before);
