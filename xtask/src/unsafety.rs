@@ -86,7 +86,6 @@ const CRATES: &[(&str, Policy)] = &[
         "crates/attach",
         Policy::Leaves(&[
             "code.rs",
-            "code_cache.rs",
             "engine/",
             "frame.rs",
             "hook.rs",

@@ -4,7 +4,7 @@
 //! direct branch whose target could be among the first bytes of a function is kept. Indirect jumps
 //! through tables are looked at when a function that has one is about to be changed.
 
-use crate::code_cache::{Contents, Kept};
+use crate::code_cache::{self, Contents, Kept, Key};
 use crate::flow::{Flow, flow};
 use crate::jump::PATCH;
 use crate::predecode::{Instructions, Kind, Pass};
@@ -82,7 +82,44 @@ pub(crate) unsafe fn original_bytes<'a>(
     bytes
 }
 
+/// A hash of all bytes of a module's code as they are now; `None`: it went meanwhile.
+///
+/// # Safety
+/// The code was found mapped there. It may go meanwhile.
+unsafe fn hash(text: &[Range<u64>]) -> Option<u64> {
+    let looking = Looking::begin();
+    // SAFETY: the caller's promise; the thread looks.
+    let all = text.iter().fold(0, |hash, range| code_cache::hash(hash, unsafe { bytes(range) }));
+    (!looking.is_lost()).then_some(all)
+}
+
 impl Code {
+    /// Finds the code of a module where it is kept ([`code_cache`]), or else [reads](Self::read) it.
+    /// `sizes`: how long its functions are, as far as known.
+    ///
+    /// # Safety
+    /// As for that.
+    pub(crate) unsafe fn find_or_read(
+        starts: Vec<u64>,
+        sizes: impl Iterator<Item = u64>,
+        text: &[Range<u64>],
+        span: &Range<u64>,
+    ) -> Self {
+        let size = text.iter().map(|range| range.end - range.start).sum();
+        let directory = code_cache::directory_for(size);
+        // SAFETY: the caller's promise.
+        let hash = directory.as_ref().and_then(|_| unsafe { hash(text) });
+        let key = hash.map(|hash| Key::new(hash, text, &starts, sizes));
+        if let (Some(directory), Some(key)) = (directory, key)
+            && let Some((found, kept)) = code_cache::find(&directory, key, starts.len())
+        {
+            return Self::found(starts, text, span, found, kept);
+        }
+        // SAFETY: the caller's promise.
+        let read = unsafe { Self::read(starts, text, span) };
+        Self { kept: key.map(Kept::new), ..read }
+    }
+
     /// Decodes the code of a module: the starts of its functions, sorted, its executable ranges,
     /// and all its addresses.
     ///

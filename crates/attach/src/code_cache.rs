@@ -9,18 +9,18 @@
 //!
 //! `text` and `others` are the file's name as well, in hexadecimal: a hash of all bytes of the module's
 //! code as they are in memory, and one of whatever else the answers depend on: where its functions
-//! begin and how long they are, where its code lies, and how this crate looks at code. So another version of a library has
-//! another file, and so has one whose code was changed after it was loaded. `sum` is a hash of what
-//! follows the header: a file that is torn or damaged is none. Only files of this user count that
-//! nobody else can write to.
+//! begin and how long they are, where its code lies, and how this crate looks at code. So another
+//! version of a library has another file, and so has one whose code was changed after it was loaded.
+//! `sum` is a hash of what follows the header: a file that is torn or damaged is none. Only files of
+//! this user count that nobody else can write to.
 //!
 //! Where nothing can be kept, all is found out anew: nobody is told.
 
 use crate::code::Code;
-use crate::signals::gone::Looking;
 use crate::stack_arguments::Uses;
-use rustix::fd::OwnedFd;
-use rustix::fs::{self, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_NOW};
+use crate::sys;
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{self, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::CString;
 use std::ops::Range;
@@ -53,12 +53,33 @@ pub fn keep_code_in(directory: Option<&Path>) {
 
 /// Which file is a module's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Key {
+pub(crate) struct Key {
     text: u64,
     others: u64,
 }
 
 impl Key {
+    /// `hash`: of all bytes of the ranges `text`. `starts`: where functions begin; `sizes`: how long they
+    /// are, as far as known.
+    #[inline(never)]
+    pub(crate) fn new(
+        hash: u64,
+        text: &[Range<u64>],
+        starts: &[u64],
+        sizes: impl Iterator<Item = u64>,
+    ) -> Self {
+        let base = text.first().map_or(0, |range| range.start);
+        let mut all = ANALYSIS.as_bytes().to_vec();
+        let mut add = |number: u64| all.extend_from_slice(&number.to_le_bytes());
+        for range in text {
+            add(range.start.wrapping_sub(base));
+            add(range.end.wrapping_sub(base));
+        }
+        starts.iter().for_each(|start| add(start.wrapping_sub(base)));
+        sizes.for_each(add);
+        Self { text: hash, others: XxHash64::oneshot(0, &all) }
+    }
+
     /// The file's name, behind something that makes it another one.
     fn name(self, before: &str) -> Option<CString> {
         CString::new(format!("{before}{:016x}{:016x}", self.text, self.others)).ok()
@@ -73,36 +94,34 @@ pub(crate) struct Kept {
     known: AtomicUsize,
 }
 
-/// Finds the code of a module in a file, or else reads it; see [`Code::read`]. `sizes`: how long its
-/// functions are, as far as known.
-///
-/// # Safety
-/// As for that.
-pub(crate) unsafe fn find_or_read(
-    starts: Vec<u64>,
-    sizes: impl Iterator<Item = u64>,
-    text: &[Range<u64>],
-    span: &Range<u64>,
-) -> Code {
-    let size: u64 = text.iter().map(|range| range.end - range.start).sum();
-    let directory = if size < SMALLEST { None } else { open_directory() };
-    // SAFETY: the caller's promise.
-    let key = directory.as_ref().and_then(|_| unsafe { key(&starts, sizes, text) });
-    let (Some(directory), Some(key)) = (directory, key) else {
-        // SAFETY: the caller's promise.
-        return unsafe { Code::read(starts, text, span) };
-    };
-    if let Some(found) = Contents::read(&directory, key, starts.len()) {
-        let known = AtomicUsize::new(found.uses.known());
-        return Code::found(starts, text, span, found, Kept { key, known });
+impl Kept {
+    /// There is no such file.
+    pub(crate) fn new(key: Key) -> Self {
+        Self { key, known: AtomicUsize::new(usize::MAX) }
     }
-    // SAFETY: the caller's promise.
-    let mut code = unsafe { Code::read(starts, text, span) };
-    code.kept = Some(Kept { key, known: AtomicUsize::new(usize::MAX) });
-    code
+}
+
+/// The directory, if code of so many bytes is kept.
+#[inline(never)]
+pub(crate) fn directory_for(size: u64) -> Option<OwnedFd> {
+    if size < SMALLEST { None } else { open_directory() }
+}
+
+/// What is kept of a module that has so many functions.
+#[inline(never)]
+pub(crate) fn find(directory: &OwnedFd, key: Key, functions: usize) -> Option<(Contents, Kept)> {
+    let found = Contents::read(directory, key, functions)?;
+    let known = AtomicUsize::new(found.uses.known());
+    Some((found, Kept { key, known }))
+}
+
+/// A hash of bytes that follow others, whose hash is `before`.
+pub(crate) fn hash(before: u64, bytes: &[u8]) -> u64 {
+    XxHash64::oneshot(before, bytes)
 }
 
 /// Keeps what is known of a module's code by now, if that is more than its file has.
+#[inline(never)]
 pub(crate) fn keep(code: &Code) {
     let Some(kept) = code.kept.as_ref().filter(|_| !code.is_lost()) else { return };
     let (before, known) = (kept.known.load(Ordering::Relaxed), code.uses().known());
@@ -150,7 +169,8 @@ impl Contents {
         if XxHash64::oneshot(0, &rest) != word(24)? {
             return None;
         }
-        note_use(&fd);
+        // The oldest ones go when there are too many.
+        sys::touch(fd.as_raw_fd());
         let (all, rest) = rest.split_at_checked(8 * branches)?;
         let branches = all.as_chunks().0.iter().map(|b| u64::from_le_bytes(*b)).collect();
         let (all, rest) = rest.split_at_checked(4 * indirect)?;
@@ -184,29 +204,6 @@ impl Contents {
     }
 }
 
-/// `None`: the module went meanwhile.
-///
-/// # Safety
-/// The code was found mapped there. It may go meanwhile.
-unsafe fn key(
-    starts: &[u64],
-    sizes: impl Iterator<Item = u64>,
-    text: &[Range<u64>],
-) -> Option<Key> {
-    let looking = Looking::begin();
-    let base = text.iter().map(|range| range.start).min()?;
-    let mut all = ANALYSIS.as_bytes().to_vec();
-    let places = text.iter().flat_map(|range| [range.start, range.end]);
-    let addresses = places.chain(starts.iter().copied());
-    for number in addresses.map(|address| address.wrapping_sub(base)).chain(sizes) {
-        all.extend_from_slice(&number.to_le_bytes());
-    }
-    // SAFETY: the caller's promise; the thread looks.
-    let hash = |hash, range| XxHash64::oneshot(hash, unsafe { crate::code::bytes(range) });
-    let key = Key { text: text.iter().fold(0, hash), others: XxHash64::oneshot(0, &all) };
-    (!looking.is_lost()).then_some(key)
-}
-
 fn open_directory() -> Option<OwnedFd> {
     let path = DIRECTORY.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -214,12 +211,8 @@ fn open_directory() -> Option<OwnedFd> {
 }
 
 /// Writes a file beside its place, and moves it there as a whole.
+#[inline(never)]
 fn write(directory: &OwnedFd, key: Key, bytes: &[u8]) -> Option<()> {
-    // A file that becomes too large would end the process.
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
-    if limit.is_some_and(|limit| limit < bytes.len() as u64) {
-        return None;
-    }
     // Several threads of a process may be here.
     static LAST: AtomicU64 = AtomicU64::new(0);
     let number = LAST.fetch_add(1, Ordering::Relaxed);
@@ -260,11 +253,4 @@ fn read_exact(fd: &OwnedFd, mut into: &mut [u8]) -> Option<()> {
         }
     }
     Some(())
-}
-
-/// Has a file look young: the oldest ones go when there are too many.
-fn note_use(fd: &OwnedFd) {
-    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
-    // What cannot be noted goes earlier, and comes again.
-    let _ = fs::futimens(fd, &Timestamps { last_access: now, last_modification: now });
 }

@@ -291,6 +291,6 @@ fn near(span: &Range<u64>, size: u64) -> Option<u64> {
         }
     }
     candidates.retain(|c| reaches(&(*c..*c + size), span));
-    candidates.sort_by_key(|c| c.abs_diff(span.start));
+    candidates.sort_unstable_by_key(|c| c.abs_diff(span.start));
     candidates.into_iter().find_map(|c| sys::map(c, size, sys::PROT_READ | sys::PROT_WRITE).ok())
 }

@@ -375,7 +375,7 @@ impl Module {
             let entries = self.list().map(|list| &*list.entries).unwrap_or_default();
             let sizes = entries.iter().map(|e| e.size);
             // SAFETY: the module was found in the mappings.
-            unsafe { code_cache::find_or_read(self.starts(), sizes, &self.text, &self.file.span) }
+            unsafe { Code::find_or_read(self.starts(), sizes, &self.text, &self.file.span) }
         })
     }
 }

@@ -92,10 +92,11 @@ fn code_is_kept_where_the_environment_says() {
     // In the skep directory.
     assert_eq!(trace(&[only_skep[0], ("SKEP_CODE_CACHE", off)], &unset), expected);
     assert!(!skep.join("code").is_symlink());
+    assert_eq!(files(&named), kept);
     for _ in 0..2 {
         assert_eq!(trace(&only_skep, &unset), expected);
-        assert_eq!(files(&skep.join("code")).len(), kept.len());
-        assert!(!skep.join("code").is_symlink());
+        assert_eq!(files(&skep.join("code.d")).len(), kept.len());
+        assert_eq!(fs::read_link(skep.join("code")).unwrap(), skep.join("code.d"));
     }
 
     // In the cache, where the skep directory is the usual one.

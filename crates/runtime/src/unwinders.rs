@@ -61,10 +61,11 @@ pub(crate) fn divert(modules: &[Arc<Module>]) {
     ];
     for (name, to, itself) in places {
         // Others ask the C library; it may ask the dynamic linker.
-        let mut may_have: Vec<_> = modules.iter().filter_map(rank).collect();
-        may_have.sort_by_key(|(rank, _)| *rank);
-        let find = |(_, module): &(u8, &Arc<Module>)| module.function_named(name).ok()?;
-        if let Some(function) = may_have.iter().find_map(find) {
+        let find = |wanted| {
+            let mut may_have = modules.iter().filter(|module| rank(module) == Some(wanted));
+            may_have.find_map(|module| module.function_named(name).ok()?)
+        };
+        if let Some(function) = RANKS.into_iter().find_map(find) {
             // SAFETY: each does what the function does that it stands for, and never goes away.
             match unsafe { engine.divert(&function, to, itself) } {
                 Ok(id) => diversions.push(id),
@@ -104,17 +105,27 @@ pub(crate) fn give_back(patience: Duration) {
     }
 }
 
-/// Says whether a module may have the functions: the C library, a program that has it in it, or the
-/// dynamic linker, which may be both.
-fn rank(module: &Arc<Module>) -> Option<(u8, &Arc<Module>)> {
+/// Which modules may have the functions, the likeliest first.
+#[derive(Clone, Copy, PartialEq)]
+enum Rank {
+    /// The C library.
+    Library,
+    /// A program that has it in it.
+    Program,
+    /// The dynamic linker, which may be both.
+    Linker,
+}
+
+const RANKS: [Rank; 3] = [Rank::Library, Rank::Program, Rank::Linker];
+
+fn rank(module: &Module) -> Option<Rank> {
     let file = module.path().file_name().unwrap_or_default().as_encoded_bytes();
-    let rank = match module.role() {
-        _ if file.starts_with(b"libc.so") || file.starts_with(b"libc-2") => 0,
-        Role::Main => 1,
-        Role::Interpreter => 2,
-        _ => return None,
-    };
-    Some((rank, module))
+    match module.role() {
+        _ if file.starts_with(b"libc.so") || file.starts_with(b"libc-2") => Some(Rank::Library),
+        Role::Main => Some(Rank::Program),
+        Role::Interpreter => Some(Rank::Linker),
+        _ => None,
+    }
 }
 
 unsafe extern "C" {

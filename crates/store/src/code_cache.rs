@@ -1,12 +1,12 @@
 //! Where agents keep what they found out about the code of modules, for processes that come later.
 //!
-//! They look in `code` of the skep directory. Whoever starts them decides what that is
-//! ([`Dir::keep_code`]): `skep/code` below `$XDG_CACHE_HOME` or `~/.cache`, to which it is a link then;
-//! a directory of its own where `$SKEP_DIR` names the skep directory; another one that
-//! `$SKEP_CODE_CACHE` names; or nothing, if that is `off`. Which files there are is the agents' affair:
-//! files that nobody used for longest go when there are too many.
+//! They look where the link `code` of the skep directory leads. Whoever starts them makes it
+//! ([`Dir::keep_code`]): to `skep/code` below `$XDG_CACHE_HOME` or `~/.cache`; to `code.d` beside it where
+//! `$SKEP_DIR` names the skep directory; to another directory that `$SKEP_CODE_CACHE` names; and there
+//! is none if that is `off`. Which files there are is the agents' affair: those that nobody used for
+//! longest go when there are too many.
 
-use std::fs::{DirBuilder, Metadata};
+use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
@@ -18,8 +18,12 @@ use crate::dir::{Dir, ENV_DIR};
 pub const ENV_CODE_CACHE: &str = "SKEP_CODE_CACHE";
 const OFF: &str = "off";
 
-/// How many bytes the files may have.
+/// How many bytes the files may have,
 const MOST: u64 = 256 << 20;
+/// of the whole file system, as a part,
+const PART: u64 = 16;
+/// and of what would be free without them: maps may lie there.
+const PART_OF_FREE: u64 = 4;
 /// What was begun before, and has no name yet, nobody ends.
 const BEGUN: Duration = Duration::from_secs(60 * 60);
 
@@ -40,11 +44,10 @@ impl Dir {
     /// they keep nothing, as the environment wants it so, or as that place cannot be used.
     pub fn keep_code(&self) -> Option<PathBuf> {
         let var = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-        let own = self.code();
         let place = match var(ENV_CODE_CACHE) {
             Some(_) if is_off() => None,
             Some(path) => std::path::absolute(path).ok(),
-            None if var(ENV_DIR).is_some() => Some(own.clone()),
+            None if var(ENV_DIR).is_some() => Some(self.path().join("code.d")),
             None => {
                 let home = || var("HOME").map(|home| PathBuf::from(home).join(".cache"));
                 let cache = var("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
@@ -55,32 +58,16 @@ impl Dir {
     }
 
     fn keep_code_in(&self, place: Option<&Path>) -> Option<PathBuf> {
-        let own = self.code();
-        let before = std::fs::symlink_metadata(&own).ok();
-        let is_link = before.as_ref().is_some_and(Metadata::is_symlink);
-        let Some(place) = place else {
-            // Agents would keep something.
-            let gone =
-                if is_link { std::fs::remove_file(&own) } else { std::fs::remove_dir_all(&own) };
-            drop(gone);
-            return None;
-        };
-        if is_link && std::fs::read_link(&own).ok().as_deref() != Some(place) {
-            std::fs::remove_file(&own).ok()?;
-        } else if before.is_some() && !is_link {
-            // It was said to be here once.
-            provide(&own).ok()?;
-            return Some(own);
+        let link = self.code();
+        let place = place.filter(|place| provide(place).is_ok());
+        if std::fs::read_link(&link).ok().as_deref() != place {
+            // None, or one that leads elsewhere.
+            drop(std::fs::remove_file(&link));
         }
-        if provide(place).is_err() {
-            drop(std::fs::remove_file(&own));
-            return None;
-        }
-        if place != own && !own.is_symlink() {
-            // Somebody else may make it at the same time.
-            drop(symlink(place, &own));
-        }
-        std::fs::metadata(&own).is_ok().then(|| place.to_owned())
+        let place = place?;
+        // It may be there, or somebody else makes it at the same time.
+        drop(symlink(place, &link));
+        link.is_dir().then(|| place.to_owned())
     }
 }
 
@@ -92,12 +79,18 @@ fn provide(place: &Path) -> io::Result<()> {
     if meta.uid() != rustix::process::geteuid().as_raw() || meta.mode() & 0o077 != 0 {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
-    sweep(place, MOST)
+    let system = rustix::fs::statvfs(place)?;
+    // A file system without a limit says that it has no blocks at all.
+    let bytes = |blocks: u64| match system.f_blocks {
+        0 => u64::MAX,
+        _ => blocks.saturating_mul(system.f_frsize),
+    };
+    sweep(place, MOST.min(bytes(system.f_blocks) / PART), bytes(system.f_bavail))
 }
 
-/// Removes the files that were not used for longest, until the others have no more bytes than that, and
-/// what was never finished.
-fn sweep(place: &Path, most: u64) -> io::Result<()> {
+/// Removes the files that were not used for longest, until the others have no more bytes than `most`, and
+/// than a part of what would be free without them, and what was never finished.
+fn sweep(place: &Path, most: u64, free: u64) -> io::Result<()> {
     let now = SystemTime::now();
     let mut files = Vec::new();
     for entry in std::fs::read_dir(place)?.flatten() {
@@ -111,6 +104,7 @@ fn sweep(place: &Path, most: u64) -> io::Result<()> {
     }
     files.sort();
     let mut size: u64 = files.iter().map(|(.., len, _)| len).sum();
+    let most = most.min(free.saturating_add(size) / PART_OF_FREE);
     for (is_whole, _, len, path) in files {
         if is_whole && size <= most {
             break;
@@ -146,19 +140,13 @@ mod tests {
             assert_eq!(dir.keep_code_in(Some(place)), None);
             assert_eq!(link(), None);
         }
-        // In the skep directory itself, where it stays until nothing is to be kept.
-        for place in [&dir.code(), &first] {
-            assert_eq!(dir.keep_code_in(Some(place)), Some(dir.code()));
-            assert!(dir.code().is_dir() && !dir.code().is_symlink());
-        }
-        File::create(dir.code().join("x"))?;
+        // Nothing is kept; what was stays where it is.
+        assert_eq!(dir.keep_code_in(Some(&first)).as_ref(), Some(&first));
+        File::create(first.join("x"))?;
         for _ in 0..2 {
             assert_eq!(dir.keep_code_in(None), None);
-            assert!(!dir.code().exists());
+            assert_eq!((link(), first.join("x").exists()), (None, true));
         }
-        assert_eq!(dir.keep_code_in(Some(&first)), Some(first.clone()));
-        assert_eq!(dir.keep_code_in(None), None);
-        assert!(first.is_dir() && !dir.code().is_symlink());
         std::fs::remove_dir_all(&base)?;
         Ok(())
     }
@@ -182,11 +170,14 @@ mod tests {
             names.sort();
             Ok(names)
         };
-        sweep(&base, 30)?;
+        sweep(&base, 30, 1000)?;
         assert_eq!(names()?, [".begun", "new", "old", "older"]);
-        sweep(&base, 29)?;
+        sweep(&base, 29, 1000)?;
         assert_eq!(names()?, [".begun", "new", "old"]);
-        sweep(&base, 0)?;
+        // A quarter of what would be free: ten, and less.
+        sweep(&base, 29, 20)?;
+        assert_eq!(names()?, [".begun", "new"]);
+        sweep(&base, 29, 29)?;
         assert_eq!(names()?, [".begun"]);
         std::fs::remove_dir_all(&base)?;
         Ok(())

@@ -34,7 +34,7 @@ impl Work {
             return self;
         }
         let mut all: Vec<_> = self.changes.into_iter().zip(self.of).collect();
-        all.sort_by_key(|(change, _)| change.at);
+        all.sort_unstable_by_key(|(change, _)| change.at);
         let (changes, of) = all.into_iter().unzip();
         Self { changes, of }
     }

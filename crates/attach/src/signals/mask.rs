@@ -90,16 +90,13 @@ pub fn end_blocked() {
 #[derive(Debug)]
 pub struct Blocked {
     before: u64,
-    /// Of [`TOO_LARGE`]: it is the program's own.
-    waiting: u64,
 }
 
 impl Blocked {
     /// Blocks them.
     #[must_use]
     pub fn new() -> Self {
-        let before = sys::block_signals();
-        Self { before, waiting: sys::waiting(TOO_LARGE) }
+        Self { before: sys::block_signals() }
     }
 }
 
@@ -110,8 +107,10 @@ impl Default for Blocked {
 }
 
 impl Drop for Blocked {
+    #[inline(never)]
     fn drop(&mut self) {
-        if self.waiting == 0 && sys::waiting(TOO_LARGE) != 0 {
+        // What the program has blocked itself may be its own.
+        if self.before & TOO_LARGE == 0 {
             sys::take_waiting(TOO_LARGE);
         }
         sys::set_signal_mask(self.before);

@@ -11,7 +11,7 @@ mod signal;
 mod task;
 
 pub(crate) use call::{ARCH_PRCTL, EFAULT, ESRCH, SIGALTSTACK, call};
-pub(crate) use file::{Fd, TaskFile, close, open_maps, open_of_task};
+pub(crate) use file::{Fd, TaskFile, close, open_maps, open_of_task, touch};
 pub(crate) use memory::{
     PROT_EXEC, PROT_READ, PROT_WRITE, copy_in, copy_out, copy_words, map, map_wiped_on_fork,
     protect, unmap,
@@ -19,7 +19,7 @@ pub(crate) use memory::{
 pub use signal::KernelAction;
 pub(crate) use signal::{
     FAULTS, TOO_LARGE, block_signal_set, block_signals, let_faults_through, queue, send_again,
-    set_signal_mask, sigaction, take_waiting, unblock_signal, waiting,
+    set_signal_mask, sigaction, take_waiting, unblock_signal,
 };
 pub(crate) use task::{
     Barrier, getpid, gettid, has_memory_alone, membarrier, tgkill, tkill, wait, wake, yield_now,

@@ -1,8 +1,7 @@
 //! Signals: actions, masks, sending.
 
 use super::call::{
-    RT_SIGACTION, RT_SIGPENDING, RT_SIGPROCMASK, RT_SIGQUEUEINFO, RT_SIGTIMEDWAIT,
-    RT_TGSIGQUEUEINFO, call,
+    RT_SIGACTION, RT_SIGPROCMASK, RT_SIGQUEUEINFO, RT_SIGTIMEDWAIT, RT_TGSIGQUEUEINFO, call,
 };
 use super::task::{getpid, gettid};
 
@@ -94,15 +93,8 @@ pub(crate) fn unblock_signal(signal: i32) {
 /// `SIGXFSZ`, by bit: a file was to become larger than `RLIMIT_FSIZE`.
 pub(crate) const TOO_LARGE: u64 = 1 << 24;
 
-/// Tells which of these signals, which are blocked, wait for the thread.
-pub(crate) fn waiting(set: u64) -> u64 {
-    let mut all = 0_u64;
-    // SAFETY: the kernel writes a set of eight bytes.
-    unsafe { call(RT_SIGPENDING, [&raw mut all as u64, 8, 0, 0, 0, 0]) };
-    all & set
-}
-
 /// Takes one of these signals away that waits for the thread.
+#[inline(never)]
 pub(crate) fn take_waiting(set: u64) {
     let now = [0_u64; 2];
     // SAFETY: a set of eight bytes and a time.
