@@ -1,6 +1,6 @@
 //! Maps by what people call them, and pins: names under which maps stay when nobody uses them.
 
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use skep_maps::{Access, Map as RawMap};
@@ -89,12 +89,10 @@ impl Session {
 
     /// Returns where a pin lies. A name leads nowhere else.
     fn pin_path(&self, name: &str) -> Result<PathBuf> {
-        let path = Path::new(name);
-        if !name.is_empty() && path.components().all(|c| matches!(c, Component::Normal(_))) {
-            return Ok(self.dir().path().join("pins").join(path));
-        }
-        let source = std::io::Error::from(rustix::io::Errno::INVAL);
-        Err(Error::Pin { what: "name", name: name.to_owned(), source })
+        self.dir().pin(name).ok_or_else(|| {
+            let source = std::io::Error::from(rustix::io::Errno::INVAL);
+            Error::Pin { what: "name", name: name.to_owned(), source }
+        })
     }
 }
 

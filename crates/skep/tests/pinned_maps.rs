@@ -92,6 +92,28 @@ fn a_pinned_map_that_does_not_fit_is_refused_and_stays() -> Result {
 }
 
 #[test]
+fn of_an_object_that_cannot_be_loaded_no_pin_stays() -> Result {
+    let dir = TempDir::in_memory();
+    let session = Session::open_in(dir.path())?;
+    // Programs cannot be written, which shows when the maps are there.
+    let programs = session.dir().path().join("progs");
+    std::fs::rename(&programs, programs.with_extension("away"))?;
+    std::fs::write(&programs, b"")?;
+    assert!(load(&session).is_err());
+    assert!(!std::fs::exists(session.dir().path().join("pins/hits"))?);
+
+    // One that was there before stays.
+    let map = session.create_map(&MapDef::new(MapType::PercpuArray, 4, 8, 8).named("hits"))?;
+    session.pin_map(&map, "hits")?;
+    assert!(load(&session).is_err());
+    assert_eq!(session.open_map_at(session.dir().path().join("pins/hits"))?.id(), map.id());
+    std::fs::remove_file(&programs)?;
+    std::fs::rename(programs.with_extension("away"), &programs)?;
+    assert_eq!(ids(&load(&session)?)?.0, map.id());
+    Ok(())
+}
+
+#[test]
 fn those_who_load_at_once_have_one_map() -> Result {
     const LOADERS: usize = 6;
     let dir = TempDir::in_memory();

@@ -1,6 +1,6 @@
 //! Finding maps: by number, by name, by pin, here or in the kernel.
 
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use skep::Dir;
 use skep::dir::Kind;
@@ -179,15 +179,10 @@ pub fn find(dir: &Dir, text: &str, access: Access, printer: Printer) -> Result<M
     }
 }
 
-/// Returns where a pin lies. A name may have folders in it, but leads nowhere else.
+/// Returns where a pin lies.
 pub fn pin_path(dir: &Dir, name: &str) -> Result<PathBuf> {
-    let path = Path::new(name);
-    let inside = !name.is_empty() && path.components().all(|c| matches!(c, Component::Normal(_)));
-    if inside {
-        Ok(dir.path().join("pins").join(path))
-    } else {
-        Err(Failure::environment(format!("`{name}` cannot be the name of a pin")))
-    }
+    let refused = || Failure::environment(format!("`{name}` cannot be the name of a pin"));
+    dir.pin(name).ok_or_else(refused)
 }
 
 fn missing(text: &str) -> Failure {

@@ -151,13 +151,14 @@ impl<'a> Loader<'a> {
             None => 0,
         };
         slot_table(self.dir)?;
+        let mut pins = pinned::NewPins::default();
         let mut maps = Vec::new();
         for (spec, needed) in object.maps.iter().zip(needed) {
             maps.push(if needed {
                 let map = match known.get(&spec.name) {
                     Some(map) => Arc::clone(map),
                     None => {
-                        let (map, is_new) = self.create_or_find(spec, types, btf_id)?;
+                        let (map, is_new) = self.create_or_find(spec, types, btf_id, &mut pins)?;
                         if !is_new {
                             known.insert(spec.name.clone(), Arc::clone(&map));
                         }
@@ -183,6 +184,7 @@ impl<'a> Loader<'a> {
         }
         let is_new = |name: &str| !known.contains_key(name);
         initialize(object, &maps, &programs, is_new)?;
+        pins.keep();
         Ok(Loaded { programs, maps: maps.into_iter().flatten().collect() })
     }
 
@@ -219,9 +221,10 @@ impl<'a> Loader<'a> {
         spec: &MapSpec,
         btf: Option<&Btf>,
         btf_id: u32,
+        pins: &mut pinned::NewPins,
     ) -> Result<(Arc<Map>, bool), LoadError> {
         let map = self.create(spec, btf, btf_id)?;
-        if !spec.pinning || pinned::pin(self.dir, spec, &map)? {
+        if !spec.pinning || pins.add(self.dir, spec, &map)? {
             return Ok((map, true));
         }
         let id = map.id();

@@ -2,7 +2,7 @@
 //! taken, a new one is pinned.
 
 use std::io::ErrorKind;
-use std::path::{Component, Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use skep_maps::{Access, Map, MapDef};
@@ -35,25 +35,39 @@ pub(super) fn find(
     }
 }
 
-/// Pins a new map under its name; false when another one was pinned there meanwhile.
-pub(super) fn pin(dir: &Dir, spec: &MapSpec, map: &Map) -> Result<bool, LoadError> {
-    let pin = place(dir, spec)?;
-    match std::fs::hard_link(dir.object(Kind::Map, map.id()), pin) {
-        Ok(()) => Ok(true),
-        Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(false),
-        Err(source) => Err(LoadError::Pin { name: spec.name.clone(), source }),
+/// Pins of new maps. They go again unless they are [kept](Self::keep): of an object that cannot be loaded
+/// nothing stays.
+#[derive(Default)]
+pub(super) struct NewPins(Vec<PathBuf>);
+
+impl NewPins {
+    /// Pins a new map under its name; false when another one was pinned there meanwhile.
+    pub(super) fn add(&mut self, dir: &Dir, spec: &MapSpec, map: &Map) -> Result<bool, LoadError> {
+        let pin = place(dir, spec)?;
+        match std::fs::hard_link(dir.object(Kind::Map, map.id()), &pin) {
+            Ok(()) => self.0.push(pin),
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => return Ok(false),
+            Err(source) => return Err(LoadError::Pin { name: spec.name.clone(), source }),
+        }
+        Ok(true)
+    }
+
+    /// The object is loaded.
+    pub(super) fn keep(mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for NewPins {
+    fn drop(&mut self) {
+        for pin in &self.0 {
+            drop(std::fs::remove_file(pin));
+        }
     }
 }
 
 fn place(dir: &Dir, spec: &MapSpec) -> Result<PathBuf, LoadError> {
-    let mut parts = Path::new(&spec.name).components();
-    match (parts.next(), parts.next()) {
-        (Some(Component::Normal(name)), None) if *name == *spec.name => {
-            Ok(dir.path().join("pins").join(name))
-        }
-        _ => {
-            let source = ErrorKind::InvalidFilename.into();
-            Err(LoadError::Pin { name: spec.name.clone(), source })
-        }
-    }
+    let source = || ErrorKind::InvalidFilename.into();
+    let wrong = || LoadError::Pin { name: spec.name.clone(), source: source() };
+    dir.pin(&spec.name).ok_or_else(wrong)
 }
