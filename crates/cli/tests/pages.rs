@@ -110,7 +110,8 @@ fn the_readmes_commands_run() {
     let rows = tried[table + 1..].iter().filter(|line| line.ends_with("libc.so. #"));
     assert_eq!(rows.count(), tables[0].len() - 1, "{}", printed[0]);
     // How many were traced, why others were not, what is estimated, and that more were called. For
-    // which functions differs with the library, and so does how many had not returned.
+    // which functions differs with the library, and so does how many had not returned; reasons that
+    // only a library with debug symbols has are not on the page.
     let words = |line: &str| line.split(':').next().unwrap_or_default().to_owned();
     for line in tables[1].iter().filter(|line| *line != "…" && !line.starts_with('+')) {
         let is_there = tried.iter().any(|tried| words(tried) == words(line));
