@@ -395,7 +395,15 @@ struct skep_test_run {
 	uint32_t repeat;        /* 0: once */
 	uint32_t retval;        /* out */
 	uint64_t duration_ns;   /* out: average of one run */
+	uint32_t flags;         /* 0, or SKEP_TEST_LIVE_FRAMES */
+	uint32_t batch_size;    /* live frames in a batch, at most 256; 0: 64 */
 };
+
+/* For XDP programs and chains: `repeat` frames, as if the interface of the context received them
+ * (BPF_F_TEST_XDP_LIVE_FRAMES). They go where they are sent on this machine: XDP_PASS to the kernel, XDP_TX back,
+ * redirects to other interfaces. Needs root (-EPERM). `retval` is 0; with a context, `data_out` and `ctx_out` are
+ * NULL (-EINVAL). */
+#define SKEP_TEST_LIVE_FRAMES 2
 
 /* Runs once, or `repeat` times, on this thread. -ENOSPC: a buffer was too small and has the
  * beginning; everything else is there. */

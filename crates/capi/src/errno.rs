@@ -2,14 +2,16 @@
 
 use skep::isa::ProgramType;
 use skep::load::LoadError;
+use skep::packets::PacketsError;
+use skep::port::PortError;
 use skep::process::StopError;
 use skep::test_run::RunnerError;
 use skep::verifier::Rejection;
 use skep::{ChainError, DirError, Error, ProcessError, RecordError};
 
 pub use skep::isa::errno::{
-    E2BIG, EACCES, EBADF, EBUSY, EEXIST, EFAULT, EINVAL, EIO, ELOOP, EMSGSIZE, ENOENT, ENOEXEC,
-    ENOSPC, EPERM, ESRCH,
+    E2BIG, EACCES, EBADF, EBUSY, EEXIST, EFAULT, EINVAL, EIO, ELOOP, EMSGSIZE, ENODEV, ENOENT,
+    ENOEXEC, ENOSPC, EPERM, ESRCH,
 };
 
 use crate::call::Failure;
@@ -42,6 +44,8 @@ pub fn number(e: &Error) -> i32 {
         Error::Chain(e) => of_chain(e),
         Error::Runner(e) => of_runner(e),
         Error::TestRun { errno, .. } => errno.0.abs(),
+        Error::Packets(PacketsError::Port(e)) => of_port(&e.source),
+        Error::Packets(PacketsError::Run { errno, .. }) => errno.0.abs(),
         // The caller asked for what does not go together.
         _ => EINVAL,
     }
@@ -49,6 +53,21 @@ pub fn number(e: &Error) -> i32 {
 
 fn of_io(e: &std::io::Error) -> i32 {
     e.raw_os_error().unwrap_or(EIO)
+}
+
+impl From<PortError> for Failure {
+    fn from(e: PortError) -> Self {
+        Self::new(of_port(&e), e.to_string())
+    }
+}
+
+fn of_port(e: &PortError) -> i32 {
+    match e {
+        PortError::NotAllowed { .. } => EPERM,
+        PortError::NoInterface { .. } | PortError::Down { .. } => ENODEV,
+        PortError::Call { source, .. } => of_io(source),
+        _ => EIO,
+    }
 }
 
 fn of_dir(e: &DirError) -> i32 {
@@ -121,6 +140,8 @@ fn of_chain(e: &ChainError) -> i32 {
         ChainError::Pin { source, .. } => of_io(source),
         ChainError::Runner(e) => of_runner(e),
         ChainError::TestRun(errno) => errno.0.abs(),
+        ChainError::Port(e) => of_port(&e.source),
+        ChainError::Stopped { source, .. } => of_chain(source),
         _ => EINVAL,
     }
 }

@@ -2,8 +2,13 @@
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
-use skep::test_run::{Engine, Errno, Input, Runner};
+use skep::isa::{AttachType as A, ProgramType};
+use skep::packets::PacketRunner;
+use skep::port::interface::machine;
+use skep::port::{Stats, Until};
+use skep::test_run::{Engine, Errno, Input, LiveFrames, Outcome, Runner};
 use skep::{Chain, ChainRunner, Error, Session};
 
 use crate::call::{Answer, Failure, call};
@@ -15,6 +20,8 @@ use crate::object::OwnedProgram;
 /// What is ready to run.
 enum Ready {
     Program(Box<Runner>),
+    /// One that may run on live frames, too.
+    Packets(Box<PacketRunner>),
     Chain(Box<ChainRunner>),
 }
 
@@ -45,12 +52,53 @@ pub struct TestRun {
     pub repeat: u32,
     pub retval: u32,
     pub duration_ns: u64,
+    pub flags: u32,
+    pub batch_size: u32,
 }
 
-// SAFETY: four pointers, six words, and a double word at a multiple of eight.
+// SAFETY: four pointers, six words, a double word at a multiple of eight, and two words.
 unsafe impl Plain for TestRun {
     const LEAST: usize = 64;
     const NAME: &'static str = "struct skep_test_run";
+}
+
+/// `BPF_F_TEST_XDP_LIVE_FRAMES`.
+const LIVE_FRAMES: u32 = 2;
+
+/// Makes a program ready, for live frames if it is one for the packets of a device.
+fn ready(runner: Runner) -> Answer<Ready> {
+    let of = runner.program();
+    let of_entries = matches!(of.attach_type(), Some(A::XdpDevmap | A::XdpCpumap));
+    if of.prog_type() != ProgramType::Xdp || of_entries {
+        return Ok(Ready::Program(Box::new(runner)));
+    }
+    Ok(Ready::Packets(Box::new(PacketRunner::new(runner).map_err(Error::Packets)?)))
+}
+
+fn refused(e: Errno) -> Failure {
+    Failure::new(e.0.abs(), format!("test run: {e}"))
+}
+
+/// Runs live frames, which go where the program or chain sends them on this machine.
+fn live(ready: &mut Ready, input: &Input<'_>, batch_size: u32) -> Answer<Outcome> {
+    let mut frames = LiveFrames::new(input, batch_size).map_err(refused)?;
+    if matches!(ready, Ready::Program(_)) {
+        return Err(Failure::new(errno::EINVAL, "live frames are for XDP programs of devices"));
+    }
+    let mut outputs = machine(frames.port())?;
+    let (began, until) = (Instant::now(), Until::default());
+    let moved = match ready {
+        Ready::Program(_) => Stats::default(),
+        Ready::Packets(packets) => {
+            packets.pump(&mut frames, &mut outputs, &until).map_err(Error::Packets)?
+        }
+        Ready::Chain(chain) => {
+            chain.pump(&mut frames, &mut outputs, &until).map_err(Error::Chain)?
+        }
+    };
+    let each = began.elapsed().as_nanos() / u128::from(moved.packets.max(1));
+    let duration_ns = u64::try_from(each).unwrap_or(u64::MAX);
+    Ok(Outcome { retval: 0, duration_ns, data_out: input.data.map(<[u8]>::to_vec), ctx_out: None })
 }
 
 /// Copies out as much as there is room for; answers the whole size, and whether all of it fit.
@@ -86,9 +134,7 @@ pub unsafe extern "C" fn skep_program_runner(
             1 => Engine::Interp,
             _ => return Err(Failure::new(errno::EINVAL, format!("flags {flags:#x} are unknown"))),
         };
-        let make = || {
-            Ok(TestRunner(Mutex::new(Ready::Program(Box::new(program.program()?.runner(engine)?)))))
-        };
+        let make = || Ok(TestRunner(Mutex::new(ready(program.program()?.runner(engine)?)?)));
         handle::give(out, make)
     })
 }
@@ -140,17 +186,32 @@ pub unsafe extern "C" fn skep_runner_test_run(
             ctx: (!given.ctx_in.is_null()).then_some(ctx),
             repeat: given.repeat,
         };
-        let refused = |e: Errno| Failure::new(e.0.abs(), format!("test run: {e}"));
-        let done = match &mut *runner.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            Ready::Program(program) => program.test_run(&input).map_err(refused)?,
-            Ready::Chain(chain) => {
-                match chain.refresh().map_err(Error::Chain) {
-                    // It was deleted; who runs it goes on.
-                    Err(e) if errno::number(&e) == errno::ENOENT => {}
-                    refreshed => drop(refreshed?),
-                }
-                chain.test_run(&input).map_err(Error::Chain)?
+        let is_live = match given.flags {
+            0 if given.batch_size == 0 => false,
+            0 => return Err(Failure::new(errno::EINVAL, "`batch_size` is for live frames")),
+            LIVE_FRAMES => true,
+            flags => {
+                return Err(Failure::new(errno::EINVAL, format!("flags {flags:#x} are unknown")));
             }
+        };
+        let has_output = !given.data_out.is_null() || !given.ctx_out.is_null();
+        if is_live && input.ctx.is_some() && has_output {
+            let text = "live frames with a context have no `data_out` and `ctx_out`";
+            return Err(Failure::new(errno::EINVAL, text));
+        }
+        let mut ready = runner.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Ready::Chain(chain) = &mut *ready {
+            match chain.refresh().map_err(Error::Chain) {
+                // It was deleted; who runs it goes on.
+                Err(e) if errno::number(&e) == errno::ENOENT => {}
+                refreshed => drop(refreshed?),
+            }
+        }
+        let done = match &mut *ready {
+            of if is_live => live(of, &input, given.batch_size)?,
+            Ready::Program(program) => program.test_run(&input).map_err(refused)?,
+            Ready::Packets(packets) => packets.runner().test_run(&input).map_err(refused)?,
+            Ready::Chain(chain) => chain.test_run(&input).map_err(Error::Chain)?,
         };
         given.retval = done.retval;
         given.duration_ns = done.duration_ns;

@@ -181,7 +181,7 @@ fn structs_are_those_of_the_header() {
         Function "skep_function" { size, name, module, vaddr, skipped }
         Missed "skep_missed" { inside, stack, thread, slots, pid_namespace }
         TestRun "skep_test_run" { data_in, data_out, ctx_in, ctx_out, data_size_in, data_size_out,
-            ctx_size_in, ctx_size_out, repeat, retval, duration_ns }
+            ctx_size_in, ctx_size_out, repeat, retval, duration_ns, flags, batch_size }
     }
     asserts += &format!(
         "IS(SKEP_MAP_TYPE_QP_TRIE, {}u);\nIS(SKEP_F_NO_LEAF_CACHE, {}u);\n",

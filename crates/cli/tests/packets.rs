@@ -1,4 +1,5 @@
-//! `skep prog run --in`: packets of capture files and of a generator, and where they go.
+//! `skep prog run --in` and `--live-frames`: packets of capture files and of a generator, one packet again and
+//! again, and where they go.
 
 mod common;
 
@@ -8,7 +9,9 @@ use std::time::Duration;
 use common::{Skep, json, text};
 
 use serde_json::json;
+use skep_testkit::network;
 use skep_testkit::run::{Running, Signal, signal};
+use skep_testkit::skip::without_bpf;
 
 /// The object of the library's tests.
 fn object() -> String {
@@ -209,4 +212,69 @@ fn a_run_ends_though_its_pipe_has_nothing() {
     assert_eq!(passed, [2]);
     let (report, _) = ended_by(&["--for", "20ms"], &capture[..24], false);
     assert!(report.starts_with("0 packets"), "{report}");
+}
+
+/// A packet for `live_spread`, which redirects a fifth of its frames to the loopback interface.
+fn packet() -> Vec<u8> {
+    let mut packet = vec![0; 60];
+    packet[24..28].copy_from_slice(&1_u32.to_ne_bytes());
+    packet
+}
+
+fn spread() -> String {
+    format!("{}/../skep/tests/data/test_run/live.bpf.o", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn live_frames_go_to_outputs_by_verdict() {
+    let skep = Skep::new();
+    let paths = ["in.bin", "pass.pcap", "tx.pcap", "rest.pcap"].map(|name| skep.path(name));
+    let [input, pass, tx, rest] = paths;
+    std::fs::write(&input, packet()).expect("there is room");
+    let out = format!("pass={},tx={},*={}", pass.display(), tx.display(), rest.display());
+    let (input, object) = (input.display().to_string(), spread());
+    let live = ["prog", "run", &object, "live_spread", "--data-in", &input, "--live-frames"];
+    let with = |more: &[&str]| skep.run(live.iter().chain(more));
+    let ended = with(&["--repeat", "10", "--out", &out, "--json"]);
+    assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+    let report = json(&ended.stdout);
+    let verdicts = json!({"aborted": 0, "drop": 2, "pass": 2, "tx": 2, "redirect": 4});
+    assert_eq!((&report["packets"], &report["verdicts"]), (&json!(10), &verdicts));
+    let numbers = |path| -> Vec<u8> {
+        let file = std::fs::read(path).expect("it was written");
+        file[24..].chunks(76).map(|packet| packet[16 + 20]).collect()
+    };
+    assert_eq!((numbers(&pass), numbers(&tx)), (vec![0, 5], vec![1, 6]));
+    assert_eq!(numbers(&rest), [2, 3, 4, 7, 8, 9]);
+
+    for (more, status, message) in [
+        (["--out", &out, "--batch-size", "257"], 1, "failed: Argument list too long"),
+        (["--out", &out, "--data-in", &input], 2, "live frames are of one packet"),
+        (["--out", "pass=stack:nowhere0", "--repeat", "1"], 2, "no interface `nowhere0`"),
+        (["--out", "tx=in", "--repeat", "1"], 2, "`in` needs an interface as input"),
+    ] {
+        let ended = with(&more);
+        assert_eq!(ended.shell_status(), status, "{}", ended.transcript());
+        let said = text(&ended.stdout) + &text(&ended.stderr);
+        assert!(said.contains(message), "{}", ended.transcript());
+    }
+}
+
+#[test]
+fn live_frames_go_to_the_interfaces_of_the_machine() {
+    if without_bpf() || !network::enter(false) {
+        return;
+    }
+    network::command("ip link set lo up");
+    let skep = Skep::new();
+    let input = skep.path("in.bin");
+    std::fs::write(&input, packet()).expect("there is room");
+    let (input, object) = (input.display().to_string(), spread());
+    let live = ["prog", "run", &object, "live_spread", "--data-in", &input, "--live-frames"];
+    let ended = skep.run(live.into_iter().chain(["--repeat", "500", "--json"]));
+    assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+    let report = json(&ended.stdout);
+    // What passed, what was sent back and what was redirected.
+    assert_eq!((&report["packets"], &report["sent"]["packets"]), (&json!(500), &json!(300)));
+    assert_eq!(report["dropped"]["no_target"], 100);
 }

@@ -98,6 +98,15 @@ pub struct TestRun<'a> {
     pub ctx_out: usize,
     /// How often to run; 0 is once.
     pub repeat: u32,
+    /// `BPF_F_TEST_…`.
+    pub flags: u32,
+    /// Frames of a batch, for live frames; 0: as many as the kernel likes.
+    pub batch_size: u32,
+}
+
+impl TestRun<'_> {
+    /// Frames of an XDP program really go where it sends them (`BPF_F_TEST_XDP_LIVE_FRAMES`).
+    pub const LIVE_FRAMES: u32 = 2;
 }
 
 /// What a test run gave.
@@ -223,7 +232,12 @@ impl Program {
     pub fn test_run(&self, run: &TestRun<'_>) -> Result<TestRunResult> {
         let mut ctx = run.ctx_in.to_vec();
         let (mut data_out, mut ctx_out) = (vec![0; run.data_out], vec![0; run.ctx_out]);
-        let mut attr = attr::ProgTestRun { repeat: run.repeat, ..Default::default() };
+        let mut attr = attr::ProgTestRun {
+            repeat: run.repeat,
+            flags: run.flags,
+            batch_size: run.batch_size,
+            ..Default::default()
+        };
         let buffers = RunBuffers {
             data_in: run.data_in,
             data_out: &mut data_out,

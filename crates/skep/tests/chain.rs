@@ -18,7 +18,7 @@ use skep::port::batch::Meta;
 use skep::port::{
     self, Batch, Outputs, PortError, Received, Sent, Sink, Source, Target, Until, Verdict,
 };
-use skep::test_run::{Engine, Input};
+use skep::test_run::{Engine, Input, LiveFrames};
 use skep::{Error, Session};
 use skep_testkit::random::Random;
 
@@ -527,6 +527,51 @@ fn frames_of_any_length_go_through_a_chain() -> Result<(), Error> {
         for node in [first, second] {
             assert_eq!((stats.nodes[&node].runs(), stats.nodes[&node].bytes), (9, bytes));
         }
+    }
+    Ok(())
+}
+
+/// A chain runs on live frames as a program does: what the last one left on a page is there, and its ends
+/// are as they were.
+#[test]
+fn chains_run_on_live_frames() -> Result<(), Error> {
+    let session = Session::scratch()?;
+    let object =
+        session.load(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/test_run/live.bpf.o"))?;
+    let chain = Chain::create(&session, "live", ProgramType::Xdp)?;
+    let on = "pass".parse().expect("a verdict");
+    let first = chain.add(object.program("live_spread")?, Place::First { on })?;
+    let then = chain.add(object.program("live_marks")?, Place::After { node: first, on })?;
+    // Both programs count frames in one variable, and marks in one map.
+    let (mut counter, mut marks) = (0, vec![0_u64; 256]);
+    for engine in [Engine::Jit, Engine::Interp] {
+        let (mut left, mut verdicts) = ([0; 64], [0; Verdict::KINDS]);
+        for n in 0..1280 {
+            // Pages go to and fro.
+            let page = if n / 64 % 2 == 0 { n % 64 } else { 63 - n % 64 };
+            let spread = counter % 5;
+            marks[spread] += 1;
+            // Drop, tx, two redirects, drop.
+            verdicts[[1, 3, 4, 4, 1][spread]] += 1;
+            counter += 1;
+            if spread == 0 {
+                marks[left[page]] += 1;
+                left[page] += 1;
+                counter += 1;
+            }
+        }
+        let mut runner = chain.runner_with(engine, Count::Runs)?;
+        let input = Input { repeat: 1280, ..Input::data(&[0; 60]) };
+        let mut frames = LiveFrames::new(&input, 0).expect("it is a packet");
+        let done = runner.pump(&mut frames, &mut Outputs::new(), &Until::default())?;
+        assert_eq!((done.packets, done.verdicts), (1280, verdicts), "{engine:?}");
+        let passed: usize = left.iter().sum();
+        let runs = |node| runner.stats().nodes[&node].runs();
+        assert_eq!((runs(first), runs(then)), (1280, passed as u64));
+    }
+    for (n, count) in (0_u32..).zip(marks) {
+        let value = object.map("marks")?.lookup(&n.to_ne_bytes()).expect("it has 256 elements");
+        assert_eq!(value, count.to_ne_bytes(), "mark {n}");
     }
     Ok(())
 }

@@ -7,6 +7,7 @@
 
 mod cases;
 mod kernel_side;
+mod live;
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -16,6 +17,7 @@ use skep::dir::{Dir, Scratch};
 use skep::isa::MapType;
 use skep::load::Loader;
 use skep::object::Object;
+use skep::port::Outputs;
 use skep::test_run::{Engine, Input, Runner};
 use skep_testkit::TempDir;
 
@@ -55,7 +57,14 @@ fn ours(dir: &Dir, object: &Object, program: &str, engine: Engine, cases: &[Case
     for case in cases {
         let input =
             Input { data: case.data.as_deref(), ctx: case.ctx.as_deref(), repeat: case.repeat };
-        match runner.test_run(&input) {
+        let done = match case.live {
+            None => runner.test_run(&input),
+            Some(batch) => {
+                let runner = Runner::new(scratch.dir(), &loaded, program, engine).unwrap();
+                live::run(runner, &input, batch, &mut Outputs::new())
+            }
+        };
+        match done {
             Ok(done) => run_line(
                 &mut out,
                 &case.name,

@@ -337,6 +337,50 @@ static int rings(skep_object *object)
 	return 0;
 }
 
+/* Live frames, of a program that drops them: they go nowhere. */
+static int live_frames(skep_runner *runner, const unsigned char *packet)
+{
+	uint32_t md[6] = { 0, 64, 0, 1 }; /* from loopback */
+	unsigned char out[64];
+	struct skep_test_run run;
+	int done;
+
+	memset(&run, 0, sizeof(run));
+	run.data_in = packet;
+	run.data_size_in = 64;
+	run.repeat = 100;
+	run.retval = 7;
+	run.batch_size = 1;
+	IS(skep_runner_test_run(runner, &run, sizeof(run)), -EINVAL);
+	run.flags = SKEP_TEST_LIVE_FRAMES | 1;
+	IS(skep_runner_test_run(runner, &run, sizeof(run)), -EINVAL);
+	run.flags = SKEP_TEST_LIVE_FRAMES;
+	run.batch_size = 257;
+	IS(skep_runner_test_run(runner, &run, sizeof(run)), -E2BIG);
+	run.batch_size = 256;
+	run.ctx_in = md;
+	run.ctx_size_in = sizeof(md);
+	run.data_out = out;
+	run.data_size_out = sizeof(out);
+	IS(skep_runner_test_run(runner, &run, sizeof(run)), -EINVAL);
+	run.data_out = NULL;
+	run.data_size_out = 0;
+	done = skep_runner_test_run(runner, &run, sizeof(run));
+	if (done == -EPERM) /* the machine's interfaces are not ours */
+		return 0;
+	IS(done, 0);
+	IS(run.retval, 0);
+	md[3] = 0x7ffffff0; /* from nowhere */
+	IS(skep_runner_test_run(runner, &run, sizeof(run)), -ENODEV);
+	run.ctx_in = NULL;
+	run.ctx_size_in = 0;
+	run.data_out = out;
+	run.data_size_out = sizeof(out);
+	IS(skep_runner_test_run(runner, &run, sizeof(run)), 0);
+	IS(run.data_size_out == 64 && memcmp(out, packet, 64) == 0, 1);
+	return 0;
+}
+
 /* Test runs: packets and contexts of wrong sizes, memory that is not the caller's. */
 static int runners(skep_object *object)
 {
@@ -401,6 +445,7 @@ static int runners(skep_object *object)
 		run->data_size_out = sizeof(packet);
 		run->repeat = 3;
 		IS(skep_runner_test_run(runner, run, sizeof(*run)), 0);
+		IS(live_frames(runner, packet), 0);
 		IS(skep_runner_free(runner), 0);
 		IS(skep_runner_test_run(runner, run, sizeof(*run)), -EBADF);
 	}

@@ -16,14 +16,16 @@ programs any bytes. For types that the kernel cannot test, the program gets the 
 `struct pt_regs` for kprobes and uprobes, the arguments for fentry and similar types.
 
 With --in, an XDP program runs on each packet of a capture file or a generator, and --out writes the
-packets to files by verdict.
+packets to files by verdict. With --live-frames, one packet comes again and again; without --out, frames
+really go where the program sends them, which takes root.
 
 If the kernel would refuse a run, the result has its errno and the exit status is 1.
 
 Examples:
   skep prog run filter.bpf.o drop_short --data-in packet.bin --maps
   skep prog run filter.bpf.o xdp --data-in a.bin --data-in b.bin --ctx-in md.bin --json
-  skep prog run filter.bpf.o drop_short --in capture.pcap --out 'pass=ok.pcapng,drop=bad.pcap'";
+  skep prog run filter.bpf.o drop_short --in capture.pcap --out 'pass=ok.pcapng,drop=bad.pcap'
+  skep prog run reply.bpf.o answer --data-in packet.bin --live-frames --repeat 1000 --out tx=sent.pcap";
 
 /// What to do with programs.
 #[derive(Subcommand, Debug)]
@@ -131,6 +133,20 @@ pub struct ProgRunArgs {
         conflicts_with = "input"
     )]
     pub repeat: u32,
+    /// Run an XDP program on live frames (BPF_F_TEST_XDP_LIVE_FRAMES): N of them, as if an interface
+    /// received them. They go where the program sends them: to the kernel, back, to other interfaces, or
+    /// with --out to ports
+    #[arg(long, group = "frames", requires = "data_in")]
+    pub live_frames: bool,
+    /// Frames in a batch of live frames, at most 256; 0 stands for 64
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        hide_default_value = true,
+        requires = "live_frames"
+    )]
+    pub batch_size: u32,
     /// How instructions are executed
     #[arg(long, value_enum, default_value_t = EngineName::Jit)]
     pub engine: EngineName,
@@ -153,12 +169,12 @@ pub struct ProgRunArgs {
 pub struct PacketArgs {
     /// Run an XDP program on each packet of a capture file (pcap, pcapng; `-` reads stdin), an
     /// interface, `xdp:INTERFACE@QUEUE`, `tap:NAME`, or `gen:SIZE`, which makes UDP packets
-    #[arg(long = "in", value_name = "PORT")]
+    #[arg(long = "in", value_name = "PORT", group = "frames")]
     pub input: Option<String>,
-    /// Send packets to capture files or interfaces by verdict, as in `pass=ok.pcapng,drop=bad.pcap`;
+    /// Send packets to capture files, interfaces or `stack:INTERFACE` (the kernel receives them) by verdict, as in `pass=ok.pcapng,drop=bad.pcap`;
     /// `pass+tx=` for several verdicts, `*=` for the others, a port alone for pass, tx and redirect;
     /// `tx=in` sends back to the interface they came from
-    #[arg(long, value_name = "VERDICT=PORT,…", requires = "input")]
+    #[arg(long, value_name = "VERDICT=PORT,…", requires = "frames")]
     pub out: Vec<String>,
     /// Stop after N packets
     #[arg(long, value_name = "N", requires = "input")]

@@ -1,4 +1,5 @@
-//! `skep prog run --in`: an XDP program on the packets of a port, and where they went.
+//! `skep prog run --in` and `--live-frames`: an XDP program on the packets of a port or on one packet, and where
+//! they went.
 
 use std::fs::Metadata;
 use std::io::{self, Write};
@@ -12,9 +13,10 @@ use rustix::event::{PollFd, PollFlags, poll};
 use serde_json::{Map as Object, Value as Json, json};
 use skep::packets::{PacketRunner, PacketsError};
 use skep::port::capture::split;
-use skep::port::name::{Input, open_sink, open_source};
+use skep::port::interface::machine;
+use skep::port::name::{Input, InterfaceSink, open_sink, open_source};
 use skep::port::{Outputs, PortError, Source, Stats, Target, Until, Verdict};
-use skep::test_run::Runner;
+use skep::test_run::{LiveFrames, Runner};
 
 use crate::args::PacketArgs;
 use crate::failure::{FAILED, Failure, Result};
@@ -52,14 +54,47 @@ pub struct Report {
 
 /// Runs the program on the packets of a port.
 pub fn run(args: &PacketArgs, input: &str, runner: Runner) -> Result<Report> {
-    let program = runner.program().name().to_owned();
-    let mut packets =
-        PacketRunner::new(runner).map_err(|e| Failure { status: FAILED, ..Failure::from(e) })?;
+    let packets = on_packets(runner)?;
     let (mut source, mut outputs) = ports(args, input)?;
+    pump(args, packets, &mut *source, &mut outputs)
+}
+
+/// Runs the program on live frames, a packet of this file; to the interfaces of this machine, if no other
+/// outputs are named.
+pub fn run_live(
+    args: &PacketArgs,
+    file: &Path,
+    runner: Runner,
+    mut frames: LiveFrames,
+) -> Result<Report> {
+    let packets = on_packets(runner)?;
+    let mut outputs = if args.out.is_empty() {
+        machine(frames.port()).map_err(|e| {
+            Failure::from(e)
+                .hint("with --out, frames go to files, as in `--out 'pass+tx=sent.pcap'`")
+        })?
+    } else {
+        check_targets(args, &file.display().to_string())?;
+        outputs(args, None)?
+    };
+    pump(args, packets, &mut frames, &mut outputs)
+}
+
+fn on_packets(runner: Runner) -> Result<PacketRunner> {
+    PacketRunner::new(runner).map_err(|e| Failure { status: FAILED, ..Failure::from(e) })
+}
+
+fn pump(
+    args: &PacketArgs,
+    mut packets: PacketRunner,
+    source: &mut dyn Source,
+    outputs: &mut Outputs,
+) -> Result<Report> {
+    let program = packets.runner().program().name().to_owned();
     let stop = stop_flag()?;
     let until = Until { packets: args.packets, time: args.duration, stop: Some(&stop) };
     let started = Instant::now();
-    let pumped = packets.pump(&mut *source, &mut outputs, &until);
+    let pumped = packets.pump(source, outputs, &until);
     let took = started.elapsed();
     let (stats, failure) = match pumped {
         Ok(stats) => (stats, None),
@@ -85,13 +120,22 @@ pub fn run(args: &PacketArgs, input: &str, runner: Runner) -> Result<Report> {
 
 /// Opens the ports that packets come from and go to.
 pub fn ports(args: &PacketArgs, input: &str) -> Result<(Box<dyn Source>, Outputs)> {
+    check_targets(args, input)?;
+    let Input { source, back } = open_source(input)?;
+    Ok((source, outputs(args, back)?))
+}
+
+fn check_targets(args: &PacketArgs, input: &str) -> Result<()> {
     let targets = targets(args);
     for (n, path) in targets.iter().enumerate() {
         let before: Vec<_> = targets.iter().take(n).map(PathBuf::as_path).collect();
         check_target(path, input, &before)?;
     }
-    let Input { source, back } = open_source(input)?;
-    let mut back = back;
+    Ok(())
+}
+
+/// Opens the ports that packets go to, `back` among them.
+fn outputs(args: &PacketArgs, mut back: Option<InterfaceSink>) -> Result<Outputs> {
     let mut outputs = Outputs::new();
     for list in &args.out {
         for part in split::parse(list)? {
@@ -113,7 +157,7 @@ pub fn ports(args: &PacketArgs, input: &str) -> Result<(Box<dyn Source>, Outputs
             kinds.for_each(|(kind, _)| outputs.send_verdict(kind, sink));
         }
     }
-    Ok((source, outputs))
+    Ok(outputs)
 }
 
 /// Refuses to write over the files that what is run comes from.

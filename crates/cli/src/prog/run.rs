@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map as Object, Value as Json, json};
 use skep::load::Loader;
-use skep::test_run::{Engine, Errno, Input, Outcome, Printed, Runner};
+use skep::test_run::{Engine, Errno, Input, LiveFrames, Outcome, Printed, Runner};
 use skep_test::contents::{Contents, Samples, contents, samples};
 use skep_text::value::hex;
 
@@ -59,6 +59,11 @@ pub fn run(args: &ProgRunArgs, printer: Printer) -> Result<u8> {
             lines.extend(printed.take()?);
             Ran::Packets(Box::new(report))
         }
+        None if args.live_frames => {
+            let ran = run_live(args, &inputs, runner)?;
+            lines.extend(printed.take()?);
+            ran
+        }
         None => {
             let mut ended = Vec::new();
             for (data, ctx) in &inputs {
@@ -102,6 +107,22 @@ pub fn run(args: &ProgRunArgs, printer: Printer) -> Result<u8> {
         Ran::Inputs(ended) if ended.iter().all(Result::is_ok) => Ok(0),
         Ran::Inputs(_) => Ok(FAILED),
         Ran::Packets(report) => report.failure.take().map_or(Ok(0), Err),
+    }
+}
+
+/// Runs the program on live frames.
+fn run_live(args: &ProgRunArgs, inputs: &[Files], runner: Runner) -> Result<Ran> {
+    let ([(data, ctx)], [file]) = (inputs, &*args.data_in) else {
+        let message = "live frames are of one packet, with one context at most";
+        return Err(Failure::environment(message).hint("give --data-in and --ctx-in once"));
+    };
+    let input = Input { data: data.as_deref(), ctx: ctx.as_deref(), repeat: args.repeat };
+    match LiveFrames::of(runner.program().attach_type(), &input, args.batch_size) {
+        Ok(frames) => {
+            let report = packets::run_live(&args.packets, file, runner, frames)?;
+            Ok(Ran::Packets(Box::new(report)))
+        }
+        Err(errno) => Ok(Ran::Inputs(vec![Err(errno)])),
     }
 }
 

@@ -12,7 +12,8 @@
 //! the same lines of a cache. A frame that is too large for a page takes as much as it needs, and
 //! is followed by fewer others.
 //!
-//! The room around a frame holds what earlier packets left there, as in a driver's pages.
+//! The room around a frame holds what earlier packets left there, as in a driver's pages. Sources that
+//! count on that make their batches themselves ([`Batch::of_pages`]).
 
 /// Bytes before a frame (`XDP_PACKET_HEADROOM`).
 pub const HEADROOM: usize = 256;
@@ -71,6 +72,22 @@ pub struct Bounds {
     pub size: u32,
 }
 
+/// What all frames of a batch have in common.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Layout {
+    /// Bytes of metadata right before each frame, of at most [`HEADROOM`].
+    pub metadata: u32,
+    /// Bytes of the page that the first part of a frame lies in, of which the last [`TAILROOM`] are not
+    /// for programs; at most [`PAGE`].
+    pub page: u32,
+}
+
+impl Default for Layout {
+    fn default() -> Self {
+        Self { metadata: 0, page: PAGE as u32 }
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     bounds: Bounds,
@@ -106,6 +123,7 @@ pub struct Batch {
     /// Where the next slot begins.
     next: usize,
     limit: usize,
+    layout: Layout,
 }
 
 impl Default for Batch {
@@ -124,15 +142,41 @@ impl Batch {
     /// Makes a batch that takes at most `limit` frames, which is 1 to [`MAX_FRAMES`].
     #[must_use]
     pub fn with_limit(limit: usize) -> Self {
-        let mut batch = Self {
-            buffer: vec![0; SIZE].into_boxed_slice(),
+        let mut batch = Self::of_size(SIZE, Layout::default());
+        batch.set_limit(limit);
+        batch
+    }
+
+    /// Makes an empty batch whose memory is that many pages, for frames that fit one. It takes as many
+    /// frames as every batch, each on the page that [`Batch::lay_on`] says.
+    #[must_use]
+    pub fn of_pages(pages: usize, layout: Layout) -> Self {
+        let page = layout.page.clamp(TAILROOM as u32, PAGE as u32);
+        let metadata = layout.metadata.min(HEADROOM as u32);
+        Self::of_size(pages * SLOT, Layout { metadata, page })
+    }
+
+    fn of_size(bytes: usize, layout: Layout) -> Self {
+        Self {
+            buffer: vec![0; bytes].into_boxed_slice(),
             slots: vec![Slot::default(); MAX_FRAMES].into_boxed_slice(),
             len: 0,
             next: 0,
-            limit: 0,
-        };
-        batch.set_limit(limit);
-        batch
+            limit: MAX_FRAMES,
+            layout,
+        }
+    }
+
+    /// Lets the next frame lie on this page, which none of the batch's frames does.
+    pub fn lay_on(&mut self, page: usize) {
+        self.next = page * SLOT;
+    }
+
+    /// Returns what all frames have in common.
+    #[inline]
+    #[must_use]
+    pub fn layout(&self) -> Layout {
+        self.layout
     }
 
     /// Takes at most `limit` frames from now on, which is 1 to [`MAX_FRAMES`].

@@ -8,7 +8,7 @@ use std::cell::UnsafeCell;
 use skep_helpers::packet::View;
 use skep_isa::ctx::{packet as word, sk_buff};
 
-use super::batch::{Batch, PAGE, TAILROOM};
+use super::batch::{Batch, Layout, TAILROOM};
 use crate::redirect::{self, Entry, Redirect};
 
 const WORDS_BELOW: usize = word::BELOW as usize / 8;
@@ -32,6 +32,7 @@ struct Words {
 pub struct Context {
     words: Box<Words>,
     egress: u32,
+    layout: Layout,
 }
 
 // SAFETY: plain memory that this value owns.
@@ -58,7 +59,7 @@ impl Context {
             ctx: std::array::from_fn(|_| UnsafeCell::new(0)),
         });
         let _ = std::ptr::from_ref(&*words).expose_provenance();
-        Self { words, egress: 0 }
+        Self { words, egress: 0, layout: Layout::default() }
     }
 
     fn ctx(&self) -> *mut u8 {
@@ -69,6 +70,11 @@ impl Context {
     /// Says which interface frames go to, from now on: for programs in the entries of device maps.
     pub fn set_egress(&mut self, ifindex: u32) {
         self.egress = ifindex;
+    }
+
+    /// Says what frames have in common, from now on. Programs behind a redirect get no metadata.
+    pub fn set_layout(&mut self, layout: Layout) {
+        self.layout = layout;
     }
 
     /// Points the context at a frame, calls `run` with it (what goes into r1), and notes in the
@@ -88,7 +94,7 @@ impl Context {
         let base = batch.buffer_mut().as_mut_ptr().expose_provenance() as u64;
         let slot = base + u64::from(at.slot);
         let data = base + u64::from(at.data);
-        let hard_end = slot + (PAGE - TAILROOM) as u64;
+        let hard_end = slot + u64::from(self.layout.page) - TAILROOM as u64;
         let end = data + u64::from(at.len);
         let data_end = end.min(hard_end.max(data));
         let fragments = if may_fragment { word::MAY_FRAGMENT } else { 0 };
@@ -99,7 +105,7 @@ impl Context {
         view.set(word::HARD_START, slot);
         view.set(word::HARD_END, hard_end);
         view.set(word::ROOM_END, slot + u64::from(at.size));
-        view.set(word::DATA_META, data);
+        view.set(word::DATA_META, data - u64::from(self.layout.metadata));
         view.set(word::DATA, data);
         view.set(word::DATA_END, data_end);
         view.set(word::FRAGMENTS, end - data_end);

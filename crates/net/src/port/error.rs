@@ -68,6 +68,12 @@ pub enum PortError {
         /// What was written.
         name: String,
     },
+    /// The kernel's stack is to give frames.
+    #[error("`{name}` takes packets and gives none; name the interface alone to receive on it")]
+    Stack {
+        /// What was written.
+        name: String,
+    },
     /// The queue of an interface is no number.
     #[error("`{name}` names no queue; write `xdp:NAME@QUEUE`, or `xdp:NAME` for queue 0")]
     Queue {
@@ -87,7 +93,7 @@ pub enum PortError {
         name: String,
     },
     /// The kernel does not let this process use the port.
-    #[error("`{name}` cannot be opened without root or CAP_NET_ADMIN and CAP_NET_RAW (`{call}`)")]
+    #[error("`{name}` cannot be opened without root or {} (`{call}`)", capabilities(call))]
     NotAllowed {
         /// Which port.
         name: String,
@@ -104,4 +110,12 @@ pub enum PortError {
         /// Why.
         source: io::Error,
     },
+}
+
+/// Names what a process needs for a system call, besides being root.
+fn capabilities(call: &str) -> &'static str {
+    match call {
+        "bpf" => "CAP_BPF and CAP_NET_ADMIN",
+        _ => "CAP_NET_ADMIN and CAP_NET_RAW",
+    }
 }

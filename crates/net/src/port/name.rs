@@ -7,7 +7,7 @@ use super::capture::{Format, Reader, Writer};
 use super::error::PortError;
 use super::generator::{Generator, MIN_FRAME};
 use super::interface::xdp::{self, XdpOptions};
-use super::interface::{self, PacketSink, PacketSource, Tap};
+use super::interface::{self, PacketSink, PacketSource, StackSink, Tap};
 use super::sink::Sink;
 use super::source::Source;
 
@@ -53,6 +53,9 @@ pub fn open_source(name: &str) -> Result<Input, PortError> {
         let back: InterfaceSink = (Box::new(tap.clone()), tap.index());
         return Ok(Input { source: Box::new(tap), back: Some(back) });
     }
+    if name.starts_with("stack:") {
+        return Err(PortError::Stack { name: name.to_owned() });
+    }
     if let Some((device, options)) = xdp_queue(name)? {
         let (source, sink) = xdp::open(device, &options)?;
         let back: InterfaceSink = (Box::new(sink), source.index());
@@ -74,7 +77,8 @@ fn xdp_queue(name: &str) -> Result<Option<(&str, XdpOptions)>, PortError> {
     Ok(Some((device, XdpOptions { queue, ..XdpOptions::default() })))
 }
 
-/// Opens the port that frames go to: a TAP device (`tap:NAME`), a queue of an interface by `AF_XDP`
+/// Opens the port that frames go to: a TAP device (`tap:NAME`), the kernel's stack, which receives them on an
+/// interface (`stack:NAME`; [`StackSink`]), a queue of an interface by `AF_XDP`
 /// (`xdp:NAME`, `xdp:NAME@QUEUE`; [`xdp::open_sink`]), an interface by its name, unless there is a file
 /// of that name, or a capture file, pcapng if its name ends so; `-` is standard output. Returns its
 /// number where it is an interface.
@@ -87,6 +91,10 @@ pub fn open_sink(name: &Path) -> Result<(Box<dyn Sink>, Option<u32>), PortError>
             let tap = Tap::open(name)?;
             let index = tap.index();
             return Ok((Box::new(tap), Some(index)));
+        }
+        if let Some(name) = text.strip_prefix("stack:") {
+            // Frames that are redirected to the interface are sent there, which this is not.
+            return Ok((Box::new(StackSink::open(name)?), None));
         }
         if let Some((device, options)) = xdp_queue(text)? {
             let sink = xdp::open_sink(device, &options)?;
@@ -126,6 +134,10 @@ mod tests {
             error("gen:262145"),
             "`gen:262145`: packets have 50 to 262144 bytes, not 262145"
         );
+        assert_eq!(
+            error("stack:lo"),
+            "`stack:lo` takes packets and gives none; name the interface alone to receive on it"
+        );
         assert!(
             error("/nowhere/at/all").starts_with("cannot open `/nowhere/at/all`: No such file")
         );
@@ -139,6 +151,7 @@ mod tests {
         };
         assert_eq!(error("gen:64"), "`gen:64` makes packets and takes none");
         assert_eq!(error("xdp:nowhere0"), "there is no interface `nowhere0`");
+        assert_eq!(error("stack:nowhere0"), "there is no interface `nowhere0`");
         assert_eq!(
             error("xdp:lo@x"),
             "`xdp:lo@x` names no queue; write `xdp:NAME@QUEUE`, or `xdp:NAME` for queue 0"

@@ -164,6 +164,12 @@ struct Output {
     dirty: bool,
 }
 
+/// Opens a sink for a target; `None` when there is none.
+type Open = Box<dyn FnMut(Target) -> Option<Box<dyn Sink>> + Send>;
+
+/// The number of no sink.
+const NONE: usize = usize::MAX;
+
 /// Sinks, and which frames each is given: by verdict, and redirected ones by target. Frames of
 /// verdicts without a sink end, which is no loss; those that were redirected to an unknown target
 /// are counted.
@@ -173,6 +179,7 @@ pub struct Outputs {
     by_verdict: [Option<usize>; Verdict::KINDS],
     /// In order of target.
     by_target: Vec<(Target, usize)>,
+    open: Option<Open>,
     unsent: Unsent,
 }
 
@@ -216,6 +223,15 @@ impl Outputs {
         }
     }
 
+    /// Opens a sink for each target without one when the first frame is redirected there; where `open`
+    /// finds none, frames go to the output of redirected ones. It is asked once for a target.
+    pub fn open_targets(
+        &mut self,
+        open: impl FnMut(Target) -> Option<Box<dyn Sink>> + Send + 'static,
+    ) {
+        self.open = Some(Box::new(open));
+    }
+
     /// Returns what became of the frames of a sink.
     #[must_use]
     pub fn sent(&self, sink: SinkId) -> Sent {
@@ -236,9 +252,23 @@ impl Outputs {
         self.unsent
     }
 
-    fn target(&self, target: Target) -> Option<usize> {
+    /// Finds the sink for frames that are redirected to a target.
+    #[inline]
+    fn redirected(&mut self, target: Target) -> Option<usize> {
         let found = self.by_target.binary_search_by_key(&target, |(target, _)| *target).ok();
-        found.and_then(|at| self.by_target.get(at)).map(|(_, sink)| *sink)
+        let mut sink = found.and_then(|at| self.by_target.get(at)).map(|(_, sink)| *sink);
+        if sink.is_none() && self.open.is_some() {
+            sink = self.open_target(target);
+        }
+        let others = || self.by_verdict.get(Verdict::Redirect(target).kind()).copied().flatten();
+        sink.filter(|sink| *sink != NONE).or_else(others)
+    }
+
+    #[cold]
+    fn open_target(&mut self, target: Target) -> Option<usize> {
+        let opened = self.open.as_mut()?(target).map(|sink| self.add(sink));
+        self.send_target(target, opened.unwrap_or(SinkId(NONE)));
+        opened.map(|sink| sink.0)
     }
 
     /// Sends the frames of a batch by their verdicts.
@@ -271,7 +301,7 @@ impl Outputs {
 
     /// Says which frames each sink gets.
     fn sort_out(&mut self, verdicts: &Verdicts) {
-        if self.sinks.is_empty() {
+        if self.sinks.is_empty() && self.open.is_none() {
             let ends = |(index, verdict): &(usize, &Verdict)| {
                 matches!(verdict, Verdict::Redirect(_)) && !verdicts.is_handed_over(*index as u16)
             };
@@ -283,16 +313,15 @@ impl Outputs {
             if verdicts.is_handed_over(index as u16) {
                 continue;
             }
-            let other = || self.by_verdict.get(verdict.kind()).copied().flatten();
             let sink = match verdict {
-                Verdict::Redirect(target) => self.target(*target).or_else(other),
-                _ => other(),
+                Verdict::Redirect(target) => self.redirected(*target),
+                _ => self.by_verdict.get(verdict.kind()).copied().flatten(),
             };
             self.give(index as u16, sink, matches!(verdict, Verdict::Redirect(_)));
         }
         for (index, target) in verdicts.copies() {
-            let other = self.by_verdict.get(Verdict::Redirect(*target).kind()).copied().flatten();
-            self.give(*index, self.target(*target).or(other), true);
+            let sink = self.redirected(*target);
+            self.give(*index, sink, true);
         }
     }
 

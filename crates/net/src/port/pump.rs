@@ -124,7 +124,7 @@ fn move_frames(
     stats: &mut Stats,
     run: &mut dyn FnMut(&mut Batch, &mut Verdicts) -> ControlFlow<()>,
 ) -> Result<(), PortError> {
-    let (mut batch, mut verdicts) = (Batch::new(), Verdicts::default());
+    let (mut batch, mut verdicts) = (source.batch(), Verdicts::default());
     // A time beyond what the clock can tell is none.
     let deadline = until.time.and_then(|time| Instant::now().checked_add(time));
     loop {

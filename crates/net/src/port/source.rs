@@ -39,6 +39,11 @@ pub trait Source: Send {
     /// When the port cannot be read any more. Frames that were added before stay in the batch.
     fn receive(&mut self, batch: &mut Batch, wait: Duration) -> Result<Received, PortError>;
 
+    /// Makes an empty batch to receive into: the same one each time.
+    fn batch(&self) -> Batch {
+        Batch::new()
+    }
+
     /// Counts what is missing, as of now.
     ///
     /// # Errors

@@ -1,40 +1,38 @@
 //! Network interfaces of this machine, as far as test runs ask for them.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
+
+use crate::port::interface::name_of;
 
 /// The loopback interface's index: what packets of test runs come from unless told otherwise.
 pub(super) const LOOPBACK: u32 = 1;
 
 /// An interface that exists.
 pub(super) struct Interface {
-    path: PathBuf,
+    index: u32,
+    name: String,
 }
 
-/// Finds an interface by index; `None` when there is none. Where `/sys` is not mounted only the
-/// loopback interface is known, which every network namespace has.
+/// Finds an interface of the thread's network namespace by index; `None` when there is none.
 pub(super) fn find(index: u32) -> Option<Interface> {
-    let entries = match fs::read_dir("/sys/class/net") {
-        Ok(entries) => entries,
-        Err(_) => return (index == LOOPBACK).then(|| Interface { path: PathBuf::new() }),
-    };
-    let is = |path: &PathBuf| {
-        fs::read_to_string(path.join("ifindex")).is_ok_and(|text| text.trim().parse() == Ok(index))
-    };
-    entries.flatten().map(|e| e.path()).find(is).map(|path| Interface { path })
+    name_of(index).map(|name| Interface { index, name })
 }
 
 impl Interface {
-    /// Counts the receive queues.
+    /// Counts the receive queues: one where `/sys` is not mounted, or shows another network namespace.
     pub(super) fn receive_queues(&self) -> u32 {
-        if self.path.as_os_str().is_empty() {
-            return 1;
+        let path = Path::new("/sys/class/net").join(&self.name);
+        let shown = fs::read_to_string(path.join("ifindex"));
+        let queues = fs::read_dir(path.join("queues"));
+        match (shown, queues) {
+            (Ok(shown), Ok(queues)) if shown.trim().parse() == Ok(self.index) => {
+                let names = queues.flatten().map(|e| e.file_name());
+                let count = names.filter(|name| name.to_string_lossy().starts_with("rx-")).count();
+                u32::try_from(count).unwrap_or(u32::MAX)
+            }
+            _ => 1,
         }
-        let queues = fs::read_dir(self.path.join("queues"));
-        let count = queues.map_or(0, |q| {
-            q.flatten().filter(|e| e.file_name().to_string_lossy().starts_with("rx-")).count()
-        });
-        u32::try_from(count).unwrap_or(u32::MAX)
     }
 }
 

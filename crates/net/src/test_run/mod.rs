@@ -6,8 +6,11 @@
 
 mod flow;
 mod interface;
+mod live;
 mod skb;
 mod xdp;
+
+pub use live::{DEFAULT_BATCH, LiveFrames, MAX_BATCH};
 
 use skep_isa::{AttachType, ProgramType as P, errno};
 

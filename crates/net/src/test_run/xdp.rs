@@ -6,6 +6,7 @@ use skep_isa::ctx::packet as word;
 use super::interface::{self, LOOPBACK};
 use super::{Errno, Input, Outcome, Program, context, field, set_field};
 use crate::packet::{Packet, Shape};
+use crate::port::batch::{HEADROOM, PAGE, TAILROOM};
 
 /// Offsets in `struct xdp_md`.
 mod md {
@@ -18,12 +19,6 @@ mod md {
     pub const SIZE: usize = 24;
 }
 
-/// Bytes before the packet (`XDP_PACKET_HEADROOM`).
-const HEADROOM: usize = 256;
-/// Bytes behind it that belong to the kernel (`SKB_DATA_ALIGN(sizeof(struct skb_shared_info))`).
-const TAILROOM: usize = 320;
-/// What the first part of a packet lies in.
-const PAGE: usize = 4096;
 /// Bytes of an Ethernet header; no packet is shorter.
 const ETH_HLEN: usize = 14;
 /// Most metadata.
@@ -31,30 +26,56 @@ const MAX_META: u32 = 216;
 /// Most fragments (`MAX_SKB_FRAGS`).
 const MAX_FRAGMENTS: usize = 17;
 
-/// Runs an XDP program.
-pub(super) fn test_run(program: &dyn Program, input: &Input<'_>) -> Result<Outcome, Errno> {
-    // Programs of device and CPU maps run behind a redirect, which a test run is not.
-    if matches!(program.attach_type(), Some(AttachType::XdpDevmap | AttachType::XdpCpumap)) {
-        return Err(Errno::EINVAL);
-    }
-    let data = input.data.unwrap_or_default();
-    let mut ctx = input.ctx.map(|ctx| context(ctx, md::SIZE)).transpose()?;
-    let (mut meta, mut linear) = (0, data.len());
-    if let Some(ctx) = &ctx {
-        // There is nothing before the metadata, and it comes first in what is given.
-        let (begin, end) = (field(ctx, md::DATA), field(ctx, md::DATA_END));
-        let fits = usize::try_from(end).is_ok_and(|end| end <= data.len()) && begin <= end;
-        if field(ctx, md::DATA_META) != 0 || !fits || !begin.is_multiple_of(4) || begin > MAX_META {
+/// What a run is given, taken apart.
+pub(super) struct Given {
+    /// The context, as long as the kernel's.
+    pub ctx: Option<Vec<u8>>,
+    /// Bytes of metadata that the data begin with.
+    pub meta: usize,
+    /// Bytes of the data, metadata included, that are on the first page.
+    pub linear: usize,
+    /// The interface and its queue that the packet comes from.
+    pub queue: (u32, u32),
+}
+
+impl Given {
+    /// Checks what a run is given, where the first page has so many bytes.
+    pub(super) fn new(
+        attach_type: Option<AttachType>,
+        input: &Input<'_>,
+        page: usize,
+    ) -> Result<Self, Errno> {
+        // Programs of device and CPU maps run behind a redirect, which a test run is not.
+        if matches!(attach_type, Some(AttachType::XdpDevmap | AttachType::XdpCpumap)) {
             return Err(Errno::EINVAL);
         }
-        (meta, linear) = (begin as usize, end as usize);
+        let data = input.data.unwrap_or_default();
+        let ctx = input.ctx.map(|ctx| context(ctx, md::SIZE)).transpose()?;
+        let (mut meta, mut linear) = (0, data.len());
+        if let Some(ctx) = &ctx {
+            // There is nothing before the metadata, and it comes first in what is given.
+            let (begin, end) = (field(ctx, md::DATA), field(ctx, md::DATA_END));
+            let fits = usize::try_from(end).is_ok_and(|end| end <= data.len()) && begin <= end;
+            let is_metadata = begin.is_multiple_of(4) && begin <= MAX_META;
+            if field(ctx, md::DATA_META) != 0 || !fits || !is_metadata {
+                return Err(Errno::EINVAL);
+            }
+            (meta, linear) = (begin as usize, end as usize);
+        }
+        // The first page holds what is left of it, metadata included.
+        linear = linear.min(page - (HEADROOM - meta) - TAILROOM);
+        if data.len() - meta < ETH_HLEN {
+            return Err(Errno::EINVAL);
+        }
+        let queue = receive_queue(ctx.as_deref())?;
+        Ok(Self { ctx, meta, linear, queue })
     }
-    // The first page holds what is left of it, metadata included.
-    linear = linear.min(PAGE - (HEADROOM - meta) - TAILROOM);
-    if data.len() - meta < ETH_HLEN {
-        return Err(Errno::EINVAL);
-    }
-    let queue = receive_queue(ctx.as_deref())?;
+}
+
+/// Runs an XDP program.
+pub(super) fn test_run(program: &dyn Program, input: &Input<'_>) -> Result<Outcome, Errno> {
+    let Given { mut ctx, meta, linear, queue } = Given::new(program.attach_type(), input, PAGE)?;
+    let data = input.data.unwrap_or_default();
     let fragments = data.len() - linear;
     if fragments.div_ceil(PAGE) > MAX_FRAGMENTS {
         return Err(Errno::ENOMEM);

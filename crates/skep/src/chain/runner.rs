@@ -292,7 +292,7 @@ impl ChainRunner {
         let from = Arc::clone(&self.from);
         let directory = directory::use_for_run(&from.slots.table, &from.slots.path)
             .map_err(RunnerError::Directory)?;
-        self.frames.begin();
+        self.frames.begin(batch);
         let slot = slots::enter();
         if slot.is_refused() {
             slots::exit(slot);

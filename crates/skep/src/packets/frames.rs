@@ -1,6 +1,7 @@
 //! Programs on frames where they lie, and where these are redirected to.
 
 use skep_net::lookahead;
+use skep_net::port::batch::Layout;
 use skep_net::port::{Batch, Context, Entry, Redirect, Target, Verdict, Verdicts};
 
 use super::broadcasts::Broadcasts;
@@ -22,8 +23,9 @@ pub(crate) struct OnFrames {
 }
 
 impl OnFrames {
-    /// Begins another batch.
-    pub(crate) fn begin(&mut self) {
+    /// Begins with another batch.
+    pub(crate) fn begin(&mut self, batch: &Batch) {
+        self.context.set_layout(batch.layout());
         self.broadcasts.begin();
         self.entries.pending.clear();
     }
@@ -47,10 +49,11 @@ impl OnFrames {
                 _ => true,
             });
         }
-        match self.entries.pending.is_empty() {
-            true => Ok(()),
-            false => self.entries.run_pending(with, &mut self.context, batch, verdicts),
+        if self.entries.pending.is_empty() {
+            return Ok(());
         }
+        self.context.set_layout(Layout { metadata: 0, ..batch.layout() });
+        self.entries.run_pending(with, &mut self.context, batch, verdicts)
     }
 
     /// Fetches what programs will look up for the frames of the batch. `part` is the part of the first

@@ -209,7 +209,7 @@ impl Running<'_> {
         workers: Option<&mut Workers<'_, '_, '_>>,
     ) -> Result<(), Errno> {
         let Self { lookups, runner, frames, may_fragment, stats } = self;
-        frames.begin();
+        frames.begin(batch);
         let started = Instant::now();
         let (ahead, is_compared) =
             lookups.map_or((false, false), |_| frames.trial.begin(batch.len()));

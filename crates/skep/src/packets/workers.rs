@@ -179,7 +179,7 @@ fn run(
         return;
     }
     let may_fragment = of.section().starts_with("xdp.frags");
-    frames.begin();
+    frames.begin(batch);
     let entered = runner.enter(|program| {
         for index in 0..batch.len() {
             // SAFETY: the program is an XDP program, and this is the context of one, pointed at a

@@ -10,10 +10,12 @@ pub struct Case {
     pub data: Option<Vec<u8>>,
     pub ctx: Option<Vec<u8>>,
     pub repeat: u32,
+    /// As live frames, so many in a batch.
+    pub live: Option<u32>,
 }
 
 fn case(name: impl Into<String>, data: Option<Vec<u8>>, ctx: Option<Vec<u8>>) -> Case {
-    Case { name: name.into(), data, ctx, repeat: 0 }
+    Case { name: name.into(), data, ctx, repeat: 0, live: None }
 }
 
 /// The cases of an object file, by program.
@@ -35,7 +37,43 @@ pub fn all() -> Vec<(&'static str, Programs)> {
         ("kfuncs.bpf.o", kfuncs()),
         ("loads.bpf.o", loads()),
         ("nested.bpf.o", nested()),
+        ("live.bpf.o", live()),
     ]
+}
+
+/// Live frames that go nowhere.
+fn live() -> Programs {
+    let live = |of: Case, repeat, batch| Case { repeat, live: Some(batch), ..of };
+    let packet = |len| case(format!("{len} bytes"), Some(counted(len)), None);
+    let md = |data: u32, end: u32, port: u32| {
+        let words = [data, end, 0, port, 0, 0];
+        Some(words.iter().flat_map(|w| w.to_ne_bytes()).collect::<Vec<u8>>())
+    };
+    let mut marks: Vec<Case> = [(1, 0), (20, 1), (40, 4), (300, 0), (300, 64), (777, 40)]
+        .map(|(repeat, batch)| live(packet(64), repeat, batch))
+        .into();
+    marks.extend(
+        [(1000, 100), (1000, 256), (1, 257), (5, 128)].map(|(n, b)| live(packet(80), n, b)),
+    );
+    marks.extend([13, 14, 33, 34, 3408, 3409, 5000].map(|len| live(packet(len), 3, 0)));
+    let with = |name: &str, len, ctx| live(case(name, Some(counted(len)), ctx), 200, 0);
+    marks.extend([
+        with("metadata", 100, md(8, 100, 0)),
+        with("most metadata", 300, md(216, 300, 0)),
+        with("too much metadata", 300, md(220, 300, 0)),
+        with("odd metadata", 300, md(6, 300, 0)),
+        with("from loopback", 64, md(0, 64, 1)),
+        with("from nowhere", 64, md(0, 64, 0x7fff_fff0)),
+        with("only a part", 64, md(0, 63, 0)),
+        with("more than there is", 64, md(0, 65, 0)),
+        with("no frame", 20, md(8, 20, 0)),
+        with("as large as can be", 3416, md(8, 3416, 0)),
+        with("larger", 3417, md(8, 3417, 0)),
+    ]);
+    let room =
+        vec![live(packet(64), 3, 1), with("metadata", 64, md(8, 64, 0)), live(packet(3408), 1, 0)];
+    let one = || vec![live(packet(64), 1, 0)];
+    vec![("live_marks", marks), ("live_room", room), ("live_entry", one()), ("live_skb", one())]
 }
 
 /// Random operations, the same for everybody; and what needs none.

@@ -16,7 +16,7 @@ fn spec(m: &skep::object::MapSpec) -> MapSpec<'static> {
 }
 
 /// Makes all maps of an object.
-fn maps(object: &Object) -> Vec<Map> {
+pub fn maps(object: &Object) -> Vec<Map> {
     let create = |m: &skep::object::MapSpec| {
         let map = match &m.inner {
             Some(inner) => {
@@ -38,7 +38,7 @@ fn maps(object: &Object) -> Vec<Map> {
     object.maps.iter().map(create).collect()
 }
 
-fn load(linked: &Linked, maps: &[Map]) -> Program {
+pub fn load(linked: &Linked, maps: &[Map]) -> Program {
     let used: Vec<&Map> = linked.maps.iter().map(|m| &maps[m.index]).collect();
     let bytes: Vec<u8> = linked.insns.iter().flat_map(|i| i.to_bytes()).collect();
     let bytes = with_functions(&bytes, |id| Some(kfunc::by_id(id)?.name))
@@ -103,12 +103,17 @@ fn uninterrupted(object: &Object, program: &str, cases: &[Case]) -> Option<Repor
     for case in cases {
         let test = TestRun {
             data_in: case.data.as_deref().unwrap_or_default(),
-            data_out: if packets { PAGES } else { 0 },
+            data_out: if packets && case.live.is_none() { PAGES } else { 0 },
             ctx_in: case.ctx.as_deref().unwrap_or_default(),
-            ctx_out: if contexts && case.ctx.is_some() { 256 } else { 0 },
+            ctx_out: if contexts && case.ctx.is_some() && case.live.is_none() { 256 } else { 0 },
             repeat: case.repeat,
+            flags: if case.live.is_some() { TestRun::LIVE_FRAMES } else { 0 },
+            batch_size: case.live.unwrap_or_default(),
         };
         match loaded.test_run(&test) {
+            Ok(ran) if case.live.is_some() => {
+                run_line(&mut out, &case.name, ran.retval, None, None)
+            }
             Ok(ran) => {
                 let ctx = (case.ctx.is_some() && linked.prog_type != P::RawTracepoint)
                     .then_some(&*ran.ctx_out);

@@ -3,21 +3,27 @@
 //! * [`PacketSource`] receives all frames that come in on an interface, by a ring that is shared
 //!   with the kernel (`TPACKET_V3`); [`PacketSink`] sends by `sendmmsg(2)`. They need root or
 //!   `CAP_NET_RAW`.
+//! * [`StackSink`] has the kernel receive frames on any interface, and [`machine`] does with frames what
+//!   becomes of those that a driver receives.
 //! * [`xdp`] receives and sends by `AF_XDP`, past the kernel's stack.
 //! * [`Tap`] is a device of its own (`/dev/net/tun`): what the kernel sends there is received, what
 //!   is sent the kernel receives.
 //!
 //! An interface that goes down or away is [`PortError::Down`].
 
+mod machine;
 mod packet_sink;
 mod packet_source;
+mod stack_sink;
 mod sys;
 mod tap;
 pub mod xdp;
 
+pub use machine::machine;
 pub use packet_sink::PacketSink;
 pub use packet_source::PacketSource;
-pub use sys::index_of;
+pub use stack_sink::StackSink;
+pub use sys::{index_of, name_of};
 pub use tap::Tap;
 
 use std::io;

@@ -1,6 +1,6 @@
 //! `AF_PACKET` as a sink: many frames by one `sendmmsg(2)`, from where they lie.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use super::failed;
@@ -45,6 +45,12 @@ impl PacketSink {
     #[must_use]
     pub fn index(&self) -> u32 {
         self.index
+    }
+}
+
+impl AsFd for PacketSink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

@@ -207,6 +207,19 @@ pub fn index_of(name: &str) -> Option<u32> {
     }
 }
 
+/// Finds the name of an interface; `None` when there is none of that number.
+#[must_use]
+pub fn name_of(index: u32) -> Option<String> {
+    let mut name = [0; libc::IF_NAMESIZE];
+    // SAFETY: the name has the room that the call takes, and ends with a zero when it comes back.
+    let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr().cast()) };
+    if found.is_null() {
+        return None;
+    }
+    let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+    Some(String::from_utf8_lossy(name).into_owned())
+}
+
 /// `struct ifreq`: a name, and what is asked or told.
 #[repr(C)]
 struct Request {
@@ -248,11 +261,20 @@ pub(super) fn mtu(socket: BorrowedFd<'_>, name: &str) -> io::Result<u32> {
     Ok(u32::try_from(request.value()).unwrap_or_default())
 }
 
-/// Lets an interface send and receive.
-pub(super) fn set_up(socket: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+fn flags(socket: BorrowedFd<'_>, name: &str) -> io::Result<i16> {
     let mut request = Request::new(name)?;
     request.call(socket, libc::SIOCGIFFLAGS)?;
-    let flags = request.value() as i16 | libc::IFF_UP as i16;
+    Ok(request.value() as i16)
+}
+
+/// Tells whether an interface sends and receives.
+pub(super) fn is_up(socket: BorrowedFd<'_>, name: &str) -> bool {
+    flags(socket, name).is_ok_and(|flags| flags & libc::IFF_UP as i16 != 0)
+}
+
+/// Lets an interface send and receive.
+pub(super) fn set_up(socket: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    let flags = flags(socket, name)? | libc::IFF_UP as i16;
     Request::new(name)?.with_flags(flags).call(socket, libc::SIOCSIFFLAGS)
 }
 
