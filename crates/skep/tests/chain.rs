@@ -280,6 +280,56 @@ fn a_chain_keeps_its_programs_and_their_maps() -> Result<(), Error> {
     Ok(())
 }
 
+/// What removes garbage while chains come and go takes nothing that they keep, and never waits for a
+/// lock that it holds itself.
+#[test]
+fn garbage_is_removed_beside_chains_that_come_and_go() -> Result<(), Error> {
+    const MAKERS: usize = 2;
+    let session = Session::scratch()?;
+    let dir = session.dir().clone();
+    let (done, ended) = channel();
+    for maker in 0..MAKERS {
+        let (session, done) = (Session::open_in(dir.path())?, done.clone());
+        std::thread::spawn(move || {
+            for round in 0..150 {
+                let name = format!("chain{maker}-{round}");
+                let object = session.load(data()).expect("it loads");
+                let chain =
+                    Chain::create(&session, &name, ProgramType::Xdp).expect("the name is free");
+                let program = object.program("count").expect("it is there");
+                chain.add(program, Place::First { on: Verdicts::ANY }).expect("it can be added");
+                chain.pin().expect("not pinned yet");
+                drop((object, chain));
+                let chain = Chain::open(&session, &name).expect("it is pinned");
+                let mut runner = chain.runner().expect("its program is there");
+                let run = runner.test_run(&Input::data(&[0; 20])).expect("it runs");
+                assert_eq!(run.retval, 2);
+                chain.delete().expect("it is there");
+            }
+            done.send(()).expect("somebody waits");
+        });
+    }
+    drop(done);
+    let stop = Arc::new(AtomicBool::new(false));
+    let collecting = {
+        let stop = Arc::clone(&stop);
+        let dir = dir.clone();
+        std::thread::spawn(move || {
+            while !stop.load(Relaxed) {
+                dir.collect().expect("the directory is there");
+            }
+        })
+    };
+    for _ in 0..MAKERS {
+        ended.recv_timeout(Duration::from_secs(120)).expect("nobody waits for ever");
+    }
+    stop.store(true, Relaxed);
+    assert!(collecting.join().is_ok());
+    dir.collect()?;
+    assert_eq!(dir.ids(skep::dir::Kind::Program)?, [0_u32; 0]);
+    Ok(())
+}
+
 /// Of two chains that are made at once with one name, one gets the pin, and the other goes with it not
 /// touched.
 #[test]

@@ -375,10 +375,15 @@ impl Kept {
 
     /// Tells whether an object is kept, also by chains that were changed since.
     pub(crate) fn has_now(&mut self, dir: &Dir, kind: Kind, id: u32) -> bool {
-        if self.chains != lengths(dir) {
+        if self.is_outdated(dir) {
             *self = Self::of(dir);
         }
         self.has(kind, id)
+    }
+
+    /// Tells whether chains were made, changed or removed since. Opens nothing.
+    pub(crate) fn is_outdated(&self, dir: &Dir) -> bool {
+        self.chains != lengths(dir)
     }
 
     /// Tells whether an object is kept.

@@ -27,13 +27,39 @@ impl Dir {
     }
 
     /// Tells whether a process uses an object, somebody pinned it, or a chain keeps it: what
-    /// [`Dir::collect`] leaves. While it is asked, what nobody uses cannot be opened.
+    /// [`Dir::collect`] leaves. While it is asked, who opens what nobody uses waits.
     #[must_use]
     pub fn is_used(&self, kind: Kind, id: u32) -> bool {
         let Ok(file) = File::open(self.object(kind, id)) else { return false };
+        // The lock comes last: who reads chains opens their programs.
         file.metadata().is_ok_and(|m| m.nlink() > 1)
-            || flock(&file, FlockOperation::NonBlockingLockExclusive).is_err()
             || Kept::of(self).has(kind, id)
+            || flock(&file, FlockOperation::NonBlockingLockExclusive).is_err()
+    }
+
+    /// Removes an object if no process uses it and nobody pinned it; tells whether it did.
+    pub fn remove_unused(&self, kind: Kind, id: u32) -> bool {
+        self.remove_unused_but(kind, id, None)
+    }
+
+    /// Does the same if no chain keeps the object.
+    ///
+    /// What is locked for removal cannot be opened, and who reads chains opens their programs. So
+    /// nothing is opened under the lock: two that did wait for each other, and one for itself.
+    fn remove_unused_but(&self, kind: Kind, id: u32, mut chains: Option<&mut Kept>) -> bool {
+        let path = self.object(kind, id);
+        let Ok(file) = File::open(&path) else { return false };
+        let is_pinned = || file.metadata().is_ok_and(|m| m.nlink() > 1);
+        if is_pinned() || chains.as_mut().is_some_and(|kept| kept.has_now(self, kind, id)) {
+            return false;
+        }
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return false;
+        }
+        // Whoever made it may have pinned it or put it into a chain meanwhile, and ended. If so, it
+        // is looked at the next time.
+        let has_changed = chains.is_some_and(|kept| kept.is_outdated(self));
+        !has_changed && !is_pinned() && std::fs::remove_file(&path).is_ok()
     }
 
     fn collect_once(&self) -> Result<usize, DirError> {
@@ -49,9 +75,8 @@ impl Dir {
             }
             for id in self.ids(kind)? {
                 if !kept.has(kind, id) {
-                    // Whoever made it may have put it into a chain since, and ended.
-                    let is_kept = || kept.has_now(self, kind, id);
-                    removed += usize::from(self.remove_unused_but(kind, id, is_kept));
+                    let chains = Some(&mut kept);
+                    removed += usize::from(self.remove_unused_but(kind, id, chains));
                 }
             }
         }

@@ -226,29 +226,6 @@ impl Dir {
         ids.sort_unstable();
         Ok(ids)
     }
-
-    /// Removes an object if no process uses it and nobody pinned it; tells whether it did.
-    pub fn remove_unused(&self, kind: Kind, id: u32) -> bool {
-        self.remove_unused_but(kind, id, || false)
-    }
-
-    /// Does the same if something else does not keep the object.
-    pub(crate) fn remove_unused_but(
-        &self,
-        kind: Kind,
-        id: u32,
-        mut is_kept: impl FnMut() -> bool,
-    ) -> bool {
-        let path = self.object(kind, id);
-        let Ok(file) = File::open(&path) else { return false };
-        let mut is_garbage = || file.metadata().is_ok_and(|m| m.nlink() == 1) && !is_kept();
-        // Before, as what is locked cannot be opened; and then, as whoever made it may have pinned it
-        // or put it into a chain meanwhile, and ended.
-        is_garbage()
-            && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
-            && is_garbage()
-            && std::fs::remove_file(&path).is_ok()
-    }
 }
 
 /// A directory like the skep directory, for one process alone and gone with it: programs that are

@@ -5,6 +5,7 @@ use std::ffi::CString;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
 
 use rustix::fs::{self, AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -16,17 +17,22 @@ pub(super) fn os<'a>(call: &'static str, path: &'a Path) -> impl Fn(Errno) -> Ob
     move |e| ObjectError::Os { call, path: path.to_owned(), errno: e.raw_os_error() }
 }
 
+/// How often a file is tried to be marked as used, and how long is waited in between: for 20 ms.
+const TRIES: u32 = 100;
+const PAUSE: Duration = Duration::from_micros(200);
+
 /// Marks the file as used, until the open file is closed everywhere.
 pub(super) fn lock_shared(fd: BorrowedFd<'_>, path: &Path) -> Result<(), ObjectError> {
-    fs::flock(fd, FlockOperation::NonBlockingLockShared).map_err(|e| match e {
-        // Whoever holds it exclusively is about to remove the file.
-        Errno::WOULDBLOCK => ObjectError::Os {
-            call: "flock",
-            path: path.to_owned(),
-            errno: Errno::NOENT.raw_os_error(),
-        },
-        e => os("flock", path)(e),
-    })
+    for _ in 0..TRIES {
+        match fs::flock(fd, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => return Ok(()),
+            // Whoever holds it exclusively asks whether somebody uses it, or is about to remove it.
+            // That does not take long, unless it is stopped there.
+            Err(Errno::WOULDBLOCK) => std::thread::sleep(PAUSE),
+            Err(e) => return Err(os("flock", path)(e)),
+        }
+    }
+    Err(os("flock", path)(Errno::NOENT))
 }
 
 /// Opens a file without a name in `dir`, or where that is not offered one under a temporary name,
