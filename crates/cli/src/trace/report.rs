@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use serde_json::Value as Json;
 use skep::Dir;
 use skep::link::{LinkState, Missed};
@@ -27,6 +27,8 @@ use crate::{missed, stats, units};
 
 /// Rows of the table when nothing else is asked for.
 const ROWS: usize = 30;
+/// Bytes of functions in JSON that are written together.
+const AT_ONCE: usize = 1 << 16;
 /// Call paths of the tree when nothing else is asked for.
 const PATHS: usize = 100;
 /// How a tree is written: at most so many rows, of at least so many ns, of a width; returns how many
@@ -36,17 +38,20 @@ type Shape = fn(&Tree<'_>, &mut dyn Write, usize, u64, Option<usize>) -> io::Res
 /// ended.
 const THREAD_ENDS: [&str; 5] = ["start_thread", "clone", "clone3", "__clone", "__clone3"];
 
-/// What `--json` prints.
+/// What `--json` prints in front of the functions.
 #[derive(Serialize)]
-struct Document<'a> {
+struct Head<'a> {
     command: Option<Vec<Cow<'a, str>>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pids: Vec<u32>,
     status: Option<i32>,
     wall_ns: u64,
     sites: Json,
-    #[serde(serialize_with = "each_function")]
-    functions: &'a [Row<'a>],
+}
+
+/// What it prints behind them.
+#[derive(Serialize)]
+struct Tail<'a> {
     /// Calls by call path, where they were counted so.
     #[serde(skip_serializing_if = "Option::is_none")]
     tree: Option<Vec<NodeJson<'a>>>,
@@ -67,9 +72,31 @@ struct Document<'a> {
     let_go: Vec<LetGoJson<'a>>,
 }
 
-/// Writes rows as functions, one after the other.
-fn each_function<S: Serializer>(rows: &[Row<'_>], to: S) -> Result<S::Ok, S::Error> {
-    to.collect_seq(rows.iter().map(Function::from))
+/// Writes all of it as one object.
+fn document(
+    out: &mut dyn Write,
+    head: &Head<'_>,
+    rows: &[Row<'_>],
+    tail: &Tail<'_>,
+) -> io::Result<()> {
+    let mut text = serde_json::to_vec(head)?;
+    text.pop();
+    text.extend_from_slice(b",\"functions\":[");
+    for (n, row) in rows.iter().enumerate() {
+        if n > 0 {
+            text.push(b',');
+        }
+        Function::from(row).write(&mut text);
+        if text.len() >= AT_ONCE {
+            out.write_all(&text)?;
+            text.clear();
+        }
+    }
+    text.extend_from_slice(b"],");
+    out.write_all(&text)?;
+    let tail = serde_json::to_vec(tail)?;
+    out.write_all(tail.get(1..).unwrap_or_default())?;
+    out.write_all(b"\n")
 }
 
 /// Where the report and the call paths go.
@@ -280,13 +307,15 @@ impl Sums<'_> {
         }
         if args.report.json {
             let names = tree.as_ref().map(Tree::names).unwrap_or_default();
-            let document = Document {
+            let head = Head {
                 command: ended.command,
                 pids: ended.pids,
                 status: ended.status,
                 wall_ns: ended.wall_ns,
                 sites: sites.json(),
-                functions: rows.get(..all.min(rows.len())).unwrap_or_default(),
+            };
+            let shown = rows.get(..all.min(rows.len())).unwrap_or_default();
+            let tail = Tail {
                 tree: tree.as_ref().map(|t| t.json(&names)),
                 missed: missed.total(),
                 missed_by: missed::to_json(missed),
@@ -299,7 +328,7 @@ impl Sums<'_> {
                 not_traced: sites.not_traced_json(),
                 let_go: budget::json(&ended.let_go, self.state),
             };
-            return printer.json(output, &document);
+            return printer.data(output, |out| document(out, &head, shown, &tail));
         }
         if sites.attached() == 0 {
             return Ok(());
