@@ -109,11 +109,12 @@ fn the_readmes_commands_run() {
     let table = tried.iter().position(|line| *line == tables[0][0]).expect("a table");
     let rows = tried[table + 1..].iter().filter(|line| line.ends_with("libc.so. #"));
     assert_eq!(rows.count(), tables[0].len() - 1, "{}", printed[0]);
-    // How many were traced, why others were not, what is estimated, and that more were called. For
-    // which functions differs with the library, and so does how many had not returned; reasons that
-    // only a library with debug symbols has are not on the page.
+    // How many were traced, why others were not, and that more were called. For which functions differs
+    // with the library, and so does of how many times are estimated, and how many had not returned: of
+    // one, of several, or of none. Reasons that only a library with debug symbols has are not on the
+    // page.
     let words = |line: &str| line.split(':').next().unwrap_or_default().to_owned();
-    for line in tables[1].iter().filter(|line| *line != "…" && !line.starts_with('+')) {
+    for line in tables[1].iter().filter(|line| *line != "…" && !line.starts_with(['~', '+'])) {
         let is_there = tried.iter().any(|tried| words(tried) == words(line));
         assert!(is_there, "{line}: {}", printed[0]);
     }
