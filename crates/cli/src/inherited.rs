@@ -9,8 +9,15 @@ use std::io;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Signals whose handling this process changes for itself.
-pub const CHANGED: [i32; 6] =
-    [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE, libc::SIGCHLD];
+pub const CHANGED: [i32; 7] = [
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTERM,
+    libc::SIGHUP,
+    libc::SIGPIPE,
+    libc::SIGCHLD,
+    libc::SIGXFSZ,
+];
 
 /// Bit `n`: signal `n` was ignored at the start.
 static IGNORED: AtomicU32 = AtomicU32::new(0);

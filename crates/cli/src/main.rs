@@ -58,6 +58,7 @@ fn main() -> ExitCode {
     if calibrate::is_child() {
         return ExitCode::SUCCESS;
     }
+    signals::survive_large_files();
     let cli = Cli::read();
     let printer = Printer::new(cli.quiet);
     let done = match &cli.command {

@@ -119,6 +119,17 @@ impl Drop for Signals {
     }
 }
 
+/// Makes a file that becomes larger than allowed (`ulimit -f`) an error of the call that writes,
+/// instead of the end of this process. A command that is started has the default action again.
+pub fn survive_large_files() {
+    extern "C" fn nothing(_: i32) {}
+    if inherited::ignored(libc::SIGXFSZ) {
+        return;
+    }
+    // SAFETY: the handler does nothing.
+    unsafe { libc::signal(libc::SIGXFSZ, nothing as *const () as usize) };
+}
+
 /// Blocks the ending signals while a child is made, so that none is swallowed by our handlers
 /// between fork and exec.
 #[derive(Debug)]

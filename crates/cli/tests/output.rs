@@ -38,6 +38,44 @@ fn a_full_disk_leaves_the_older_file() {
     assert!(ended.status.success() && !out.contains("o   l   d"), "{out}\n{err}");
 }
 
+/// The limit ended the command by a signal, without a word.
+#[test]
+fn a_limit_for_files_is_an_error() {
+    let skep = Skep::new();
+    let bin = skep.command(["x"]).get_program().to_owned();
+    let shell = |script: &str| {
+        let mut command = skep.command(["x"]);
+        let variables = command.env("LC_ALL", "C").get_envs();
+        Command::new("sh")
+            .args(["-c", script, "sh"])
+            .arg(&bin)
+            .current_dir(skep.path("."))
+            .envs(variables.filter_map(|(name, value)| Some((name, value?))))
+            .output()
+            .unwrap()
+    };
+    let under = |blocks: u32, rest: &str| shell(&format!("ulimit -f {blocks}; exec \"$1\" {rest}"));
+    for blocks in [0, 1, 8, 64] {
+        let ended = under(blocks, "trace 'libc.so.6:mem*' -- true");
+        let err = common::text(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(2), "{blocks}: {err}");
+        assert!(err.contains("File too large") || err.contains("(`ulimit -f`)"), "{err}");
+    }
+    fs::write(skep.path("old"), "old").unwrap();
+    let ended = under(1, "vma snapshot $$ -o old");
+    let err = common::text(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(2), "{err}");
+    assert!(err.contains("`old`: File too large"), "{err}");
+    assert_eq!(fs::read_to_string(skep.path("old")).unwrap(), "old");
+    // Commands that are started have the action that there was before.
+    for (before, status) in [("", 128 + 25), ("trap '' XFSZ;", 0)] {
+        let ended = shell(&format!(
+            "{before} exec \"$1\" trace 'libc.so.6:mem*' -o r -- sh -c 'kill -XFSZ $$; exit 0'"
+        ));
+        assert_eq!(ended.status.code(), Some(status), "{}", common::text(&ended.stderr));
+    }
+}
+
 #[test]
 fn without_proc_it_says_so() {
     if !is_root() {
