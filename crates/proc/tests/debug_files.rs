@@ -439,9 +439,10 @@ fn functions_have_the_names_that_binutils_gives_them_in_each_language() {
     tool(&dir, &["cc", "-g", "-gdwarf-5", "-O1", "-S", "-dA", "a.c"]);
     let text = fs::read_to_string(dir.join("a.s")).unwrap();
     let mut symbols = 0;
-    for language in
-        [1, 2, 4, 5, 6, 7, 8, 9, 0xa, 0xc, 0xd, 0xe, 0xf, 0x12, 0x16, 0x18, 0x1d, 0x22, 0x23, 0x2c]
-    {
+    for language in [
+        1, 2, 4, 5, 6, 7, 8, 9, 0xa, 0xc, 0xd, 0xe, 0xf, 0x12, 0x16, 0x18, 0x1d, 0x22, 0x23, 0x2c,
+        0x3e,
+    ] {
         let mut patched = String::new();
         for line in text.lines() {
             if line.contains(".byte") && line.contains("DW_AT_language") {
@@ -457,6 +458,11 @@ fn functions_have_the_names_that_binutils_gives_them_in_each_language() {
         let path = dir.join("b");
         let addrs = code(&path);
         let got = of(&path, &addrs);
+        if [0x2c, 0x3e].contains(&language) {
+            // C of 2017 and 2023, which binutils before 2.44 do not know.
+            assert!(got.iter().any(|line| line.contains(" short_name ")), "{got:?}");
+            continue;
+        }
         same(&got, &by_binutils(&path, &addrs));
         symbols += usize::from(got.iter().any(|line| line.contains(" symbol ")));
     }

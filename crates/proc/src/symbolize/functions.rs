@@ -343,26 +343,35 @@ impl<'a> Reading<'_, 'a> {
 
     /// Tells whether names of a unit's language are those that linkers see.
     fn is_plain(&mut self, place: Place, unit: &Unit<'_>) -> bool {
+        // Assigned since DWARF 5 was published.
+        const ASSEMBLY: dw::DwLang = dw::DwLang(0x31);
+        const C23: dw::DwLang = dw::DwLang(0x3e);
+        const FORTRAN23: dw::DwLang = dw::DwLang(0x3f);
         let start = unit.header.debug_info_offset().map_or(0, |o| o.0);
         *self.plain.entry((place, start)).or_insert_with(|| {
             let root = unit.entry(unit.header.root_offset());
             let language = root.ok().and_then(|root| root.attr_value(dw::DW_AT_language));
             let Some(Value::Language(language)) = language else { return false };
-            // As binutils knows them: where names are others, such as those of Fortran's main programs, the
-            // symbol counts.
+            // As binutils 2.44 knows them: where names are others, such as those of Fortran's main programs,
+            // the symbol counts.
             matches!(
                 language,
                 dw::DW_LANG_C89
                     | dw::DW_LANG_C
                     | dw::DW_LANG_C99
                     | dw::DW_LANG_C11
+                    | dw::DW_LANG_C17
+                    | C23
                     | dw::DW_LANG_Cobol74
                     | dw::DW_LANG_Cobol85
                     | dw::DW_LANG_Fortran77
+                    | dw::DW_LANG_Fortran18
+                    | FORTRAN23
                     | dw::DW_LANG_Pascal83
                     | dw::DW_LANG_PLI
                     | dw::DW_LANG_UPC
                     | dw::DW_LANG_Mips_Assembler
+                    | ASSEMBLY
             )
         })
     }
