@@ -25,6 +25,8 @@ use crate::{blocked, seccomp, unwinders};
 /// The function the dynamic loader calls after every change to the list of libraries (glibc
 /// elf/dl-debug.c).
 const LOADER_EVENT: &str = "_dl_debug_state";
+/// Bytes of address space that it takes to say why nothing is attached.
+const ROOM_TO_SAY: u64 = 512 << 10;
 
 /// Attaches every link the environment names. Does nothing when it names none. `prepare` runs before
 /// anything is hooked, with signals held back, unless a sandbox keeps the agent out.
@@ -39,6 +41,10 @@ const LOADER_EVENT: &str = "_dl_debug_state";
 /// skep_runtime::start::start(|| ());
 /// ```
 pub unsafe fn start(prepare: impl FnOnce()) {
+    // The heap makes the same system calls next, and has no way out.
+    if !skep_sys::has_address_space(ROOM_TO_SAY) {
+        return;
+    }
     let Some(list) = std::env::var_os(ENV_LINKS) else { return };
     let ids: Vec<u32> =
         list.to_string_lossy().split(',').filter_map(|s| s.trim().parse().ok()).collect();
@@ -56,8 +62,11 @@ pub unsafe fn start(prepare: impl FnOnce()) {
     // A handler that another library has installed may fork, which takes the locks that are held
     // here.
     let _signals = signals::Blocked::new();
-    prepare();
     let Ok(dir) = dir() else { return };
+    if let Err(e) = Agent::check_room(&dir, &ids) {
+        return Agent::report_failure(&dir, &ids, &e.to_string());
+    }
+    prepare();
     if exec::is_under_valgrind() {
         return stay_out(&dir, &ids, exec::VALGRIND);
     }

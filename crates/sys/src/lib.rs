@@ -36,3 +36,29 @@ pub fn thread() -> u64 {
     };
     thread
 }
+
+/// Tells whether this process may have so many more bytes of address space (`RLIMIT_AS`): who asks
+/// for memory in vain cannot go on, and here that would be the end of the program.
+#[must_use]
+pub fn has_address_space(bytes: u64) -> bool {
+    const PRIVATE_ANONYMOUS: u64 = 0x22;
+    // Without a right, so that nothing is promised or filled that nobody uses.
+    // SAFETY: new pages where the kernel finds room, which are given back at once.
+    unsafe {
+        let at = syscall::call6(syscall::MMAP, 0, bytes, 0, PRIVATE_ANONYMOUS, u64::MAX, 0);
+        let is_there = at <= i64::MAX as u64;
+        if is_there {
+            syscall::call4(syscall::MUNMAP, at, bytes, 0, 0);
+        }
+        is_there
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn there_is_room_up_to_an_end() {
+        assert!(super::has_address_space(1 << 30));
+        assert!(!super::has_address_space(1 << 48));
+    }
+}

@@ -16,6 +16,7 @@ use skep_store::link::{
 use super::load::{Cache, load};
 use super::probes::{self, Semaphores};
 use super::program::{ActiveProgram, find_errno};
+use super::select::{check_room, room_to_hook, room_to_list, select};
 use super::{AgentError, detach_from, executable};
 use crate::detach_func::set_detach_from;
 use crate::directory::LinkUse;
@@ -234,6 +235,7 @@ impl ActiveLink {
         if self.wants_mapped && !new.is_empty() {
             self.file.mapped(&new.iter().map(|m| mapped(m)).collect::<Vec<_>>())?;
         }
+        check_room(room_to_list(&self.selection, &new))?;
         let (mut functions, mut cookies) = select(&self.selection, &self.spec, &new);
         for module in &new {
             let semaphores = &mut self.semaphores;
@@ -242,6 +244,8 @@ impl ActiveLink {
         if functions.is_empty() {
             return Ok(());
         }
+        let need = room_to_hook(&functions);
+        check_room(need)?;
         let found: Vec<FoundFunction<'_>> = functions.iter().map(found).collect();
         let indexes = self.file.register(&found)?;
         drop(found);
@@ -249,6 +253,8 @@ impl ActiveLink {
         let groups = self.group(&mut functions, &cookies, &indexes, &mut skipped);
         let last = groups.values().flat_map(|group| &group.indexes).max();
         self.make_room(last.map_or(0, |last| last.saturating_add(1)), cache)?;
+        // The maps have taken what they need.
+        check_room(need)?;
         if self.programs.iter().any(|p| p.sets_errno) {
             find_errno(modules);
         }
@@ -435,84 +441,5 @@ fn found(function: &Function) -> FoundFunction<'_> {
         vaddr: function.addr().wrapping_sub(function.module().bias()),
         size: function.size(),
         skipped: None,
-    }
-}
-
-/// Lists the functions of modules that a link means, and their cookies; a module whose symbols
-/// cannot be read has none.
-fn select(
-    selection: &Selection,
-    spec: &LinkSpec,
-    modules: &[&Arc<Module>],
-) -> (Vec<Function>, Vec<u64>) {
-    let (mut all, mut cookies) = (Vec::new(), Vec::new());
-    for module in modules {
-        let Some(patterns) =
-            selection.module(&module.path().to_string_lossy(), module.is_main(), is_own(module))
-        else {
-            continue;
-        };
-        let linked_in = module.is_main() && has_this_code(module);
-        let mut functions = module.functions().unwrap_or_default();
-        let mut places = Vec::new();
-        // There may be a million: those that are meant stay where they are.
-        functions.retain(|f| {
-            if linked_in && is_part_of_skep(f.name()) {
-                return false;
-            }
-            for (at, offset) in patterns.places(f.name(), f.aliases()) {
-                places.extend(spec.include.get(at).map(|target| (f.at(offset), target.cookie)));
-            }
-            let target =
-                patterns.function(f.name(), f.aliases()).and_then(|at| spec.include.get(at));
-            cookies.extend(target.map(|target| target.cookie));
-            target.is_some()
-        });
-        functions.shrink_to_fit();
-        if all.is_empty() {
-            all = functions;
-        } else {
-            all.append(&mut functions);
-        }
-        for (place, cookie) in places {
-            all.push(place);
-            cookies.push(cookie);
-        }
-    }
-    (all, cookies)
-}
-
-/// Tells whether a module is the library with the agent: not worth a word, unless it is asked for by
-/// name. A program that this code is linked into is a module like others.
-fn is_own(module: &Module) -> bool {
-    !module.is_main() && has_this_code(module)
-}
-
-fn has_this_code(module: &Module) -> bool {
-    let here = has_this_code as *const () as u64;
-    module.text().iter().any(|t| t.contains(&here))
-}
-
-/// Tells by the symbol whether a function is of the crates that run inside events: hooked, it would
-/// be an event of its own.
-fn is_part_of_skep(symbol: &str) -> bool {
-    const CRATES: [&str; 9] =
-        ["attach", "helpers", "isa", "maps", "proc", "runtime", "store", "sys", "vm"];
-    symbol.match_indices("skep_").any(|(at, prefix)| {
-        let rest = symbol.get(at + prefix.len()..).unwrap_or_default();
-        CRATES.iter().any(|name| rest.starts_with(name))
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_part_of_skep;
-
-    #[test]
-    fn symbols_of_the_event_path_are_known() {
-        assert!(is_part_of_skep("_ZN12skep_runtime3run7tracing17h0123456789abcdefE"));
-        assert!(is_part_of_skep("_RNvNtCs1234_11skep_attach6engine5start"));
-        assert!(!is_part_of_skep("_ZN7library12library_told17h0123456789abcdefE"));
-        assert!(!is_part_of_skep("skep_get_func_sp"));
     }
 }

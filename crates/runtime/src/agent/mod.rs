@@ -18,6 +18,7 @@ mod load;
 mod probes;
 mod program;
 mod retired;
+mod select;
 
 use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
@@ -29,6 +30,7 @@ use skep_attach::Engine;
 use skep_attach::signals;
 use skep_attach::sites::{self, Module};
 use skep_store::Dir;
+use skep_store::dir::Kind;
 use skep_store::link::LinkFile;
 use skep_sys::sandbox;
 
@@ -89,6 +91,12 @@ static AGENT: Agent = Agent {
     forking: ForkGuard::new(),
     forker: AtomicU64::new(0),
 };
+
+/// Bytes of address space that it takes to read a link's file, which may have a million functions.
+fn room_to_read(dir: &Dir, id: u32) -> u64 {
+    let length = std::fs::metadata(dir.object(Kind::Link, id)).map_or(0, |file| file.len());
+    (1 << 19) + length.saturating_mul(4)
+}
 
 impl std::fmt::Debug for Agent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -186,10 +194,20 @@ impl Agent {
         attached
     }
 
+    /// Refuses what a limit of the process for its address space would end, and the process with it.
+    ///
+    /// # Errors
+    /// When there is no room for the least that attaching these links takes.
+    pub(crate) fn check_room(dir: &Dir, ids: &[u32]) -> Result<(), AgentError> {
+        select::check_room(ids.iter().map(|id| room_to_read(dir, *id)).sum())
+    }
+
     /// Says in the file of each link that nothing can be attached, and why.
     pub(crate) fn report_failure(dir: &Dir, ids: &[u32], error: &str) {
         for id in ids {
-            if let Ok(file) = LinkFile::open(dir, *id) {
+            if skep_sys::has_address_space(room_to_read(dir, *id))
+                && let Ok(file) = LinkFile::open(dir, *id)
+            {
                 drop(file.report(&failed(Some(error.to_owned()))));
             }
         }
@@ -326,14 +344,14 @@ impl Links {
     ) -> Result<u32, AgentError> {
         know_unwind_tables(modules);
         skep_attach::keep_code_in(Some(&dir.code()));
-        let file = LinkFile::open(dir, id)?;
         let began = Instant::now();
-        let mut link = match ActiveLink::open(dir, file, directory, detach) {
+        let opened = Agent::check_room(dir, &[id])
+            .and_then(|()| Ok(LinkFile::open(dir, id)?))
+            .and_then(|file| ActiveLink::open(dir, file, directory, detach));
+        let mut link = match opened {
             Ok(link) => link,
             Err(e) => {
-                if let Ok(file) = LinkFile::open(dir, id) {
-                    drop(file.report(&failed(Some(e.to_string()))));
-                }
+                Agent::report_failure(dir, &[id], &e.to_string());
                 return Err(e);
             }
         };

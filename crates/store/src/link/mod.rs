@@ -15,5 +15,5 @@ pub use file::{
 };
 pub use mapped::MappedModule;
 pub use pattern::{Pattern, PatternError};
-pub use selection::Selection;
+pub use selection::{InModule, Selection};
 pub use types::Types;

@@ -1,0 +1,117 @@
+//! Which functions of modules a link means, and whether there is room for that.
+
+use std::sync::Arc;
+
+use skep_attach::sites::{Function, Module};
+use skep_store::link::{InModule, LinkSpec, Selection};
+
+use super::AgentError;
+
+/// Address space that is asked for at least.
+const LEAST: u64 = 4 << 20;
+/// What listing a module's functions takes for each byte of its code.
+const LISTED: u64 = 4;
+/// What hooking a function takes.
+const HOOKED: u64 = 1 << 10;
+
+/// Bytes of address space that listing functions of these modules takes.
+pub(super) fn room_to_list(selection: &Selection, modules: &[&Arc<Module>]) -> u64 {
+    let meant = modules.iter().filter(|m| patterns_of(selection, m).is_some());
+    let code = meant.flat_map(|m| m.text()).map(|range| range.end - range.start);
+    code.sum::<u64>().saturating_mul(LISTED)
+}
+
+/// Bytes that hooking them takes.
+pub(super) fn room_to_hook(functions: &[Function]) -> u64 {
+    (functions.len() as u64).saturating_mul(HOOKED)
+}
+
+/// Refuses work that a limit of the process for its address space would end, and the process with it.
+pub(super) fn check_room(bytes: u64) -> Result<(), AgentError> {
+    let need = bytes.max(LEAST);
+    if skep_sys::has_address_space(need) {
+        return Ok(());
+    }
+    let need = need >> 20;
+    Err(format!("its address space has no room for {need} MiB more (`ulimit -v`)").into())
+}
+
+/// The patterns of a link that a module's functions may match.
+fn patterns_of<'s>(selection: &'s Selection, module: &Module) -> Option<InModule<'s>> {
+    selection.module(&module.path().to_string_lossy(), module.is_main(), is_own(module))
+}
+
+/// Lists the functions of modules that a link means, and their cookies; a module whose symbols
+/// cannot be read has none.
+pub(super) fn select(
+    selection: &Selection,
+    spec: &LinkSpec,
+    modules: &[&Arc<Module>],
+) -> (Vec<Function>, Vec<u64>) {
+    let (mut all, mut cookies) = (Vec::new(), Vec::new());
+    for module in modules {
+        let Some(patterns) = patterns_of(selection, module) else { continue };
+        let linked_in = module.is_main() && has_this_code(module);
+        let mut functions = module.functions().unwrap_or_default();
+        let mut places = Vec::new();
+        // There may be a million: those that are meant stay where they are.
+        functions.retain(|f| {
+            if linked_in && is_part_of_skep(f.name()) {
+                return false;
+            }
+            for (at, offset) in patterns.places(f.name(), f.aliases()) {
+                places.extend(spec.include.get(at).map(|target| (f.at(offset), target.cookie)));
+            }
+            let target =
+                patterns.function(f.name(), f.aliases()).and_then(|at| spec.include.get(at));
+            cookies.extend(target.map(|target| target.cookie));
+            target.is_some()
+        });
+        functions.shrink_to_fit();
+        if all.is_empty() {
+            all = functions;
+        } else {
+            all.append(&mut functions);
+        }
+        for (place, cookie) in places {
+            all.push(place);
+            cookies.push(cookie);
+        }
+    }
+    (all, cookies)
+}
+
+/// Tells whether a module is the library with the agent: not worth a word, unless it is asked for by
+/// name. A program that this code is linked into is a module like others.
+fn is_own(module: &Module) -> bool {
+    !module.is_main() && has_this_code(module)
+}
+
+fn has_this_code(module: &Module) -> bool {
+    let here = has_this_code as *const () as u64;
+    module.text().iter().any(|t| t.contains(&here))
+}
+
+/// Tells by the symbol whether a function is of the crates that run inside events: hooked, it would
+/// be an event of its own.
+fn is_part_of_skep(symbol: &str) -> bool {
+    const CRATES: [&str; 9] =
+        ["attach", "helpers", "isa", "maps", "proc", "runtime", "store", "sys", "vm"];
+    symbol.match_indices("skep_").any(|(at, prefix)| {
+        let rest = symbol.get(at + prefix.len()..).unwrap_or_default();
+        CRATES.iter().any(|name| rest.starts_with(name))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_part_of_skep;
+
+    #[test]
+    fn symbols_of_the_event_path_are_known() {
+        assert!(is_part_of_skep("_ZN12skep_runtime3run7tracing17h0123456789abcdefE"));
+        assert!(is_part_of_skep("_RNvNtCs1234_11skep_attach6engine5start"));
+        assert!(!is_part_of_skep("_ZN7library12library_told17h0123456789abcdefE"));
+        assert!(!is_part_of_skep("skep_get_func_sp"));
+    }
+}
