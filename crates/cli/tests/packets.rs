@@ -247,8 +247,16 @@ fn live_frames_go_to_outputs_by_verdict() {
     assert_eq!((numbers(&pass), numbers(&tx)), (vec![0, 5], vec![1, 6]));
     assert_eq!(numbers(&rest), [2, 3, 4, 7, 8, 9]);
 
+    let ctx = skep.path("ctx.bin").display().to_string();
+    let words = [0_u32, packet().len() as u32, 0, 1, 0, 0].map(u32::to_ne_bytes);
+    std::fs::write(&ctx, words.as_flattened()).expect("there is room");
     for (more, status, message) in [
-        (["--out", &out, "--batch-size", "257"], 1, "failed: Argument list too long"),
+        (["--out", &out, "--batch-size", "257"], 2, "a batch has 256 frames at most, not 257"),
+        (
+            ["--out", &format!("pass={ctx}"), "--ctx-in", &ctx],
+            2,
+            "is the input, and would be emptied",
+        ),
         (["--out", &out, "--data-in", &input], 2, "live frames are of one packet"),
         (["--out", "pass=stack:nowhere0", "--repeat", "1"], 2, "no interface `nowhere0`"),
         (["--out", "tx=in", "--repeat", "1"], 2, "`in` needs an interface as input"),
@@ -277,4 +285,11 @@ fn live_frames_go_to_the_interfaces_of_the_machine() {
     // What passed, what was sent back and what was redirected.
     assert_eq!((&report["packets"], &report["sent"]["packets"]), (&json!(500), &json!(300)));
     assert_eq!(report["dropped"]["no_target"], 100);
+
+    // What is sent to an interface that is down is counted, and the others go on.
+    network::command("ip link set lo down");
+    let ended = skep.run(live.into_iter().chain(["--repeat", "500", "--json"]));
+    assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+    let report = json(&ended.stdout);
+    assert_eq!((&report["packets"], &report["dropped"]["down"]), (&json!(500), &json!(200)));
 }

@@ -63,7 +63,7 @@ pub fn run(args: &PacketArgs, input: &str, runner: Runner) -> Result<Report> {
 /// outputs are named.
 pub fn run_live(
     args: &PacketArgs,
-    file: &Path,
+    inputs: Vec<&Path>,
     runner: Runner,
     mut frames: LiveFrames,
 ) -> Result<Report> {
@@ -74,7 +74,7 @@ pub fn run_live(
                 .hint("with --out, frames go to files, as in `--out 'pass+tx=sent.pcap'`")
         })?
     } else {
-        check_targets(args, &file.display().to_string())?;
+        inputs.into_iter().try_for_each(|file| check_targets(args, &file.to_string_lossy()))?;
         outputs(args, None)?
     };
     pump(args, packets, &mut frames, &mut outputs)
@@ -260,7 +260,7 @@ impl Report {
             "sent": {"packets": sent.packets, "bytes": sent.bytes},
             "dropped": {
                 "ring_full": sent.ring_full, "too_large": sent.too_large,
-                "too_short": sent.too_short, "unwritten": sent.unwritten,
+                "too_short": sent.too_short, "down": sent.down, "unwritten": sent.unwritten,
                 "queue_full": self.stats.queue_full,
                 "copies": self.stats.copies_dropped,
                 "no_target": self.stats.no_target, "before_receive": lost.ring_full,
@@ -297,6 +297,7 @@ impl Report {
             ("output full", sent.ring_full),
             ("too large for their output", sent.too_large),
             ("too short for their output", sent.too_short),
+            ("their interface is down, or not connected", sent.down),
             ("not written, their output failed", sent.unwritten),
             ("queue of a processor full", self.stats.queue_full),
             ("copies, by programs of devices", self.stats.copies_dropped),

@@ -167,9 +167,6 @@ struct Output {
 /// Opens a sink for a target; `None` when there is none.
 type Open = Box<dyn FnMut(Target) -> Option<Box<dyn Sink>> + Send>;
 
-/// The number of no sink.
-const NONE: usize = usize::MAX;
-
 /// Sinks, and which frames each is given: by verdict, and redirected ones by target. Frames of
 /// verdicts without a sink end, which is no loss; those that were redirected to an unknown target
 /// are counted.
@@ -180,6 +177,8 @@ pub struct Outputs {
     /// In order of target.
     by_target: Vec<(Target, usize)>,
     open: Option<Open>,
+    /// Targets without a sink, of the frames at hand: they may have one later.
+    none: Vec<Target>,
     unsent: Unsent,
 }
 
@@ -224,7 +223,7 @@ impl Outputs {
     }
 
     /// Opens a sink for each target without one when the first frame is redirected there; where `open`
-    /// finds none, frames go to the output of redirected ones. It is asked once for a target.
+    /// finds none, frames go to the output of redirected ones, and it is asked again with the next batch.
     pub fn open_targets(
         &mut self,
         open: impl FnMut(Target) -> Option<Box<dyn Sink>> + Send + 'static,
@@ -261,14 +260,21 @@ impl Outputs {
             sink = self.open_target(target);
         }
         let others = || self.by_verdict.get(Verdict::Redirect(target).kind()).copied().flatten();
-        sink.filter(|sink| *sink != NONE).or_else(others)
+        sink.or_else(others)
     }
 
     #[cold]
     fn open_target(&mut self, target: Target) -> Option<usize> {
-        let opened = self.open.as_mut()?(target).map(|sink| self.add(sink));
-        self.send_target(target, opened.unwrap_or(SinkId(NONE)));
-        opened.map(|sink| sink.0)
+        if self.none.contains(&target) {
+            return None;
+        }
+        let Some(sink) = self.open.as_mut()?(target) else {
+            self.none.push(target);
+            return None;
+        };
+        let sink = self.add(sink);
+        self.send_target(target, sink);
+        Some(sink.0)
     }
 
     /// Sends the frames of a batch by their verdicts.
@@ -301,6 +307,7 @@ impl Outputs {
 
     /// Says which frames each sink gets.
     fn sort_out(&mut self, verdicts: &Verdicts) {
+        self.none.clear();
         if self.sinks.is_empty() && self.open.is_none() {
             let ends = |(index, verdict): &(usize, &Verdict)| {
                 matches!(verdict, Verdict::Redirect(_)) && !verdicts.is_handed_over(*index as u16)

@@ -17,6 +17,8 @@ pub struct Sent {
     pub too_large: u64,
     /// Frames that were dropped because the port takes none so short.
     pub too_short: u64,
+    /// Frames that were dropped because the interface is down, gone, or not connected.
+    pub down: u64,
     /// Frames that were dropped because the port failed before it had written them.
     pub unwritten: u64,
 }
@@ -41,8 +43,8 @@ impl Sent {
 
     /// Counts all frames, whatever became of them.
     pub(super) fn all(&self) -> u64 {
-        let Self { packets, bytes: _, ring_full, too_large, too_short, unwritten } = self;
-        packets + ring_full + too_large + too_short + unwritten
+        let Self { packets, bytes: _, ring_full, too_large, too_short, down, unwritten } = self;
+        packets + ring_full + too_large + too_short + down + unwritten
     }
 }
 
@@ -53,6 +55,7 @@ impl std::ops::AddAssign for Sent {
         self.ring_full += other.ring_full;
         self.too_large += other.too_large;
         self.too_short += other.too_short;
+        self.down += other.down;
         self.unwritten += other.unwritten;
     }
 }

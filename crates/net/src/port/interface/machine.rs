@@ -1,17 +1,17 @@
 //! The interfaces of this machine as outputs: frames go where a driver would send them.
 
-use std::os::fd::AsFd as _;
-
 use super::{PacketSink, StackSink, sys};
+use crate::port::batch::Batch;
 use crate::port::error::PortError;
 use crate::port::outputs::Outputs;
-use crate::port::sink::Sink;
+use crate::port::sink::{Sent, Sink};
 use crate::port::verdict::{Target, Verdict};
 
 /// Makes outputs that do what becomes of frames that came in on an interface: those that pass the
 /// kernel's stack receives ([`StackSink`]), also through a CPU map; `XDP_TX` sends them back there, and a
-/// redirect to any other interface of the thread's network namespace that is up ([`PacketSink`]). Other
-/// targets are none ([`Unsent::no_target`](crate::port::Unsent)).
+/// redirect to any other interface of the thread's network namespace ([`PacketSink`]). What an interface
+/// does not send because it is down is counted ([`Sent::down`]), as the kernel drops it. Other targets are
+/// none ([`Unsent::no_target`](crate::port::Unsent)).
 ///
 /// # Errors
 /// When there is no such interface, or this process may not use it: that takes root, or `CAP_BPF`,
@@ -22,17 +22,43 @@ pub fn machine(ingress: u32) -> Result<Outputs, PortError> {
     let mut outputs = Outputs::new();
     let stack = outputs.add(Box::new(StackSink::open(&name)?));
     outputs.send_verdict(Verdict::Pass.kind(), stack);
-    let back = outputs.add(Box::new(PacketSink::open(&name)?));
+    let back = outputs.add(Box::new(Wire(PacketSink::open(&name)?)));
     outputs.send_verdict(Verdict::Tx.kind(), back);
     outputs.send_target(Target::Port(ingress), back);
     outputs.open_targets(move |target| match target {
         Target::Port(index) => {
-            let sink = PacketSink::open(&sys::name_of(index)?).ok()?;
-            let is_up = sys::is_up(sink.as_fd(), &sys::name_of(index)?);
-            is_up.then(|| -> Box<dyn Sink> { Box::new(sink) })
+            let sink = Wire(PacketSink::open(&sys::name_of(index)?).ok()?);
+            Some(Box::new(sink))
         }
         Target::Cpu(_) => Some(Box::new(StackSink::open(&name).ok()?)),
         _ => None,
     });
     Ok(outputs)
+}
+
+/// An interface that may go down and come back.
+struct Wire(PacketSink);
+
+impl Sink for Wire {
+    fn send(&mut self, batch: &Batch, frames: &[u16]) -> Result<Sent, PortError> {
+        let mut sent = Sent::default();
+        self.send_counted(batch, frames, &mut sent)?;
+        Ok(sent)
+    }
+
+    fn send_counted(
+        &mut self,
+        batch: &Batch,
+        frames: &[u16],
+        sent: &mut Sent,
+    ) -> Result<(), PortError> {
+        let before = sent.all();
+        match self.0.send_counted(batch, frames, sent) {
+            Err(PortError::Down { .. }) => {
+                sent.down += (frames.len() as u64).saturating_sub(sent.all() - before);
+                Ok(())
+            }
+            done => done,
+        }
+    }
 }

@@ -46,6 +46,11 @@ impl PacketSink {
     pub fn index(&self) -> u32 {
         self.index
     }
+
+    /// Tells whether something is at the other end.
+    fn is_connected(&self) -> bool {
+        sys::is_running(self.fd.as_fd(), &self.name)
+    }
 }
 
 impl AsFd for PacketSink {
@@ -68,6 +73,7 @@ impl Sink for PacketSink {
         frames: &[u16],
         sent: &mut Sent,
     ) -> Result<(), PortError> {
+        let mut carrier = None;
         let mut slices: [&[u8]; MAX_FRAMES] = [&[]; MAX_FRAMES];
         for chunk in frames.chunks(MAX_FRAMES) {
             let bytes = chunk.iter().filter_map(|index| batch.frame(usize::from(*index)));
@@ -89,6 +95,12 @@ impl Sink for PacketSink {
                             sys::wait(self.fd.as_fd(), libc::POLLOUT, WAIT)
                                 .map_err(failed(&self.name, "poll"))?;
                             continue;
+                        }
+                        // What becomes of a frame that nobody is there to take at the other end.
+                        Some(libc::ENOBUFS)
+                            if !*carrier.get_or_insert_with(|| self.is_connected()) =>
+                        {
+                            sent.down += 1;
                         }
                         Some(libc::EAGAIN | libc::ENOBUFS) => sent.ring_full += 1,
                         Some(libc::EMSGSIZE) => sent.too_large += 1,

@@ -267,9 +267,9 @@ fn flags(socket: BorrowedFd<'_>, name: &str) -> io::Result<i16> {
     Ok(request.value() as i16)
 }
 
-/// Tells whether an interface sends and receives.
-pub(super) fn is_up(socket: BorrowedFd<'_>, name: &str) -> bool {
-    flags(socket, name).is_ok_and(|flags| flags & libc::IFF_UP as i16 != 0)
+/// Tells whether an interface is connected to another one, or to a network.
+pub(super) fn is_running(socket: BorrowedFd<'_>, name: &str) -> bool {
+    flags(socket, name).is_ok_and(|flags| flags & libc::IFF_RUNNING as i16 != 0)
 }
 
 /// Lets an interface send and receive.
