@@ -24,10 +24,10 @@ const FITS: usize = 3072;
 /// Lets the kernel receive frames on any interface, as if they had come in there and no XDP program had
 /// stopped them. Whoever listens gets them: firewall, sockets, forwarding.
 ///
-/// Each frame, or each row of equal ones, is a system call, a test run of a program in the kernel that
-/// passes it on (`BPF_F_TEST_XDP_LIVE_FRAMES`, Linux 5.18), which takes root or `CAP_BPF` and
-/// `CAP_NET_ADMIN`. Frames come with a pool of pages, which the kernel keeps until the last of them was
-/// read, or dropped, by whoever gets it.
+/// Each frame is a system call, a test run of a program in the kernel that passes it on
+/// (`BPF_F_TEST_XDP_LIVE_FRAMES`, Linux 5.18), which takes root or `CAP_BPF` and `CAP_NET_ADMIN`. It comes
+/// with a pool of pages, which the kernel keeps until whoever gets the frame has read or dropped it, and
+/// complains of in its log when that takes a minute.
 #[derive(Debug)]
 pub struct StackSink {
     pass: Program,
@@ -73,36 +73,30 @@ impl Sink for StackSink {
         frames: &[u16],
         sent: &mut Sent,
     ) -> Result<(), PortError> {
-        let frames = frames.iter().filter_map(|index| batch.frame(usize::from(*index)));
-        let mut frames = frames.map(|frame| frame.bytes).peekable();
-        while let Some(bytes) = frames.next() {
-            let len = bytes.len();
-            let mut count = 1;
-            while frames.next_if(|next| *next == bytes).is_some() {
-                count += 1;
-            }
+        for frame in frames.iter().filter_map(|index| batch.frame(usize::from(*index))) {
+            let len = frame.bytes.len();
             if len < ETH_HLEN {
-                sent.too_short += u64::from(count);
+                sent.too_short += 1;
                 continue;
             }
             let mut ctx = [[0; 4]; MD_WORDS];
             ctx[DATA_END] = u32::try_from(len).unwrap_or(u32::MAX).to_ne_bytes();
             ctx[INGRESS_IFINDEX] = self.index.to_ne_bytes();
             let run = TestRun {
-                data_in: bytes,
+                data_in: frame.bytes,
                 ctx_in: ctx.as_flattened(),
-                repeat: count,
+                // Equal ones are not repeated: for that the kernel changes its dispatcher of XDP
+                // programs twice, and waits each time until all processors have seen it.
+                repeat: 1,
                 flags: TestRun::LIVE_FRAMES,
-                // The kernel makes room for so many, and keeps it while somebody has one of them.
-                batch_size: count,
+                // It makes a pool of so many pages, and keeps it while somebody has one of them.
+                batch_size: 1,
                 ..TestRun::default()
             };
             match self.pass.test_run(&run) {
-                Ok(_) => (0..count).for_each(|_| sent.took(len)),
-                Err(e) if e.errno() == libc::EINVAL && len > FITS => {
-                    sent.too_large += u64::from(count);
-                }
-                Err(e) if e.errno() == libc::EINTR => sent.unwritten += u64::from(count),
+                Ok(_) => sent.took(len),
+                Err(e) if e.errno() == libc::EINVAL && len > FITS => sent.too_large += 1,
+                Err(e) if e.errno() == libc::EINTR => sent.unwritten += 1,
                 Err(e) => return Err(why(&self.name, &e)),
             }
         }
