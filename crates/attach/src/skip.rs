@@ -99,7 +99,7 @@ pub enum Skip {
     )]
     Signals,
     /// The kernel refused to let the code be changed.
-    #[error("code cannot be changed: {errno}")]
+    #[error("code cannot be changed: {}", std::io::Error::from_raw_os_error(*errno))]
     Protected {
         /// The error number of the last attempt.
         errno: i32,
