@@ -4,7 +4,8 @@
 mod full;
 
 use std::ops::ControlFlow;
-use std::time::Duration;
+use std::sync::mpsc::{TryRecvError, channel};
+use std::time::{Duration, Instant};
 
 use skep_net::port::batch::Meta;
 use skep_net::port::generator::Generator;
@@ -386,6 +387,43 @@ fn every_frame_to_an_xdp_socket_is_received_or_counted_as_lost() {
     }
     assert_eq!(came + counted, sent);
     assert!(counted > 0 && came > 1000, "{came} came, {counted} were lost");
+}
+
+/// Frames could be seen before the kernel had said that it took their chunks; then there was no room to
+/// give these back, and nothing was said to have come.
+#[test]
+fn that_nothing_came_is_said_after_the_wait() {
+    const WAIT: Duration = Duration::from_millis(50);
+    if without_bpf() || !network::enter(false) {
+        return;
+    }
+    veth(1500);
+    for generic in [false, true] {
+        let options = XdpOptions { copying: Copying::Always, generic, ..XdpOptions::default() };
+        let Some((mut source, _)) = open_xdp("two", &options) else { return };
+        let (ended, end) = channel::<()>();
+        let sending = std::thread::spawn(move || {
+            let mut sink = PacketSink::open("one").unwrap_or_else(|e| panic!("{e}"));
+            let (batch, all) = batch(&[60; 64]);
+            for _ in 0..4000 {
+                sink.send(&batch, &all).unwrap_or_else(|e| panic!("{e}"));
+            }
+            drop(ended);
+        });
+        let mut batch = Batch::new();
+        loop {
+            batch.clear();
+            let began = Instant::now();
+            let received = source.receive(&mut batch, WAIT).unwrap_or_else(|e| panic!("{e}"));
+            if received == Received::Nothing {
+                assert!(began.elapsed() >= WAIT, "after {:?}", began.elapsed());
+                if end.try_recv() == Err(TryRecvError::Disconnected) {
+                    break;
+                }
+            }
+        }
+        assert!(sending.join().is_ok());
+    }
 }
 
 #[test]

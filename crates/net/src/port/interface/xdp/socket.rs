@@ -11,6 +11,7 @@ use skep_kernel::{Link, Map, MapSpec, Program, ProgramSpec, XdpMode};
 use super::ring::{ENTRIES, Ring};
 use super::sink::XdpSink;
 use super::source::XdpSource;
+use crate::port::batch::MAX_FRAMES;
 use crate::port::error::PortError;
 use crate::port::interface::failed;
 use crate::port::interface::sys::{self, Mapping};
@@ -64,8 +65,11 @@ pub fn open(name: &str, options: &XdpOptions) -> Result<(XdpSource, XdpSink), Po
     let (mut opened, rings) = Opened::new(name, true)?;
     let receive = opened.map(rings.receive, 16, libc::XDP_PGOFF_RX_RING as u64)?;
     let fill = &mut opened.fill;
-    (0..ENTRIES).for_each(|n| fill.put_address(n, u64::from(n) * CHUNK));
-    fill.add(ENTRIES);
+    // Frames can be seen before the kernel has said that it took their chunks: there is always room to
+    // give back those of a batch.
+    let given = ENTRIES - MAX_FRAMES as u32;
+    (0..given).for_each(|n| fill.put_address(n, u64::from(n) * CHUNK));
+    fill.add(given);
     bind(&opened.fd, opened.index, options).map_err(failed(name, "bind"))?;
     let program = attach(opened.index, options, &opened.fd).map_err(|e| {
         let errno = io::Error::from_raw_os_error(e.errno());
