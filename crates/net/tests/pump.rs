@@ -203,14 +203,18 @@ struct Failing<'a> {
 }
 
 impl Sink for Failing<'_> {
-    fn send(&mut self, _: &Batch, frames: &[u16]) -> Result<Sent, PortError> {
-        let mut sent = Sent::default();
+    fn send_counted(
+        &mut self,
+        _: &Batch,
+        frames: &[u16],
+        sent: &mut Sent,
+    ) -> Result<(), PortError> {
         if self.left < frames.len() as u64 {
             return Err(PortError::Gone { name: "a test".to_owned() });
         }
         self.left -= frames.len() as u64;
         frames.iter().for_each(|_| sent.took(64));
-        Ok(sent)
+        Ok(())
     }
 
     fn flush(&mut self) -> Result<(), PortError> {

@@ -82,9 +82,13 @@ type Seen = Arc<Mutex<BTreeMap<String, Vec<u32>>>>;
 struct Keep(Seen, Arc<Gate>);
 
 impl Sink for Keep {
-    fn send(&mut self, batch: &Batch, frames: &[u16]) -> Result<Sent, PortError> {
+    fn send_counted(
+        &mut self,
+        batch: &Batch,
+        frames: &[u16],
+        sent: &mut Sent,
+    ) -> Result<(), PortError> {
         self.1.wait();
-        let mut sent = Sent::default();
         let mut seen = self.0.lock().expect("nobody panics");
         let of = seen.entry(thread::current().name().unwrap_or_default().to_owned()).or_default();
         for frame in frames.iter().filter_map(|n| batch.frame(usize::from(*n))) {
@@ -92,7 +96,7 @@ impl Sink for Keep {
             of.push(u32::from_ne_bytes(*number));
             sent.took(frame.bytes.len());
         }
-        Ok(sent)
+        Ok(())
     }
 }
 
@@ -100,7 +104,7 @@ impl Sink for Keep {
 struct Broken;
 
 impl Sink for Broken {
-    fn send(&mut self, _: &Batch, _: &[u16]) -> Result<Sent, PortError> {
+    fn send_counted(&mut self, _: &Batch, _: &[u16], _: &mut Sent) -> Result<(), PortError> {
         Err(PortError::Gone { name: "a test".to_owned() })
     }
 }

@@ -230,13 +230,17 @@ fn programs_of_entries_run_behind_a_redirect() {
 struct Keep(Arc<Mutex<Vec<Vec<u8>>>>);
 
 impl Sink for Keep {
-    fn send(&mut self, batch: &Batch, frames: &[u16]) -> Result<Sent, PortError> {
-        let mut sent = Sent::default();
+    fn send_counted(
+        &mut self,
+        batch: &Batch,
+        frames: &[u16],
+        sent: &mut Sent,
+    ) -> Result<(), PortError> {
         for frame in frames.iter().filter_map(|n| batch.frame(usize::from(*n))) {
             self.0.lock().expect("nobody panics").push(frame.bytes.to_vec());
             sent.took(frame.bytes.len());
         }
-        Ok(sent)
+        Ok(())
     }
 }
 
@@ -342,7 +346,7 @@ fn packets_are_pumped_to_where_the_program_sends_them() {
 struct Broken;
 
 impl Sink for Broken {
-    fn send(&mut self, _: &Batch, _: &[u16]) -> Result<Sent, PortError> {
+    fn send_counted(&mut self, _: &Batch, _: &[u16], _: &mut Sent) -> Result<(), PortError> {
         Err(PortError::Gone { name: "a test".to_owned() })
     }
 }

@@ -169,8 +169,12 @@ impl Drop for MemorySource {
 
 impl Sink for MemorySink {
     /// Fails when the other end is gone.
-    fn send(&mut self, batch: &Batch, frames: &[u16]) -> Result<Sent, PortError> {
-        let mut sent = Sent::default();
+    fn send_counted(
+        &mut self,
+        batch: &Batch,
+        frames: &[u16],
+        sent: &mut Sent,
+    ) -> Result<(), PortError> {
         let mut queue = self.ring.lock();
         if !queue.has_receiver {
             return Err(PortError::Gone { name: self.name.clone() });
@@ -191,7 +195,7 @@ impl Sink for MemorySink {
         }
         drop(queue);
         self.ring.changed.notify_one();
-        Ok(sent)
+        Ok(())
     }
 }
 

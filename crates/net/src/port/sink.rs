@@ -73,27 +73,27 @@ pub struct Dropped {
 
 /// A port that frames go to.
 pub trait Sink: Send {
-    /// Takes frames of a batch, by their numbers and in this order. The bytes are the sink's only
-    /// during the call.
+    /// Takes frames of a batch, by their numbers and in this order, and counts in `sent` what became of
+    /// each. The bytes are the sink's only during the call.
     ///
     /// # Errors
-    /// When the port takes no more frames at all; a frame that it cannot take is counted in the
-    /// result instead.
-    fn send(&mut self, batch: &Batch, frames: &[u16]) -> Result<Sent, PortError>;
-
-    /// Does the same, and adds up what became of frames also when it fails. Sinks that may fail behind
-    /// some of the frames that they were given have their own.
-    ///
-    /// # Errors
-    /// As [`Sink::send`]. Frames that were not counted then have not been sent.
+    /// When the port takes no more frames at all; a frame that it cannot take is counted instead.
+    /// Frames that were not counted then have not been sent.
     fn send_counted(
         &mut self,
         batch: &Batch,
         frames: &[u16],
         sent: &mut Sent,
-    ) -> Result<(), PortError> {
-        *sent += self.send(batch, frames)?;
-        Ok(())
+    ) -> Result<(), PortError>;
+
+    /// Does the same, and returns what became of these frames.
+    ///
+    /// # Errors
+    /// As [`Sink::send_counted`]. What was sent before is not told then.
+    fn send(&mut self, batch: &Batch, frames: &[u16]) -> Result<Sent, PortError> {
+        let mut sent = Sent::default();
+        self.send_counted(batch, frames, &mut sent)?;
+        Ok(sent)
     }
 
     /// Tells what was taken by [`Sink::send`] and dropped afterwards, since it was asked last.

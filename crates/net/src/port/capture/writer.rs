@@ -307,9 +307,13 @@ impl Writer {
 impl Sink for Writer {
     /// Says of a write that fails what became of each frame; why it failed is the answer to the next
     /// call, or to [`Sink::flush`].
-    fn send(&mut self, batch: &Batch, frames: &[u16]) -> Result<Sent, PortError> {
+    fn send_counted(
+        &mut self,
+        batch: &Batch,
+        frames: &[u16],
+        sent: &mut Sent,
+    ) -> Result<(), PortError> {
         self.tell()?;
-        let mut sent = Sent::default();
         for frame in frames.iter().filter_map(|index| batch.frame(usize::from(*index))) {
             if let Some(PortError::Write { lost, .. }) = &mut self.untold {
                 *lost += 1;
@@ -326,7 +330,7 @@ impl Sink for Writer {
                 self.untold = self.write_out().err();
             }
         }
-        Ok(sent)
+        Ok(())
     }
 
     fn dropped(&mut self) -> Dropped {

@@ -40,12 +40,6 @@ pub fn machine(ingress: u32) -> Result<Outputs, PortError> {
 struct Wire(PacketSink);
 
 impl Sink for Wire {
-    fn send(&mut self, batch: &Batch, frames: &[u16]) -> Result<Sent, PortError> {
-        let mut sent = Sent::default();
-        self.send_counted(batch, frames, &mut sent)?;
-        Ok(sent)
-    }
-
     fn send_counted(
         &mut self,
         batch: &Batch,

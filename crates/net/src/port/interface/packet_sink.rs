@@ -61,12 +61,6 @@ impl AsFd for PacketSink {
 
 impl Sink for PacketSink {
     /// Waits up to 100 ms while the interface is busy; frames are dropped then, and counted.
-    fn send(&mut self, batch: &Batch, frames: &[u16]) -> Result<Sent, PortError> {
-        let mut sent = Sent::default();
-        self.send_counted(batch, frames, &mut sent)?;
-        Ok(sent)
-    }
-
     fn send_counted(
         &mut self,
         batch: &Batch,

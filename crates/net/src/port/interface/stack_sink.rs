@@ -61,12 +61,6 @@ fn why(name: &str, error: &Error) -> PortError {
 }
 
 impl Sink for StackSink {
-    fn send(&mut self, batch: &Batch, frames: &[u16]) -> Result<Sent, PortError> {
-        let mut sent = Sent::default();
-        self.send_counted(batch, frames, &mut sent)?;
-        Ok(sent)
-    }
-
     fn send_counted(
         &mut self,
         batch: &Batch,

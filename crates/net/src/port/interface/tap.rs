@@ -101,12 +101,6 @@ impl Source for Tap {
 }
 
 impl Sink for Tap {
-    fn send(&mut self, batch: &Batch, frames: &[u16]) -> Result<Sent, PortError> {
-        let mut sent = Sent::default();
-        self.send_counted(batch, frames, &mut sent)?;
-        Ok(sent)
-    }
-
     fn send_counted(
         &mut self,
         batch: &Batch,

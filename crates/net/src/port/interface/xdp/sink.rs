@@ -171,12 +171,6 @@ impl XdpSink {
 }
 
 impl Sink for XdpSink {
-    fn send(&mut self, batch: &Batch, frames: &[u16]) -> Result<Sent, PortError> {
-        let mut sent = Sent::default();
-        self.send_counted(batch, frames, &mut sent)?;
-        Ok(sent)
-    }
-
     fn send_counted(
         &mut self,
         batch: &Batch,
