@@ -7,7 +7,7 @@ use std::time::Instant;
 use skep::isa::{AttachType as A, ProgramType};
 use skep::packets::PacketRunner;
 use skep::port::interface::machine;
-use skep::port::{Stats, Until};
+use skep::port::{Outputs, Stats, Until};
 use skep::test_run::{Engine, Errno, Input, LiveFrames, Outcome, Runner};
 use skep::{Chain, ChainRunner, Error, Session};
 
@@ -79,25 +79,33 @@ fn refused(e: Errno) -> Failure {
     Failure::new(e.0.abs(), format!("test run: {e}"))
 }
 
+/// Moves frames to the interfaces of this machine; answers the nanoseconds for each.
+fn timed(
+    mut frames: LiveFrames,
+    pump: impl FnOnce(&mut LiveFrames, &mut Outputs) -> Result<Stats, Error>,
+) -> Answer<u64> {
+    let mut outputs = machine(frames.port())?;
+    let began = Instant::now();
+    let moved = pump(&mut frames, &mut outputs)?;
+    let each = began.elapsed().as_nanos() / u128::from(moved.packets.max(1));
+    Ok(u64::try_from(each).unwrap_or(u64::MAX))
+}
+
 /// Runs live frames, which go where the program or chain sends them on this machine.
 fn live(ready: &mut Ready, input: &Input<'_>, batch_size: u32) -> Answer<Outcome> {
-    let mut frames = LiveFrames::new(input, batch_size).map_err(refused)?;
-    if matches!(ready, Ready::Program(_)) {
-        return Err(Failure::new(errno::EINVAL, "live frames are for XDP programs of devices"));
-    }
-    let mut outputs = machine(frames.port())?;
-    let (began, until) = (Instant::now(), Until::default());
-    let moved = match ready {
-        Ready::Program(_) => Stats::default(),
-        Ready::Packets(packets) => {
-            packets.pump(&mut frames, &mut outputs, &until).map_err(Error::Packets)?
+    let frames = LiveFrames::new(input, batch_size).map_err(refused)?;
+    let until = Until::default();
+    let duration_ns = match ready {
+        Ready::Program(_) => {
+            return Err(Failure::new(errno::EINVAL, "live frames are for XDP programs of devices"));
         }
-        Ready::Chain(chain) => {
-            chain.pump(&mut frames, &mut outputs, &until).map_err(Error::Chain)?
-        }
+        Ready::Packets(packets) => timed(frames, |frames, outputs| {
+            packets.pump(frames, outputs, &until).map_err(Error::Packets)
+        })?,
+        Ready::Chain(chain) => timed(frames, |frames, outputs| {
+            chain.pump(frames, outputs, &until).map_err(Error::Chain)
+        })?,
     };
-    let each = began.elapsed().as_nanos() / u128::from(moved.packets.max(1));
-    let duration_ns = u64::try_from(each).unwrap_or(u64::MAX);
     Ok(Outcome { retval: 0, duration_ns, data_out: input.data.map(<[u8]>::to_vec), ctx_out: None })
 }
 

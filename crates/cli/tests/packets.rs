@@ -269,6 +269,20 @@ fn live_frames_go_to_outputs_by_verdict() {
 }
 
 #[test]
+fn a_packet_that_fits_no_page_is_no_live_frame() {
+    let skep = Skep::new();
+    let input = skep.path("in.bin").display().to_string();
+    for len in [0, 13, 3409] {
+        std::fs::write(&input, vec![0; len]).expect("there is room");
+        let live = ["prog", "run", &spread(), "live_spread", "--data-in", &input, "--live-frames"];
+        let ended = skep.run(live);
+        let said = format!("`{input}` has {len} bytes, and a live frame 14 to 3408");
+        assert_eq!(ended.shell_status(), 2, "{}", ended.transcript());
+        assert!(text(&ended.stderr).contains(&said), "{}", ended.transcript());
+    }
+}
+
+#[test]
 fn live_frames_go_to_the_interfaces_of_the_machine() {
     if without_bpf() || !network::enter(false) {
         return;

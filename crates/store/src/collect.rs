@@ -49,8 +49,9 @@ impl Dir {
     fn remove_unused_but(&self, kind: Kind, id: u32, mut chains: Option<&mut Kept>) -> bool {
         let path = self.object(kind, id);
         let Ok(file) = File::open(&path) else { return false };
-        let is_pinned = || file.metadata().is_ok_and(|m| m.nlink() > 1);
-        if is_pinned() || chains.as_mut().is_some_and(|kept| kept.has_now(self, kind, id)) {
+        // One that is there, and not pinned.
+        let is_alone = || file.metadata().is_ok_and(|m| m.nlink() == 1);
+        if !is_alone() || chains.as_mut().is_some_and(|kept| kept.has_now(self, kind, id)) {
             return false;
         }
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
@@ -59,7 +60,7 @@ impl Dir {
         // Whoever made it may have pinned it or put it into a chain meanwhile, and ended. If so, it
         // is looked at the next time.
         let has_changed = chains.is_some_and(|kept| kept.is_outdated(self));
-        !has_changed && !is_pinned() && std::fs::remove_file(&path).is_ok()
+        !has_changed && is_alone() && std::fs::remove_file(&path).is_ok()
     }
 
     fn collect_once(&self) -> Result<usize, DirError> {

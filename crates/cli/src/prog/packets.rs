@@ -59,11 +59,11 @@ pub fn run(args: &PacketArgs, input: &str, runner: Runner) -> Result<Report> {
     pump(args, packets, &mut *source, &mut outputs)
 }
 
-/// Runs the program on live frames, a packet of this file; to the interfaces of this machine, if no other
-/// outputs are named.
+/// Runs the program on live frames, which were read from these files; to the interfaces of this machine, if
+/// no other outputs are named.
 pub fn run_live(
     args: &PacketArgs,
-    inputs: Vec<&Path>,
+    files: &[&Path],
     runner: Runner,
     mut frames: LiveFrames,
 ) -> Result<Report> {
@@ -74,7 +74,7 @@ pub fn run_live(
                 .hint("with --out, frames go to files, as in `--out 'pass+tx=sent.pcap'`")
         })?
     } else {
-        inputs.into_iter().try_for_each(|file| check_targets(args, &file.to_string_lossy()))?;
+        files.iter().try_for_each(|file| check_targets(args, &file.to_string_lossy()))?;
         outputs(args, None)?
     };
     pump(args, packets, &mut frames, &mut outputs)

@@ -2,12 +2,13 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map as Object, Value as Json, json};
 use skep::load::Loader;
-use skep::test_run::{Engine, Errno, Input, LiveFrames, MAX_BATCH, Outcome, Printed, Runner};
+use skep::test_run::{
+    Engine, Errno, Input, LiveFrames, MAX_BATCH, Outcome, Printed, Runner, SIZES,
+};
 use skep_test::contents::{Contents, Samples, contents, samples};
 use skep_text::value::hex;
 
@@ -111,9 +112,6 @@ pub fn run(args: &ProgRunArgs, printer: Printer) -> Result<u8> {
     }
 }
 
-/// How many bytes a live frame has, with its metadata: what fits a page with all that belongs to it.
-const SIZES: RangeInclusive<usize> = 14..=3408;
-
 /// Runs the program on live frames.
 fn run_live(args: &ProgRunArgs, inputs: &[Files], runner: Runner) -> Result<Ran> {
     let ([(data, ctx)], [file]) = (inputs, &*args.data_in) else {
@@ -124,17 +122,20 @@ fn run_live(args: &ProgRunArgs, inputs: &[Files], runner: Runner) -> Result<Ran>
         let message = format!("a batch has {MAX_BATCH} frames at most, not {}", args.batch_size);
         return Err(Failure::environment(message));
     }
+    let len = data.as_ref().map_or(0, Vec::len);
     let input = Input { data: data.as_deref(), ctx: ctx.as_deref(), repeat: args.repeat };
     match LiveFrames::of(runner.program().attach_type(), &input, args.batch_size) {
         Ok(frames) => {
-            let read = args.data_in.iter().chain(&args.ctx_in).map(PathBuf::as_path).collect();
-            let report = packets::run_live(&args.packets, read, runner, frames)?;
+            let read: Vec<&Path> =
+                args.data_in.iter().chain(&args.ctx_in).map(PathBuf::as_path).collect();
+            let report = packets::run_live(&args.packets, &read, runner, frames)?;
             Ok(Ran::Packets(Box::new(report)))
         }
-        Err(Errno::EINVAL) if !SIZES.contains(&data.as_ref().map_or(0, Vec::len)) => {
+        // Without metadata nothing else can be wrong with a packet.
+        Err(Errno::EINVAL) if ctx.is_none() && !SIZES.contains(&len) => {
             let (least, most) = SIZES.into_inner();
             Err(Failure::environment(format!(
-                "`{}` cannot be a live frame, which has {least} to {most} bytes",
+                "`{}` has {len} bytes, and a live frame {least} to {most}",
                 file.display()
             )))
         }

@@ -15,6 +15,8 @@
 //! The room around a frame holds what earlier packets left there, as in a driver's pages. Sources that
 //! count on that make their batches themselves ([`Batch::of_pages`]).
 
+/// Bytes of an Ethernet header (`ETH_HLEN`); no frame is shorter.
+pub const ETH_HLEN: usize = 14;
 /// Bytes before a frame (`XDP_PACKET_HEADROOM`).
 pub const HEADROOM: usize = 256;
 /// Bytes at the end of a page that the kernel keeps for itself

@@ -1,12 +1,12 @@
 //! Test runs of flow dissectors: a packet in, `struct bpf_flow_keys` out.
 
+use crate::port::batch::ETH_HLEN;
 use skep_isa::ctx::{FLOW_KEYS_SIZE, packet as word, sk_buff as o};
 
 use super::{Errno, Input, Outcome, Program, context, field, is_zero, set_field};
 use crate::packet::{Packet, Shape};
 
 const PAGE: usize = 4096;
-const ETH_HLEN: usize = 14;
 /// Offsets in `struct bpf_flow_keys`.
 const NHOFF: usize = 0;
 const THOFF: usize = 2;

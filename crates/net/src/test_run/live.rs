@@ -1,13 +1,14 @@
 //! Live frames (`BPF_F_TEST_XDP_LIVE_FRAMES`): one packet again and again, as if a driver received it, and
 //! each goes where the program sends it.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use skep_isa::AttachType;
 
 use super::xdp::Given;
 use super::{Errno, Input};
-use crate::port::batch::{Layout, Meta, PAGE};
+use crate::port::batch::{ETH_HLEN, HEADROOM, Layout, Meta, PAGE, TAILROOM};
 use crate::port::{Batch, PortError, Received, Source};
 
 /// Frames of a batch, unless told otherwise (`NAPI_POLL_WEIGHT`).
@@ -18,6 +19,8 @@ pub const MAX_BATCH: u32 = 256;
 const PAGE_HEAD: usize = 112;
 /// What is left of a page (`TEST_XDP_FRAME_SIZE`).
 const FRAME: usize = PAGE - PAGE_HEAD;
+/// Bytes of a live frame, behind its metadata.
+pub const SIZES: RangeInclusive<usize> = ETH_HLEN..=FRAME - HEADROOM - TAILROOM;
 /// Pages that the kernel's pool takes at first (`PP_ALLOC_CACHE_REFILL`).
 const PAGES: usize = 64;
 
@@ -210,6 +213,7 @@ mod tests {
         assert_eq!(refused(64, 257), Some(Errno::E2BIG));
         assert_eq!(refused(13, 0), Some(Errno::EINVAL));
         assert_eq!((refused(3408, 0), refused(3409, 0)), (None, Some(Errno::EINVAL)));
+        assert_eq!(SIZES, 14..=3408);
         let of_entries =
             LiveFrames::of(Some(AttachType::XdpDevmap), &Input::data(&[0; 64]), 0).map(|_| ());
         assert_eq!(of_entries.err(), Some(Errno::EINVAL));

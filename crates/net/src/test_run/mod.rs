@@ -10,7 +10,7 @@ mod live;
 mod skb;
 mod xdp;
 
-pub use live::{DEFAULT_BATCH, LiveFrames, MAX_BATCH};
+pub use live::{DEFAULT_BATCH, LiveFrames, MAX_BATCH, SIZES};
 
 use skep_isa::{AttachType, ProgramType as P, errno};
 

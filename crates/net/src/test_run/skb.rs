@@ -1,5 +1,6 @@
 //! Test runs of programs that see a socket buffer: `struct __sk_buff` in and out, and the packet.
 
+use crate::port::batch::ETH_HLEN;
 use skep_isa::ProgramType as P;
 use skep_isa::ctx::{SOCK, packet as word, sk_buff as o};
 
@@ -15,7 +16,6 @@ const GROWTH: usize = 128 << 10;
 /// Bytes before and behind the packet in the kernel's one page.
 const OVERHEAD: usize = 64 + 320;
 const PAGE: usize = 4096;
-const ETH_HLEN: usize = 14;
 const AF_INET: u32 = 2;
 const AF_INET6: u32 = 10;
 const GSO_MAX_SEGS: u32 = 65_535;

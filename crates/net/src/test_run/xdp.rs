@@ -6,7 +6,7 @@ use skep_isa::ctx::packet as word;
 use super::interface::{self, LOOPBACK};
 use super::{Errno, Input, Outcome, Program, context, field, set_field};
 use crate::packet::{Packet, Shape};
-use crate::port::batch::{HEADROOM, PAGE, TAILROOM};
+use crate::port::batch::{ETH_HLEN, HEADROOM, PAGE, TAILROOM};
 
 /// Offsets in `struct xdp_md`.
 mod md {
@@ -19,8 +19,6 @@ mod md {
     pub const SIZE: usize = 24;
 }
 
-/// Bytes of an Ethernet header; no packet is shorter.
-const ETH_HLEN: usize = 14;
 /// Most metadata.
 const MAX_META: u32 = 216;
 /// Most fragments (`MAX_SKB_FRAGS`).

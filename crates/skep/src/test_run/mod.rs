@@ -32,7 +32,7 @@ mod printed;
 
 pub use coverage::Coverage;
 pub use printed::Printed;
-pub use skep_net::test_run::{DEFAULT_BATCH, Errno, Input, LiveFrames, MAX_BATCH, Outcome};
+pub use skep_net::test_run::{DEFAULT_BATCH, Errno, Input, LiveFrames, MAX_BATCH, Outcome, SIZES};
 
 use std::path::PathBuf;
 use std::sync::Arc;

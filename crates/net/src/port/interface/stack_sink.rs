@@ -6,14 +6,12 @@ use skep_isa::ProgramType;
 use skep_kernel::{Error, Program, ProgramSpec, TestRun};
 
 use super::{failed, sys};
-use crate::port::batch::Batch;
+use crate::port::batch::{Batch, ETH_HLEN};
 use crate::port::error::PortError;
 use crate::port::sink::{Sent, Sink};
 
 /// `mov r0, XDP_PASS; exit`.
 const PASS: [[u8; 8]; 2] = [[0xb7, 0, 0, 0, 2, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]];
-/// Bytes of an Ethernet header; no frame is shorter.
-const ETH_HLEN: usize = 14;
 /// Words of `struct xdp_md`, and those that say where the packet ends and comes from.
 const MD_WORDS: usize = 6;
 const DATA_END: usize = 1;

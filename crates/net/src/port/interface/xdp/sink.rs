@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::ring::Ring;
 use super::socket::{CHUNK, CHUNKS, Socket};
-use crate::port::batch::Batch;
+use crate::port::batch::{Batch, ETH_HLEN};
 use crate::port::error::PortError;
 use crate::port::interface::{failed, sys};
 use crate::port::sink::{Dropped, Sent, Sink};
@@ -15,8 +15,6 @@ use crate::port::sink::{Dropped, Sent, Sink};
 const WAIT: Duration = Duration::from_millis(100);
 /// How long to wait before the kernel is asked again to send.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Bytes of an Ethernet header; no frame is shorter.
-const ETH_HLEN: usize = 14;
 
 /// Sends frames on one queue of an interface.
 #[derive(Debug)]
