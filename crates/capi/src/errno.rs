@@ -77,6 +77,7 @@ fn of_dir(e: &DirError) -> i32 {
 fn of_record(e: &RecordError) -> i32 {
     match e {
         RecordError::Io { source, .. } => of_io(source),
+        RecordError::Busy { .. } => EBUSY,
         RecordError::Owner { .. } | RecordError::Mode { .. } => EPERM,
         _ => EIO,
     }

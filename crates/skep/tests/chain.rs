@@ -330,6 +330,37 @@ fn garbage_is_removed_beside_chains_that_come_and_go() -> Result<(), Error> {
     Ok(())
 }
 
+/// A process that is stopped while it looks whether somebody uses a program stops nobody else, and what
+/// the program keeps stays.
+#[test]
+fn who_is_stopped_with_a_lock_holds_up_nobody() -> Result<(), Error> {
+    let session = Session::scratch()?;
+    let dir = session.dir();
+    {
+        let object = session.load(data())?;
+        let chain = Chain::create(&session, "kept", ProgramType::Xdp)?;
+        chain.add(object.program("count")?, Place::First { on: Verdicts::ANY })?;
+        chain.pin()?;
+    }
+    let programs = || dir.ids(skep::dir::Kind::Program).expect("it is there");
+    dir.collect()?;
+    let [program] = *programs() else { panic!("{:?}", programs()) };
+    let held = std::fs::File::open(dir.object(skep::dir::Kind::Program, program)).expect("there");
+    held.try_lock().expect("nobody has it");
+    let refused = Chain::open(&session, "kept")?.runner().map(drop).expect_err("it is locked");
+    let (mut said, mut source) = (refused.to_string(), std::error::Error::source(&refused));
+    while let Some(cause) = source {
+        said += &cause.to_string();
+        source = cause.source();
+    }
+    assert!(said.contains("is locked by a process that may be stopped"), "{said}");
+    assert_eq!(dir.collect()?, 0);
+    drop(held);
+    let run = Chain::open(&session, "kept")?.runner()?.test_run(&Input::data(&[0; 20]))?;
+    assert_eq!((run.retval, programs()), (2, vec![program]));
+    Ok(())
+}
+
 /// Of two chains that are made at once with one name, one gets the pin, and the other goes with it not
 /// touched.
 #[test]

@@ -351,6 +351,8 @@ impl ChainFile {
 pub(crate) struct Kept {
     programs: BTreeSet<u32>,
     maps: BTreeSet<u32>,
+    /// Something could not be read, as it was locked: it may keep anything.
+    unknown: bool,
     /// The chains that say so, with the lengths of their files, which each change makes longer.
     chains: Vec<(u32, u64)>,
 }
@@ -361,16 +363,18 @@ impl Kept {
         // Before they are read: what comes between makes them other chains.
         let mut kept = Self { chains: lengths(dir), ..Self::default() };
         let ids = kept.chains.iter().map(|(id, _)| *id);
-        for spec in ids.filter_map(|id| ChainFile::open(dir, id).ok()?.read().ok()) {
-            for node in spec.nodes {
-                if kept.programs.insert(node.program)
-                    && let Ok(program) = ProgramFile::open(dir, node.program)
-                {
-                    kept.maps.extend(program.program().maps());
-                }
+        let mut unknown = false;
+        let mut is_busy = |e: &RecordError| unknown |= matches!(e, RecordError::Busy { .. });
+        let mut maps = BTreeSet::new();
+        for id in ids {
+            let chain = ChainFile::open(dir, id).and_then(|chain| chain.read());
+            let nodes = chain.inspect_err(&mut is_busy).map(|spec| spec.nodes).unwrap_or_default();
+            for node in nodes.iter().filter(|node| kept.programs.insert(node.program)) {
+                let program = ProgramFile::open(dir, node.program).inspect_err(&mut is_busy);
+                maps.extend(program.iter().flat_map(|program| program.program().maps()));
             }
         }
-        kept
+        Self { maps, unknown, ..kept }
     }
 
     /// Tells whether an object is kept, also by chains that were changed since.
@@ -389,8 +393,8 @@ impl Kept {
     /// Tells whether an object is kept.
     pub(crate) fn has(&self, kind: Kind, id: u32) -> bool {
         match kind {
-            Kind::Program => self.programs.contains(&id),
-            Kind::Map => self.maps.contains(&id),
+            Kind::Program => self.unknown || self.programs.contains(&id),
+            Kind::Map => self.unknown || self.maps.contains(&id),
             _ => false,
         }
     }

@@ -44,23 +44,16 @@ impl Dir {
 
     /// Does the same if no chain keeps the object.
     ///
-    /// What is locked for removal cannot be opened, and who reads chains opens their programs. So
-    /// nothing is opened under the lock: two that did wait for each other, and one for itself.
+    /// Who reads chains opens their programs, so they are read before the object is locked: two that did
+    /// it then would wait for each other, and one for itself.
     fn remove_unused_but(&self, kind: Kind, id: u32, mut chains: Option<&mut Kept>) -> bool {
-        let path = self.object(kind, id);
-        let Ok(file) = File::open(&path) else { return false };
-        // One that is there, and not pinned.
-        let is_alone = || file.metadata().is_ok_and(|m| m.nlink() == 1);
-        if !is_alone() || chains.as_mut().is_some_and(|kept| kept.has_now(self, kind, id)) {
+        if chains.as_mut().is_some_and(|kept| kept.has_now(self, kind, id)) {
             return false;
         }
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return false;
-        }
-        // Whoever made it may have pinned it or put it into a chain meanwhile, and ended. If so, it
-        // is looked at the next time.
-        let has_changed = chains.is_some_and(|kept| kept.is_outdated(self));
-        !has_changed && is_alone() && std::fs::remove_file(&path).is_ok()
+        // Whoever made it may have put it into a chain meanwhile, and ended. If so, it is looked at the
+        // next time.
+        let has_changed = || chains.is_some_and(|kept| kept.is_outdated(self));
+        skep_maps::remove_unless(&self.object(kind, id), has_changed).unwrap_or(false)
     }
 
     fn collect_once(&self) -> Result<usize, DirError> {

@@ -15,11 +15,13 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
 use skep_maps::Lease;
 
 use crate::dir::Locked;
@@ -48,6 +50,12 @@ pub enum RecordError {
         path: PathBuf,
         /// With what.
         source: io::Error,
+    },
+    /// It is locked, by a process that looks whether somebody uses it; that does not take long.
+    #[error("`{path}` is locked by a process that may be stopped; let it go on, or end it", path = path.display())]
+    Busy {
+        /// The file.
+        path: PathBuf,
     },
     /// Somebody else owns it.
     #[error("`{path}` belongs to user {owner}, not to user {me}", path = path.display())]
@@ -280,7 +288,14 @@ impl RecordFile {
         if !meta.is_file() || meta.mode() & 0o022 != 0 {
             return Err(RecordError::Mode { path: path.to_owned(), mode: meta.mode() });
         }
-        flock(&file, FlockOperation::LockShared).map_err(|e| err("lock")(e.into()))?;
+        skep_maps::mark_used(file.as_fd()).map_err(|e| match e {
+            Errno::WOULDBLOCK => RecordError::Busy { path: path.to_owned() },
+            e => err("lock")(e.into()),
+        })?;
+        // Removed, while we waited.
+        if file.metadata().map_err(err("stat"))?.nlink() == 0 {
+            return Err(err("open")(Errno::NOENT.into()));
+        }
         let format = |why| RecordError::Format { path: path.to_owned(), kind: kind.name, why };
         let mut head = [0; HEAD];
         file.read_exact(&mut head).map_err(|_| format("it is too short"))?;

@@ -17,22 +17,36 @@ pub(super) fn os<'a>(call: &'static str, path: &'a Path) -> impl Fn(Errno) -> Ob
     move |e| ObjectError::Os { call, path: path.to_owned(), errno: e.raw_os_error() }
 }
 
-/// How often a file is tried to be marked as used, and how long is waited in between: for 20 ms.
-const TRIES: u32 = 100;
-const PAUSE: Duration = Duration::from_micros(200);
+/// How long a file is tried to be marked as used, and the longest pause in between.
+const PATIENCE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(16);
 
-/// Marks the file as used, until the open file is closed everywhere.
-pub(super) fn lock_shared(fd: BorrowedFd<'_>, path: &Path) -> Result<(), ObjectError> {
-    for _ in 0..TRIES {
+/// Marks a file as used, until the open file is closed everywhere. Whoever has it locked exclusively
+/// asks whether somebody uses it, or is about to remove it: that does not take long, unless it is stopped
+/// there.
+///
+/// # Errors
+/// With `EAGAIN` when it takes a second.
+pub fn mark_used(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    let (mut waited, mut pause) = (Duration::ZERO, Duration::from_micros(100));
+    loop {
         match fs::flock(fd, FlockOperation::NonBlockingLockShared) {
-            Ok(()) => return Ok(()),
-            // Whoever holds it exclusively asks whether somebody uses it, or is about to remove it.
-            // That does not take long, unless it is stopped there.
-            Err(Errno::WOULDBLOCK) => std::thread::sleep(PAUSE),
-            Err(e) => return Err(os("flock", path)(e)),
+            Err(Errno::WOULDBLOCK) if waited < PATIENCE => {}
+            done => return done,
         }
+        std::thread::sleep(pause);
+        waited += pause;
+        pause = (2 * pause).min(LONGEST_PAUSE);
     }
-    Err(os("flock", path)(Errno::NOENT))
+}
+
+/// Marks an object as used.
+pub(super) fn lock_shared(fd: BorrowedFd<'_>, path: &Path) -> Result<(), ObjectError> {
+    mark_used(fd).map_err(|e| match e {
+        // As if it were removed already.
+        Errno::WOULDBLOCK => os("flock", path)(Errno::NOENT),
+        e => os("flock", path)(e),
+    })
 }
 
 /// Opens a file without a name in `dir`, or where that is not offered one under a temporary name,
@@ -111,6 +125,15 @@ pub(super) fn read_all(fd: &OwnedFd, at: u64, out: &mut [u8]) -> Result<(), Errn
 /// # Errors
 /// What the operating system says of the file; that it is in use is no error.
 pub fn remove_if_unused(path: &Path) -> Result<bool, ObjectError> {
+    remove_unless(path, || false)
+}
+
+/// Does the same if nothing else keeps it, which is asked under the lock. While a file is locked others
+/// wait who open it: so nothing that is locked like this may be opened there.
+///
+/// # Errors
+/// As [`remove_if_unused`].
+pub fn remove_unless(path: &Path, is_kept: impl FnOnce() -> bool) -> Result<bool, ObjectError> {
     let fd = match fs::open(
         path,
         OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK,
@@ -120,18 +143,24 @@ pub fn remove_if_unused(path: &Path) -> Result<bool, ObjectError> {
         Err(Errno::NOENT) => return Ok(false),
         Err(e) => return Err(os("open", path)(e)),
     };
+    let is_alone =
+        || fs::fstat(&fd).map(|ours| (ours, ours.st_nlink == 1)).map_err(os("fstat", path));
+    // Before, as nobody needs to wait for what is pinned; and then, as it may have been meanwhile.
+    if !is_alone()?.1 {
+        return Ok(false);
+    }
     match fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(Errno::WOULDBLOCK) => return Ok(false),
         Err(e) => return Err(os("flock", path)(e)),
     }
-    let ours = fs::fstat(&fd).map_err(os("fstat", path))?;
+    let (ours, alone) = is_alone()?;
     let named = match fs::lstat(path) {
         Ok(s) => s,
         Err(Errno::NOENT) => return Ok(false),
         Err(e) => return Err(os("lstat", path)(e)),
     };
-    if ours.st_nlink != 1 || (ours.st_dev, ours.st_ino) != (named.st_dev, named.st_ino) {
+    if !alone || (ours.st_dev, ours.st_ino) != (named.st_dev, named.st_ino) || is_kept() {
         return Ok(false);
     }
     fs::unlink(path).map_err(os("unlink", path))?;
