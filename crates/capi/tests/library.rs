@@ -57,10 +57,10 @@ fn link_command() -> String {
 
 /// Links `libskep.so` as the page says, once; `None` without a compiler.
 fn library() -> Option<&'static Path> {
-    static LIBRARY: OnceLock<Option<(TempDir, PathBuf)>> = OnceLock::new();
+    static LIBRARY: OnceLock<Option<PathBuf>> = OnceLock::new();
     let made = LIBRARY.get_or_init(|| {
         has_command("gcc").then(|| {
-            let temp = TempDir::new();
+            let temp = TempDir::of_process();
             let out = temp.join("libskep.so.0");
             let command = link_command();
             let mut words: Vec<_> = command.split_whitespace().map(str::to_owned).collect();
@@ -72,13 +72,13 @@ fn library() -> Option<&'static Path> {
             }
             ok(Command::new(&words[0]).args(&words[1..]).current_dir(HERE));
             std::os::unix::fs::symlink("libskep.so.0", temp.join("libskep.so")).unwrap();
-            (temp, out)
+            out
         })
     });
     if made.is_none() {
         skip("gcc");
     }
-    made.as_ref().map(|(_, path)| path.as_path())
+    made.as_deref()
 }
 
 /// Compiles a C file against the library.

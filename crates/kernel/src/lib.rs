@@ -46,4 +46,4 @@ pub use map::{Batch, Map, MapSpec};
 pub use perf::PerfReader;
 pub use prog::{LoadError, Program, ProgramSpec, TestRun, TestRunResult, probe, with_maps};
 pub use ringbuf::RingReader;
-pub use sys::enter_namespaces;
+pub use sys::{at_exit, enter_namespaces};

@@ -32,6 +32,14 @@ pub fn enter_namespaces(mounts: bool) -> io::Result<()> {
     }
 }
 
+/// Has something done when the process ends by itself: what is in a `static` is never dropped.
+///
+/// It is done in each process that ends so, also in one that was forked from this.
+pub fn at_exit(f: extern "C" fn()) {
+    // SAFETY: a function of this program, which is there as long as the process.
+    unsafe { libc::atexit(f) };
+}
+
 /// Calls bpf(2) and returns the kernel's result.
 ///
 /// # Safety

@@ -86,11 +86,7 @@ impl Loaded {
 
 /// The tests share a directory, as a process runs the programs of one.
 fn session() -> Session {
-    use std::sync::OnceLock;
-
-    static DIR: OnceLock<skep_testkit::TempDir> = OnceLock::new();
-    Session::open_in(DIR.get_or_init(skep_testkit::TempDir::in_memory).join("skep"))
-        .expect("a directory")
+    Session::open_in(skep_testkit::TempDir::of_process().join("skep")).expect("a directory")
 }
 
 #[test]

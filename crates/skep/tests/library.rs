@@ -2,8 +2,8 @@
 //! commands, typed maps, rings, test runs, and what it refuses.
 
 use std::process::Command;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Barrier, OnceLock};
 use std::time::Duration;
 
 use skep::isa::{AttachType, Insn, MapType, ProgramType, op};
@@ -56,8 +56,7 @@ extern "C" fn library_waits(inside: &Barrier) -> u64 {
 
 /// The tests share a directory, as a process runs the programs of one.
 fn session() -> Result<Session, Error> {
-    static DIR: OnceLock<skep_testkit::TempDir> = OnceLock::new();
-    Session::open_in(DIR.get_or_init(skep_testkit::TempDir::in_memory).join("skep"))
+    Session::open_in(skep_testkit::TempDir::of_process().join("skep"))
 }
 
 /// Calls a function so often.

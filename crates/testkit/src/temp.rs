@@ -3,6 +3,7 @@
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A new, empty folder that only its owner can enter. Dropping it removes it with everything
@@ -29,6 +30,25 @@ impl TempDir {
         Self::new()
     }
 
+    /// The folder that all tests of this process share, on tmpfs when there is one. It goes when the
+    /// process ends.
+    pub fn of_process() -> &'static Self {
+        /// With the process that made it: others are forked from that one.
+        static DIR: OnceLock<(TempDir, u32)> = OnceLock::new();
+        extern "C" fn remove() {
+            if let Some((dir, pid)) = DIR.get()
+                && *pid == std::process::id()
+            {
+                dir.remove();
+            }
+        }
+        let made = DIR.get_or_init(|| {
+            skep_kernel::at_exit(remove);
+            (Self::in_memory(), std::process::id())
+        });
+        &made.0
+    }
+
     fn below(parent: &Path) -> Self {
         loop {
             let path = parent.join(format!("skep-test-{}-{}", std::process::id(), next()));
@@ -46,6 +66,13 @@ impl TempDir {
         &self.path
     }
 
+    fn remove(&self) {
+        // A failed test keeps its files for the person who looks.
+        if std::env::var_os("SKEP_KEEP").is_none() {
+            std::fs::remove_dir_all(&self.path).ok();
+        }
+    }
+
     /// The path of something in it.
     pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
         self.path.join(name)
@@ -60,10 +87,7 @@ impl Default for TempDir {
 
 impl Drop for TempDir {
     fn drop(&mut self) {
-        // A failed test keeps its files for the person who looks.
-        if std::env::var_os("SKEP_KEEP").is_none() {
-            std::fs::remove_dir_all(&self.path).ok();
-        }
+        self.remove();
     }
 }
 

@@ -5,7 +5,8 @@
 //! order depends on times, in any order. `…` stands for lines that are left out. What a reader does not
 //! see is in comments before a block:
 //!
-//! * `<!-- needs: WORDS -->`: programs that it takes; `python3-NAME`, a module; `root`; `network`, a network namespace of its own;
+//! * `<!-- needs: WORDS -->`: programs that it takes; `python3-NAME`, a module; `root`; `network`, a network
+//!   and a mount namespace of its own;
 //! * `<!-- setup` and lines up to `-->`: what is run before it in the same shell, unseen. What that starts
 //!   in the background, with the ids in `PID` and `OTHER`, is ended with the block.
 
@@ -141,7 +142,7 @@ impl Block<'_> {
         let path = std::env::var("PATH").unwrap_or_default();
         let mut shell = if self.needs.contains(&"network") {
             let mut unshare = Command::new("unshare");
-            unshare.args(["-n", "sh"]);
+            unshare.args(["-m", "-n", "sh"]);
             unshare
         } else {
             Command::new("sh")
