@@ -19,7 +19,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("skep-maps", &["skep-isa", "skep-sys"]),
     ("skep-vm", &["skep-isa"]),
     ("skep-kernel", &["skep-isa"]),
-    ("skep-verifier", &["skep-isa", "skep-object"]),
+    ("skep-verifier", &["skep-isa", "skep-object", "skep-proc"]),
     ("skep-sys", &[]),
     ("skep-attach", &["skep-proc", "skep-sys"]),
     ("skep-inject", &["skep-proc"]),

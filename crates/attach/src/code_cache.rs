@@ -18,15 +18,13 @@
 
 use crate::code::Code;
 use crate::stack_arguments::Uses;
-use crate::sys;
-use rustix::fd::{AsRawFd, OwnedFd};
-use rustix::fs::{self, FileType, Mode, OFlags};
-use rustix::io::Errno;
+use rustix::fd::OwnedFd;
 use std::ffi::CString;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use skep_proc::own_file;
 use std::sync::{Mutex, PoisonError};
 use twox_hash::XxHash64;
 
@@ -80,9 +78,9 @@ impl Key {
         Self { text: hash, others: XxHash64::oneshot(0, &all) }
     }
 
-    /// The file's name, behind something that makes it another one.
-    fn name(self, before: &str) -> Option<CString> {
-        CString::new(format!("{before}{:016x}{:016x}", self.text, self.others)).ok()
+    /// The file's name.
+    fn name(self) -> String {
+        format!("{:016x}{:016x}", self.text, self.others)
     }
 }
 
@@ -131,7 +129,8 @@ pub(crate) fn keep(code: &Code) {
     // What cannot be written is not tried again for as few.
     kept.known.store(known, Ordering::Relaxed);
     if let Some(directory) = open_directory() {
-        write(&directory, kept.key, &Contents::bytes(code, kept.key));
+        let bytes = Contents::bytes(code, kept.key);
+        let _ = own_file::replace(&directory, &kept.key.name(), &bytes);
     }
 }
 
@@ -147,15 +146,9 @@ pub(crate) struct Contents {
 impl Contents {
     /// `None`: there is no such file, or it is not sound. `functions`: how many there are.
     fn read(directory: &OwnedFd, key: Key, functions: usize) -> Option<Self> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let fd = fs::openat(directory, &*key.name("")?, flags, Mode::empty()).ok()?;
-        let stat = fs::fstat(&fd).ok()?;
-        let own = stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_mode & 0o022 == 0;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || !own {
-            return None;
-        }
+        let (fd, stat) = own_file::open(directory, &key.name())?;
         let mut head = [0; HEADER];
-        read_exact(&fd, &mut head)?;
+        own_file::read_exact(&fd, &mut head)?;
         let word = |at: usize| Some(u64::from_le_bytes(*head.get(at..)?.first_chunk()?));
         let count = |at: usize| Some(u32::from_le_bytes(*head.get(at..)?.first_chunk()?) as usize);
         let (starts, branches, indirect) = (count(32)?, count(36)?, count(40)?);
@@ -165,12 +158,12 @@ impl Contents {
             return None;
         }
         let mut rest = vec![0; size];
-        read_exact(&fd, &mut rest)?;
+        own_file::read_exact(&fd, &mut rest)?;
         if XxHash64::oneshot(0, &rest) != word(24)? {
             return None;
         }
         // The oldest ones go when there are too many.
-        sys::touch(fd.as_raw_fd());
+        own_file::touch(&fd);
         let (all, rest) = rest.split_at_checked(8 * branches)?;
         let branches = all.as_chunks().0.iter().map(|b| u64::from_le_bytes(*b)).collect();
         let (all, rest) = rest.split_at_checked(4 * indirect)?;
@@ -206,51 +199,5 @@ impl Contents {
 
 fn open_directory() -> Option<OwnedFd> {
     let path = DIRECTORY.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    fs::open(&*path, flags, Mode::empty()).ok()
-}
-
-/// Writes a file beside its place, and moves it there as a whole.
-#[inline(never)]
-fn write(directory: &OwnedFd, key: Key, bytes: &[u8]) -> Option<()> {
-    // Several threads of a process may be here.
-    static LAST: AtomicU64 = AtomicU64::new(0);
-    let number = LAST.fetch_add(1, Ordering::Relaxed);
-    let process = rustix::process::getpid().as_raw_nonzero();
-    let (new, name) = (key.name(&format!(".{process}.{number}."))?, key.name("")?);
-    let remove = || fs::unlinkat(directory, &*new, fs::AtFlags::empty()).ok();
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    // One that a process of the same id left.
-    remove();
-    let fd = fs::openat(directory, &*new, flags, Mode::RUSR | Mode::WUSR).ok()?;
-    let done =
-        write_all(&fd, bytes).and_then(|()| fs::renameat(directory, &*new, directory, &*name).ok());
-    if done.is_none() {
-        remove();
-    }
-    done
-}
-
-fn write_all(fd: &OwnedFd, mut bytes: &[u8]) -> Option<()> {
-    while !bytes.is_empty() {
-        match rustix::io::write(fd, bytes) {
-            Ok(0) => return None,
-            Ok(n) => bytes = bytes.get(n..)?,
-            Err(Errno::INTR) => {}
-            Err(_) => return None,
-        }
-    }
-    Some(())
-}
-
-fn read_exact(fd: &OwnedFd, mut into: &mut [u8]) -> Option<()> {
-    while !into.is_empty() {
-        match rustix::io::read(fd, &mut *into) {
-            Ok(0) => return None,
-            Ok(n) => into = into.get_mut(n..)?,
-            Err(Errno::INTR) => {}
-            Err(_) => return None,
-        }
-    }
-    Some(())
+    own_file::directory(&*path)
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 ///   function.
 /// * Kernel functions that skep offers are helper calls with numbers from
 ///   [`KFUNC_BASE`](skep_isa::helper::KFUNC_BASE) on.
-#[derive(Clone, Debug)]
+#[derive(Clone, Hash, Debug)]
 pub struct Linked {
     /// The function's name.
     pub name: String,
@@ -47,7 +47,7 @@ pub struct Linked {
 }
 
 /// What an instruction asks for that is not there.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Missing {
     /// The target's types have no answer to this (``byte_off of `struct task`, 0:5``): a call of
     /// [`POISON_CORE`](crate::POISON_CORE).
@@ -57,7 +57,7 @@ pub enum Missing {
 }
 
 /// One map a program refers to.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct LinkedMap {
     /// Index into the object's list of maps; of a program that comes as instructions, what
     /// [`Handles::map`](crate::Handles::map) said.
@@ -67,7 +67,7 @@ pub struct LinkedMap {
 }
 
 /// One function of a linked program.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Subprog {
     /// Its first instruction.
     pub start: usize,
@@ -80,7 +80,7 @@ pub struct Subprog {
 }
 
 /// Says where instructions come from; it is valid up to the next line's `insn`.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Line {
     /// The first instruction.
     pub insn: usize,

@@ -33,6 +33,8 @@ mod loader;
 pub mod maps;
 pub mod module;
 pub mod namespace;
+#[doc(hidden)]
+pub mod own_file;
 #[cfg(feature = "users")]
 pub mod procmap_query;
 pub mod symbolize;

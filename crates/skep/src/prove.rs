@@ -10,7 +10,8 @@ use skep_isa::map::Offer;
 use skep_isa::{MapType, helper, kfunc};
 use skep_maps::{MapDef, MapError};
 use skep_object::{CoreTarget, InnerValue, LinkError, LinkOptions, Linked, MapSpec, Object};
-use skep_verifier::{Options, Rejection, Verified};
+use skep_store::dir::Dir;
+use skep_verifier::{Kept, Options, Rejection, Verified};
 
 use crate::load::definition::{check_key_type, definition};
 use crate::load::error::LoadError;
@@ -47,15 +48,19 @@ pub fn options() -> Options {
 /// programs that call each other by tail calls, every one asks for all.
 pub(crate) struct Proofs<'o> {
     object: &'o Object,
+    /// Where proofs of earlier processes are.
+    kept: Option<Kept>,
     target: Option<&'o CoreTarget>,
     options: Options,
     made: Vec<OnceCell<Result<(Linked, Verified), Refusal>>>,
 }
 
 impl<'o> Proofs<'o> {
-    pub fn new(object: &'o Object, target: Option<&'o CoreTarget>) -> Self {
+    /// `dir`: where proofs may be kept; without, all are made here.
+    pub fn new(object: &'o Object, target: Option<&'o CoreTarget>, dir: Option<&Dir>) -> Self {
         Self {
             object,
+            kept: dir.and_then(|dir| Kept::in_directory(&dir.code())),
             target,
             options: options(),
             made: object.programs.iter().map(|_| OnceCell::new()).collect(),
@@ -70,8 +75,11 @@ impl<'o> Proofs<'o> {
     fn prove(&self, index: usize) -> Result<(Linked, Verified), Refusal> {
         let how = LinkOptions { target: self.target, ..LinkOptions::default() };
         let linked = self.object.link_with(index, &how).map_err(Refusal::Link)?;
-        let proof = skep_verifier::verify(&linked, &self.options)
-            .map_err(|r| Refusal::Rejected(Box::new(r)))?;
+        let proof = match &self.kept {
+            Some(kept) => kept.verify(&linked, &self.options),
+            None => skep_verifier::verify(&linked, &self.options),
+        };
+        let proof = proof.map_err(|r| Refusal::Rejected(Box::new(r)))?;
         if let Some(helper) = missing_helper(&proof) {
             return Err(Refusal::Helper { program: linked.name, helper });
         }
@@ -243,7 +251,7 @@ impl<'a> DryRun<'a> {
     /// object.
     #[must_use]
     pub fn each(&self, object: &Object) -> Vec<Result<(), LoadError>> {
-        let proofs = Proofs::new(object, self.target);
+        let proofs = Proofs::new(object, self.target, None);
         let patterns: Vec<(String, String)> = match self.catalog {
             Some(_) => object
                 .programs

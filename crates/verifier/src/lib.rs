@@ -24,6 +24,7 @@ pub mod compare;
 mod explain;
 pub mod fields;
 pub mod flow;
+mod kept;
 mod log;
 pub mod prune;
 pub mod range;
@@ -37,6 +38,7 @@ pub mod state;
 pub mod tnum;
 mod trace;
 
+pub use kept::Kept;
 pub use reject::{Reason, Rejection, Step};
 
 use explain::{Explanation, Fault};
@@ -124,7 +126,7 @@ impl Attached {
 }
 
 /// Tells how eagerly paths are ended at states that were walked before.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum Prune {
     /// Walk everything, for those who compare.
@@ -188,7 +190,7 @@ pub struct Info {
     pub calls: BTreeSet<(usize, usize)>,
 }
 
-/// A program that was proved safe. Only [`verify`] makes one: it is the proof.
+/// A program that was proved safe. Only [`verify`] makes one, now or before ([`Kept`]): it is the proof.
 ///
 /// ```
 /// use skep_isa::{Insn, ProgramType};
@@ -208,6 +210,14 @@ pub struct Verified {
 }
 
 impl Verified {
+    fn new(prog: &Linked, info: Info, opts: &Options) -> Self {
+        let mut log = String::new();
+        if opts.log_level > 0 {
+            log::write_summary(&mut log, &info, opts.limit);
+        }
+        Self { prog: prog.clone(), info, log }
+    }
+
     /// Returns the instructions.
     #[must_use]
     pub fn insns(&self) -> &[Insn] {
@@ -339,12 +349,7 @@ fn judge(
     let mut walk = check::Walk::new(prog, opts, cfg);
     match walk.run(watch) {
         Ok(()) => {
-            let info = walk.into_info();
-            let mut text = String::new();
-            if opts.log_level > 0 {
-                log::write_summary(&mut text, &info, opts.limit);
-            }
-            Ok(Verified { prog: prog.clone(), info, log: text })
+            Ok(Verified::new(prog, walk.into_info(), opts))
         }
         Err(reason) => {
             let again = || {

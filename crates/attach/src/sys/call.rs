@@ -24,7 +24,6 @@ pub(crate) const TGKILL: u64 = 234;
 pub(crate) const OPENAT: u64 = 257;
 pub(crate) const RT_SIGTIMEDWAIT: u64 = 128;
 pub(crate) const RT_SIGQUEUEINFO: u64 = 129;
-pub(crate) const UTIMENSAT: u64 = 280;
 pub(crate) const RT_TGSIGQUEUEINFO: u64 = 297;
 pub(crate) const PROCESS_VM_READV: u64 = 310;
 pub(crate) const PROCESS_VM_WRITEV: u64 = 311;

@@ -1,6 +1,6 @@
 //! Files: descriptors that are closed when dropped, and those that the event path opens.
 
-use super::call::{CLOSE, EINVAL, GETDENTS64, LSEEK, OPENAT, PWRITE64, READ, UTIMENSAT, call};
+use super::call::{CLOSE, EINVAL, GETDENTS64, LSEEK, OPENAT, PWRITE64, READ, call};
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -62,12 +62,6 @@ impl Drop for Fd {
         // SAFETY: the descriptor is ours.
         unsafe { call(CLOSE, [self.0, 0, 0, 0, 0, 0]) };
     }
-}
-
-/// Says that an open file was used now.
-pub(crate) fn touch(fd: i32) {
-    // SAFETY: without a path and times it is the file itself, and now.
-    unsafe { call(UTIMENSAT, [fd as u64, 0, 0, 0, 0, 0]) };
 }
 
 /// Opens the list of the own mappings; negative on failure. For the event path.

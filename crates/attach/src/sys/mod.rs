@@ -11,7 +11,7 @@ mod signal;
 mod task;
 
 pub(crate) use call::{ARCH_PRCTL, EFAULT, ESRCH, SIGALTSTACK, call};
-pub(crate) use file::{Fd, TaskFile, close, open_maps, open_of_task, touch};
+pub(crate) use file::{Fd, TaskFile, close, open_maps, open_of_task};
 pub(crate) use memory::{
     PROT_EXEC, PROT_READ, PROT_WRITE, copy_in, copy_out, copy_words, map, map_wiped_on_fork,
     protect, unmap,

@@ -26,6 +26,8 @@ pub use kind::{
 };
 pub use value::{Member as ValueMember, Value, ValueError};
 
+use std::hash::{Hash, Hasher};
+
 /// Longest chain of references that is followed (kernel/bpf/btf.c `MAX_RESOLVE_DEPTH`).
 pub const MAX_DEPTH: usize = 32;
 
@@ -42,6 +44,13 @@ pub struct Btf {
     strings: String,
     /// Type 0 is `void`.
     types: Vec<Type>,
+}
+
+impl Hash for Btf {
+    /// The rest is read from these bytes.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.raw.hash(state);
+    }
 }
 
 /// Says why bytes are no valid type information, or why a type cannot be used.

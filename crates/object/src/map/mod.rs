@@ -10,7 +10,7 @@ use skep_isa::{KeyShape, MapFlags, MapType};
 use std::collections::HashMap;
 
 /// Describes one map an object defines: everything needed to create it.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct MapSpec {
     /// The variable's name; for global data, libbpf's name (`OBJECT.rodata`, at most 15 bytes).
     pub name: String,
@@ -48,7 +48,7 @@ pub struct MapSpec {
 }
 
 /// Names what a slot of a map of maps, or of a program array, holds at the beginning.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum InnerValue {
     /// The map with this index in the object.
     Map(usize),

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::NoBuildId;
@@ -65,12 +65,7 @@ impl BuildIdFile {
 
     /// `None`: it is not ours, and stays as it is.
     fn is_sound(&self) -> Option<bool> {
-        let stat = rustix::fs::fstat(&self.fd).ok()?;
-        let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        let own = stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_mode & 0o022 == 0;
-        if !regular || !own {
-            return None;
-        }
+        let stat = crate::own_file::is_own(&self.fd)?;
         let mut head = [0; ENTRY];
         let read = rustix::io::pread(&self.fd, &mut head, 0).unwrap_or(0);
         let size = ENTRY as u64 * (1 + ENTRIES);

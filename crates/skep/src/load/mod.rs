@@ -126,7 +126,7 @@ impl<'a> Loader<'a> {
     /// [`Dir::collect`] removes it.
     pub fn load(&self, object: &Object) -> Result<Loaded, LoadError> {
         // A refused object leaves nothing behind.
-        let proofs = Proofs::new(object, self.target);
+        let proofs = Proofs::new(object, self.target, Some(self.dir));
         let verified = proofs.programs(self.wanted(object)?, self.autoload.is_some())?;
         let asked =
             Asked { catalog: self.catalog, patterns: &self.patterns, exclude: &self.exclude };
