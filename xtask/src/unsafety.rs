@@ -151,6 +151,7 @@ const CRATES: &[(&str, Policy)] = &[
             "directory.rs",
             "exec/",
             "memory.rs",
+            "own_hooks.rs",
             "prepare.rs",
             "run.rs",
             "seccomp/inherited.rs",

@@ -48,7 +48,7 @@
 //! and the change of the code, which is microseconds.
 
 pub use code_cache::keep_code_in;
-pub use engine::{AroundForks, Attachment, Bypassed, Detached, Engine};
+pub use engine::{AroundForks, Attachment, Bypassed, Detached, Engine, Group};
 pub use hook::{DirectCall, Hook, Missed, Position, RunFn};
 pub use live::{Edit, Move, Tracer, Unstopped};
 pub use per_thread::area::{Area, WORDS as AREA_WORDS};

@@ -7,9 +7,10 @@
 
 use std::ffi::CStr;
 
-use skep_attach::{Engine, Hook, Position, RunFn, signals};
+use skep_attach::{Position, signals};
 
 use crate::exec::libc::Libc;
+use crate::own_hooks::{OwnHooks, hook};
 
 /// They block signals until they return.
 const FUNCTIONS: [&CStr; 3] = [c"pthread_create", c"posix_spawn", c"posix_spawnp"];
@@ -17,19 +18,20 @@ const FUNCTIONS: [&CStr; 3] = [c"pthread_create", c"posix_spawn", c"posix_spawnp
 /// (`start_thread` in nptl/pthread_create.c; `exit` calls it too).
 const LAST: &CStr = c"__call_tls_dtors";
 
+/// The functions that [`watch`] wants.
+pub(crate) fn wanted() -> impl Iterator<Item = &'static CStr> {
+    FUNCTIONS.into_iter().chain([LAST])
+}
+
 /// Hooks them.
-pub(crate) fn watch(libc: &Libc<'_>) {
-    let Ok(engine) = Engine::get() else { return };
-    // SAFETY: hooks that take no data and use no vector registers.
-    let hook = |position, run: RunFn| unsafe { Hook::new(position, run, std::ptr::null()) };
-    // Not found or refused: then it is as if this were not here.
-    let attach = |name: &CStr, hooks: &[Hook]| {
-        libc.function(name).map(|function| engine.attach(&[(&function, 0)], hooks))
-    };
+pub(crate) fn watch(libc: &Libc, own: &mut OwnHooks) {
+    // SAFETY: they use no vector registers.
+    let (entry, exit) =
+        unsafe { (hook(Position::Entry, on_entry), hook(Position::Exit, on_exit)) };
     for name in FUNCTIONS {
-        attach(name, &[hook(Position::Entry, on_entry), hook(Position::Exit, on_exit)]);
+        own.add(libc.function(name), &[entry, exit]);
     }
-    attach(LAST, &[hook(Position::Entry, on_entry)]);
+    own.add(libc.function(LAST), &[entry]);
 }
 
 #[unsafe(link_section = ".text.skep_event")]

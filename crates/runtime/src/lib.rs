@@ -21,6 +21,7 @@ mod exec;
 pub mod heap;
 pub mod helpers;
 pub mod memory;
+mod own_hooks;
 pub mod prepare;
 mod profile;
 pub mod run;

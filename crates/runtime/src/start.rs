@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 use skep_attach::signals;
 use skep_attach::sites::{self, Module};
-use skep_attach::{Bypassed, Engine, Hook, Position};
+use skep_attach::{Bypassed, Engine, Position};
 use skep_store::Dir;
 use skep_store::dir::{ENV_DIR, ENV_LINKS};
 use skep_store::link::{LinkFile, Untraced};
@@ -18,6 +18,7 @@ use skep_sys::{sandbox, syscall, thread_words};
 
 use crate::agent::{self, Agent, AgentError, executable};
 use crate::exec::{self, libc::Libc};
+use crate::own_hooks::{OwnHooks, hook};
 use crate::run::Running;
 pub use crate::unwinders::OwnImage;
 use crate::{blocked, seccomp, unwinders};
@@ -81,12 +82,23 @@ pub unsafe fn start(prepare: impl FnOnce()) {
         // SAFETY: the caller's promise.
         drop(unsafe { agent.attach(&dir, id, &modules, agent::detach) });
     }
-    watch_loader(&modules);
-    if let Some(libc) = Libc::find(&modules) {
-        exec::watch(&libc, agent.files().iter().map(PathBuf::as_path));
-        blocked::watch(&libc);
-        seccomp::watch(&libc);
+    let (mut passing, mut lasting) = <(OwnHooks, OwnHooks)>::default();
+    watch_loader(&modules, &mut passing);
+    let wanted = exec::wanted().chain(blocked::wanted()).chain(seccomp::wanted());
+    if let Some(libc) = Libc::find(&modules, wanted) {
+        exec::watch(&libc, agent.files().iter().map(PathBuf::as_path), &mut lasting);
+        blocked::watch(&libc, &mut lasting);
+        seccomp::watch(&libc, &mut passing);
     }
+    attach_hooks(passing, lasting);
+}
+
+/// Attaches hooks of the agent's own: those that are taken out with the links', and those that stay.
+fn attach_hooks(passing: OwnHooks, lasting: OwnHooks) {
+    if let Some(id) = passing.attach() {
+        Agent::of_process().own_attachment(id);
+    }
+    lasting.attach();
 }
 
 /// Says where the agent's own library lies: the kernel does not tell that. Stack traces go through it,
@@ -223,11 +235,13 @@ fn watch_own(modules: &[Arc<Module>]) {
     if thread_words::by_gs() {
         unwinders::divert(modules);
     }
-    watch_loader(modules);
+    let (mut passing, mut lasting) = <(OwnHooks, OwnHooks)>::default();
+    watch_loader(modules, &mut passing);
     if let Some(libc) = Libc::in_file(modules) {
-        blocked::watch(&libc);
-        seccomp::watch(&libc);
+        blocked::watch(&libc, &mut lasting);
+        seccomp::watch(&libc, &mut passing);
     }
+    attach_hooks(passing, lasting);
 }
 
 /// What the first event that finds a link off does in a program that attached to itself: nothing.
@@ -264,17 +278,14 @@ fn stay_out(dir: &Dir, ids: &[u32], reason: &str) {
 
 /// Hooks the loader's own event, so that libraries opened later are looked at before their code
 /// runs.
-fn watch_loader(modules: &[Arc<Module>]) {
+fn watch_loader(modules: &[Arc<Module>], own: &mut OwnHooks) {
     let find = |m: &Arc<Module>| m.function_named(LOADER_EVENT).ok()?;
     let loader = modules
         .iter()
         .filter(|m| m.path().file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b"ld")));
-    let Some(function) = loader.filter_map(find).next() else { return };
-    // SAFETY: made for the loader's event, and takes no data; see there for the vector registers.
-    let hook = unsafe { Hook::new(Position::Entry, on_loader_event, std::ptr::null()) };
-    if let Ok(engine) = Engine::get() {
-        Agent::of_process().own_attachment(engine.attach(&[(&function, 0)], &[hook]).id);
-    }
+    // SAFETY: made for the loader's event; see there for the vector registers.
+    let hook = unsafe { hook(Position::Entry, on_loader_event) };
+    own.add(loader.filter_map(find).next(), &[hook]);
 }
 
 /// Runs inside the dynamic loader, which holds its own lock: nothing here may open a library or

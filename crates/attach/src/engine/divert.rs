@@ -1,5 +1,6 @@
 //! Functions whose calls go elsewhere altogether.
 
+use super::Group;
 use super::state::State;
 use crate::hook::Hook;
 use crate::island;
@@ -24,7 +25,8 @@ impl State {
         itself: &AtomicUsize,
     ) -> Result<u64, Skip> {
         let bridge = island::bridge(&function.module.file().span, to)?;
-        let (id, results) = self.attach(&[(function, 0)], &[Hook::of_diversion()]);
+        let (targets, hooks) = (&[(function, 0)], &[Hook::of_diversion()]);
+        let (id, results) = self.attach(&[Group { targets, hooks }]);
         let done = match results.into_iter().next() {
             Some(Ok(())) => self.lead_to(function.addr, bridge, itself),
             Some(Err(skip)) => Err(skip),

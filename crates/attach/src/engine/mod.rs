@@ -27,6 +27,15 @@ mod targets;
 #[derive(Debug)]
 pub struct Engine(());
 
+/// Functions, each with the cookie its hooks see, and the hooks that all of them get.
+#[derive(Clone, Copy, Debug)]
+pub struct Group<'a> {
+    /// The functions.
+    pub targets: &'a [(&'a Function, u64)],
+    /// Their hooks.
+    pub hooks: &'a [Hook],
+}
+
 /// What [`Engine::attach`] did.
 #[derive(Debug)]
 pub struct Attachment {
@@ -60,13 +69,20 @@ impl Engine {
     ///
     /// In a child that shares its parent's memory (`vfork`) nothing is attached.
     pub fn attach(&self, targets: &[(&Function, u64)], hooks: &[Hook]) -> Attachment {
+        self.attach_groups(&[Group { targets, hooks }])
+    }
+
+    /// As [`attach`](Self::attach), with other hooks for other functions, in one attachment: all that
+    /// is looked at before anything can be changed is looked at once. A function belongs to one group.
+    pub fn attach_groups(&self, groups: &[Group<'_>]) -> Attachment {
         let _muted = mute();
         if !process::is_own() {
-            return Attachment { id: 0, results: vec![Err(Skip::SharedMemory); targets.len()] };
+            let count = groups.iter().map(|group| group.targets.len()).sum();
+            return Attachment { id: 0, results: vec![Err(Skip::SharedMemory); count] };
         }
         let mut locked = lock_to_look();
         let state = &mut *locked.state;
-        let (id, results) = state.attach(targets, hooks);
+        let (id, results) = state.attach(groups);
         state.collect_limbo();
         Attachment { id, results }
     }

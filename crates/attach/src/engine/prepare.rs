@@ -44,7 +44,6 @@ impl State {
         &mut self,
         targets: &ModuleTargets<'_>,
         results: &mut [Result<(), Skip>],
-        exits: bool,
         taken: &mut Taken,
     ) {
         let looking = Looking::begin();
@@ -64,7 +63,7 @@ impl State {
         let mut added = Vec::with_capacity(targets.items.len());
         for some in targets.items.chunks(AT_ONCE) {
             let module = targets.module;
-            let examined = self.examine(module, some, results, exits, &mut followed, taken);
+            let examined = self.examine(module, some, results, targets.exits, &mut followed, taken);
             let new = examined.iter().filter(|item| item.patch_site.is_some());
             let mut metas = Meta::for_all(new.map(|item| item.f.addr), UNTYPED_ARGS as u64).iter();
             for item in examined {

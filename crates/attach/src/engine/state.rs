@@ -1,5 +1,6 @@
 //! What the engine knows, and what attaching and detaching do to it.
 
+use super::Group;
 use super::site::{Form, Site};
 use super::targets::{ModuleTargets, Taken, cut_by, cuts, near, set_result};
 use crate::addresses::{AddressMap, AddressSet};
@@ -87,25 +88,26 @@ impl State {
     }
 
     /// Attaches, and gives the attachment a number.
-    pub(super) fn attach(
-        &mut self,
-        targets: &[(&Function, u64)],
-        hooks: &[Hook],
-    ) -> (u64, Vec<Result<(), Skip>>) {
+    pub(super) fn attach(&mut self, groups: &[Group<'_>]) -> (u64, Vec<Result<(), Skip>>) {
         self.last += 1;
         let id = self.last;
-        self.forget(targets.iter().map(|(f, _)| (f.addr, Some(&f.module))));
-        let exits = hooks.iter().any(|h| h.position.needs_exit());
-        let mut results: Vec<Result<(), Skip>> = Vec::with_capacity(targets.len());
+        let each = || groups.iter().flat_map(|group| group.targets.iter());
+        let count = groups.iter().map(|group| group.targets.len()).sum();
+        self.forget(each().map(|(f, _)| (f.addr, Some(&f.module))));
+        let mut results: Vec<Result<(), Skip>> = Vec::with_capacity(count);
         // As lists of functions usually are.
-        let distinct = targets.is_sorted_by(|(a, _), (b, _)| a.addr < b.addr);
-        let capacity = if distinct { 0 } else { targets.len() };
+        let distinct = each().is_sorted_by(|(a, _), (b, _)| a.addr < b.addr);
+        let capacity = if distinct { 0 } else { count };
         let mut seen = AddressSet::with_capacity_and_hasher(capacity, Default::default());
-        let inside = !self.inside.is_empty() || targets.iter().any(|(f, _)| f.is_inside());
+        let inside = !self.inside.is_empty() || each().any(|(f, _)| f.is_inside());
         let mut taken = Taken::new(inside);
         let mut by_module: Vec<ModuleTargets<'_>> = Vec::new();
         let mut text: Option<Vec<Range<u64>>> = None;
-        for (n, (f, _)) in targets.iter().enumerate() {
+        let with_hooks = groups.iter().flat_map(|group| {
+            let exits = group.hooks.iter().any(|h| h.position.needs_exit());
+            group.targets.iter().map(move |(f, _)| (f, group.hooks, exits))
+        });
+        for (n, (f, hooks, exits)) in with_hooks.enumerate() {
             let site = self.sites.get(&f.addr).map(Box::as_ref);
             results.push(if distinct || seen.insert(f.addr) {
                 self.admit(f, site, hooks, &mut taken)
@@ -116,23 +118,36 @@ impl State {
             if known || results.last().is_some_and(Result::is_err) {
                 continue;
             }
-            match by_module.iter_mut().find(|t| Arc::ptr_eq(t.module, &f.module)) {
+            let is_its = |t: &&mut ModuleTargets<'_>| {
+                Arc::ptr_eq(t.module, &f.module) && t.exits == exits
+            };
+            match by_module.iter_mut().find(is_its) {
                 Some(known) => known.items.push((n, f)),
                 // Its code is going to be read.
                 None if !f.module.is_within(text.get_or_insert_with(patch::executable)) => {
                     set_result(&mut results, n, Err(Skip::NotCode { addr: f.addr }));
                 }
-                None => by_module.push(ModuleTargets { module: &f.module, items: vec![(n, f)] }),
+                None => {
+                    let items = vec![(n, *f)];
+                    by_module.push(ModuleTargets { module: &f.module, exits, items });
+                }
             }
         }
         self.sites.reserve(by_module.iter().map(|module| module.items.len()).sum());
         for targets in &by_module {
-            self.prepare(targets, &mut results, exits, &mut taken);
+            self.prepare(targets, &mut results, &mut taken);
             targets.module.keep_code();
         }
-        let hooks: Vec<Arc<Hook>> = hooks.iter().copied().map(Arc::new).collect();
-        let mut chosen = Vec::with_capacity(targets.len());
-        for ((f, cookie), result) in targets.iter().zip(&results) {
+        let mut chosen = Vec::with_capacity(count);
+        let shared: Vec<Vec<Arc<Hook>>> = groups
+            .iter()
+            .map(|group| group.hooks.iter().copied().map(Arc::new).collect())
+            .collect();
+        let with_shared = groups
+            .iter()
+            .zip(&shared)
+            .flat_map(|(group, hooks)| group.targets.iter().map(move |target| (target, hooks)));
+        for (((f, cookie), hooks), result) in with_shared.zip(&results) {
             if result.is_ok()
                 && let Some(site) = self.sites.get_mut(&f.addr)
             {
@@ -143,7 +158,7 @@ impl State {
                     let n = known.map_or(UNTYPED_ARGS, |n| usize::from(n).min(MAX_ARGS));
                     site.meta.nr_args.store(n as u64, Ordering::Relaxed);
                 }
-                for hook in &hooks {
+                for hook in hooks {
                     let hook = Arc::clone(hook);
                     site.entries.push(AttachedHook { hook, cookie: *cookie, seq: id });
                 }
@@ -155,7 +170,7 @@ impl State {
         if !failed.is_empty() {
             let addrs: Vec<u64> = failed.iter().map(|f| f.0).collect();
             let failed: AddressMap<Skip> = failed.into_iter().collect();
-            for ((f, _), r) in targets.iter().zip(&mut results).filter(|(_, r)| r.is_ok()) {
+            for ((f, _), r) in each().zip(&mut results).filter(|(_, r)| r.is_ok()) {
                 if let Some(skip) = failed.get(&f.addr) {
                     *r = Err(skip.clone());
                 }
@@ -168,7 +183,7 @@ impl State {
             chosen.retain(|a| !failed.contains_key(a));
         }
         self.attachments.insert(id, chosen);
-        for ((f, _), result) in targets.iter().zip(&mut results) {
+        for ((f, _), result) in each().zip(&mut results) {
             if let Err(skip) = result {
                 skip.place_in_file(f.module.bias);
             }

@@ -10,6 +10,8 @@ use std::sync::Arc;
 /// Functions of one module that lack something.
 pub(super) struct ModuleTargets<'a> {
     pub(super) module: &'a Arc<Module>,
+    /// They need a path to an exit trampoline.
+    pub(super) exits: bool,
     pub(super) items: Vec<(usize, &'a Function)>,
 }
 

@@ -8,40 +8,44 @@ use std::sync::Arc;
 use skep_attach::sites::{Function, Module};
 
 /// The C library of this process.
-pub(crate) struct Libc<'a> {
-    module: &'a Arc<Module>,
-    /// As the dynamic linker knows it. Nothing: it is not asked.
-    loaded: Option<skep_sys::dl::Libc>,
+pub(crate) struct Libc {
+    /// Its file, or the functions of it that were asked for.
+    module: Arc<Module>,
 }
 
-impl<'a> Libc<'a> {
-    /// Finds it among the modules.
-    pub(crate) fn find(modules: &'a [Arc<Module>]) -> Option<Self> {
-        let Self { module, .. } = Self::in_file(modules)?;
+impl Libc {
+    /// Finds it among the modules, for those of its functions that are wanted. They have C's convention,
+    /// and nothing jumps to their first instructions, as to those of wrappers of system calls.
+    pub(crate) fn find<'n>(
+        modules: &[Arc<Module>],
+        wanted: impl IntoIterator<Item = &'n CStr>,
+    ) -> Option<Self> {
+        let whole = Self::in_file(modules)?;
         let loaded = skep_sys::dl::Libc::find()?;
-        let loaded = skep_sys::dl::Libc::knows_sizes().then_some(loaded);
-        Some(Self { module, loaded })
+        if !skep_sys::dl::Libc::knows_sizes() {
+            return Some(whole);
+        }
+        let find = |name: &'n CStr| {
+            let (at, size) = loaded.function(name)?;
+            Some((name.to_str().ok()?, at..at.checked_add(size)?))
+        };
+        let functions: Vec<_> = wanted.into_iter().filter_map(find).collect();
+        // SAFETY: functions that the dynamic linker names, with their sizes; the rest is what callers
+        // ask for.
+        Some(Self { module: unsafe { whole.module.excerpt(&functions) } })
     }
 
     /// As [`Libc::find`], with functions by the symbols in its file.
-    pub(crate) fn in_file(modules: &'a [Arc<Module>]) -> Option<Self> {
+    pub(crate) fn in_file(modules: &[Arc<Module>]) -> Option<Self> {
         let named = |m: &&Arc<Module>| {
             let name = m.path().file_name().unwrap_or_default().as_bytes();
             name.starts_with(b"libc.so") || name.starts_with(b"libc-2")
         };
-        let module = modules.iter().find(named)?;
-        Some(Self { module, loaded: None })
+        Some(Self { module: Arc::clone(modules.iter().find(named)?) })
     }
 
-    /// Finds a function of C's convention whose first instructions nothing jumps to, as those of
-    /// wrappers of system calls.
+    /// Finds a function that was wanted.
     pub(crate) fn function(&self, name: &CStr) -> Option<Function> {
-        let Some(loaded) = self.loaded else {
-            return self.module.function_named(name.to_str().ok()?).ok()?;
-        };
-        let (at, size) = loaded.function(name)?;
-        // SAFETY: a function that the dynamic linker names, with its size; the rest is what callers
-        // ask for.
-        unsafe { self.module.excerpt(name.to_str().ok()?, at, size) }
+        self.module.function_named(name.to_str().ok()?).ok()?
     }
 }

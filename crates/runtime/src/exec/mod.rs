@@ -28,8 +28,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Release};
 
-use skep_attach::{Engine, Hook, Position, RunFn, sandbox, signals};
+use skep_attach::{Position, RunFn, sandbox, signals};
 
+use crate::own_hooks::{OwnHooks, hook};
 use inspect::{Kind, Program};
 use libc::Libc;
 use skep_sys::syscall::{FACCESSAT, FSTATAT, call4};
@@ -55,8 +56,27 @@ static WATCH: AtomicPtr<Watch> = AtomicPtr::new(std::ptr::null_mut());
 
 const AT_FDCWD: i32 = -100;
 
+/// What executes programs, and what is to run before it.
+const FUNCTIONS: [(&CStr, RunFn); 5] = [
+    (c"execve", on_execve),
+    (c"execveat", on_execveat),
+    (c"fexecve", on_fexecve),
+    // Their child executes in this process's memory, where no thread can have its first event.
+    (c"posix_spawn", on_spawn),
+    (c"posix_spawnp", on_spawn),
+];
+
+/// The functions that [`watch`] wants.
+pub(crate) fn wanted() -> impl Iterator<Item = &'static CStr> {
+    FUNCTIONS.iter().map(|(name, _)| *name)
+}
+
 /// Hooks what executes programs. `links`: the link files that name what is not traced.
-pub(crate) fn watch<'a>(libc: &Libc<'_>, links: impl Iterator<Item = &'a Path>) {
+pub(crate) fn watch<'a>(
+    libc: &Libc,
+    links: impl Iterator<Item = &'a Path>,
+    own: &mut OwnHooks,
+) {
     let Some(library) = std::env::var_os("LD_PRELOAD").and_then(|value| {
         let entry = environment::entries(value.as_bytes()).find(|e| environment::is_agent(e))?;
         CString::new(entry).ok()
@@ -66,22 +86,12 @@ pub(crate) fn watch<'a>(libc: &Libc<'_>, links: impl Iterator<Item = &'a Path>) 
     let size = size_of_file(&library).unwrap_or(0);
     let links = links.filter_map(note::Link::new).collect();
     WATCH.store(Box::into_raw(Box::new(Watch { library, size, links })), Release);
-    let Ok(engine) = Engine::get() else { return };
-    let hooks: [(&CStr, RunFn); 5] = [
-        (c"execve", on_execve),
-        (c"execveat", on_execveat),
-        (c"fexecve", on_fexecve),
-        // Their child executes in this process's memory, where no thread can have its first event.
-        (c"posix_spawn", on_spawn),
-        (c"posix_spawnp", on_spawn),
-    ];
-    for (name, run) in hooks {
-        let Some(function) = libc.function(name) else { continue };
-        // SAFETY: hooks for these very functions, which take no data; they are called with the
-        // vector registers as the C library's wrappers are, which keep nothing in them.
-        let hook = unsafe { Hook::new(Position::Entry, run, std::ptr::null()) }.wants_args(4);
+    for (name, run) in FUNCTIONS {
+        // SAFETY: hooks for these very functions; they are called with the vector registers as the C
+        // library's wrappers are, which keep nothing in them.
+        let hook = unsafe { hook(Position::Entry, run) }.wants_args(4);
         // Refused: then children get the agent as it is.
-        engine.attach(&[(&function, 0)], &[hook]);
+        own.add(libc.function(name), &[hook]);
     }
 }
 

@@ -30,7 +30,9 @@
 mod filter;
 pub(crate) mod inherited;
 
-use skep_attach::{Engine, Hook, Position, RunFn};
+use std::ffi::CStr;
+
+use skep_attach::{Position, RunFn};
 use skep_maps::slots;
 use skep_sys::sandbox;
 
@@ -38,6 +40,7 @@ use skep_attach::signals;
 
 use crate::agent::Agent;
 use crate::exec::{self, libc::Libc};
+use crate::own_hooks::{OwnHooks, hook};
 use filter::{Action, Insn};
 use skep_helpers::clock;
 use skep_sys::syscall::{self, GETPID, PROCESS_VM_READV, call6};
@@ -60,17 +63,22 @@ const SYS_SECCOMP: u64 = 317;
 const SET_MODE_STRICT: u64 = 0;
 const SET_MODE_FILTER: u64 = 1;
 
+/// What puts a process into a sandbox, and what is to run before it.
+const FUNCTIONS: [(&CStr, RunFn); 3] =
+    [(c"prctl", on_prctl), (c"syscall", on_syscall), (c"_exit", on_exit)];
+
+/// The functions that [`watch`] wants.
+pub(crate) fn wanted() -> impl Iterator<Item = &'static CStr> {
+    FUNCTIONS.iter().map(|(name, _)| *name)
+}
+
 /// Hooks what puts a process into a sandbox.
-pub(crate) fn watch(libc: &Libc<'_>) {
-    let Ok(engine) = Engine::get() else { return };
-    for (name, run) in
-        [(c"prctl", on_prctl as RunFn), (c"syscall", on_syscall), (c"_exit", on_exit)]
-    {
-        let Some(function) = libc.function(name) else { continue };
-        // SAFETY: hooks for these very functions, which take no data; the C library's wrappers keep
-        // nothing in vector registers.
-        let hook = unsafe { Hook::new(Position::Entry, run, std::ptr::null()) }.wants_args(4);
-        Agent::of_process().own_attachment(engine.attach(&[(&function, 0)], &[hook]).id);
+pub(crate) fn watch(libc: &Libc, own: &mut OwnHooks) {
+    for (name, run) in FUNCTIONS {
+        // SAFETY: hooks for these very functions; the C library's wrappers keep nothing in vector
+        // registers.
+        let hook = unsafe { hook(Position::Entry, run) }.wants_args(4);
+        own.add(libc.function(name), &[hook]);
     }
 }
 
