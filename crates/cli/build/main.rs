@@ -26,6 +26,8 @@ use std::error::Error;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
 use lzma_rust2::{LzmaOptions, LzmaWriter};
 
 /// The programs in `bpf/` that the command carries.
@@ -50,7 +52,7 @@ fn main() -> Result<()> {
         let path = Path::new("bpf").join(name);
         println!("cargo::rerun-if-changed={}", path.display());
         let bytes = std::fs::read(&path).map_err(|e| format!("`{}`: {e}", path.display()))?;
-        std::fs::write(out.join(name).with_extension("lzma"), lzma(&without_debug_info(bytes)?)?)?;
+        std::fs::write(out.join(name).with_extension("z"), zlib(&without_debug_info(bytes)?)?)?;
     }
     if variable("PROFILE")? == "debug" {
         return Ok(());
@@ -102,6 +104,15 @@ fn compress(bytes: &[u8]) -> Result<Vec<u8>> {
     let mut code = bytes.to_vec();
     calls::to_places(&mut code);
     lzma(&code)
+}
+
+/// How many bytes they are, and these. Each `skep trace` decompresses a program, which takes LZMA ten
+/// times as long, for a few kB less.
+fn zlib(bytes: &[u8]) -> Result<Vec<u8>> {
+    let size = u32::try_from(bytes.len())?.to_le_bytes();
+    let mut out = ZlibEncoder::new(size.to_vec(), Compression::best());
+    out.write_all(bytes)?;
+    Ok(out.finish()?)
 }
 
 fn lzma(bytes: &[u8]) -> Result<Vec<u8>> {

@@ -26,7 +26,7 @@ use crate::unit::junit::escaped;
 use crate::{missed, rejection, units};
 
 /// The compiled `bpf/coverage.bpf.c`, compressed by the build script.
-static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/coverage.bpf.lzma"));
+static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/coverage.bpf.z"));
 const NAME: &str = "coverage.bpf.o";
 
 /// Where results go.

@@ -17,7 +17,7 @@ use crate::sites::Sites;
 use crate::{rejection, unmatched};
 
 /// The compiled `bpf/fault.bpf.c`, compressed by the build script.
-static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/fault.bpf.lzma"));
+static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/fault.bpf.z"));
 const NAME: &str = "fault.bpf.o";
 /// `RULES`.
 const RULES: usize = 64;

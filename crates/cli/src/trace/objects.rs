@@ -18,11 +18,11 @@ use crate::running::Threads;
 use crate::{calibrate, rejection, stats};
 
 /// The compiled `bpf/trace.bpf.c`, compressed by the build script.
-static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/trace.bpf.lzma"));
+static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/trace.bpf.z"));
 /// Its name in messages.
 const OBJECT_NAME: &str = "trace.bpf.o";
 /// The compiled `bpf/tree.bpf.c`.
-static PATHS_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tree.bpf.lzma"));
+static PATHS_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tree.bpf.z"));
 /// Its name in messages.
 const PATHS_NAME: &str = "tree.bpf.o";
 /// Up to so many calls go by before the next one is timed, where calls are sampled: 2^n - 1, at
@@ -167,10 +167,11 @@ impl Trace {
 }
 
 /// Unpacks and parses an object that this command carries.
-pub fn carried(mut compressed: &[u8], name: &str) -> Result<Object> {
-    let mut bytes = Vec::new();
-    lzma_rs::lzma_decompress(&mut compressed, &mut bytes)
-        .context(format!("`{name}` is damaged"))?;
+pub fn carried(compressed: &[u8], name: &str) -> Result<Object> {
+    let bytes = compressed.split_first_chunk().and_then(|(size, data)| {
+        skep_proc::inflate::zlib(data, u32::from_le_bytes(*size) as usize)
+    });
+    let bytes = bytes.ok_or_else(|| Failure::environment(format!("`{name}` is damaged")))?;
     Object::parse(&bytes).context(format!("`{name}` is damaged"))
 }
 

@@ -45,7 +45,7 @@ use record::{FRAME_SIZE, Record};
 use resolve::Resolved;
 
 /// The compiled `bpf/calls.bpf.c`, compressed by the build script.
-static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/calls.bpf.lzma"));
+static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/calls.bpf.z"));
 const NAME: &str = "calls.bpf.o";
 /// Frames of a thread: `MAX_DEPTH` and one that is none.
 const FRAMES: u32 = 1024;
