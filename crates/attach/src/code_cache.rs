@@ -19,12 +19,12 @@
 use crate::code::Code;
 use crate::stack_arguments::Uses;
 use rustix::fd::OwnedFd;
+use skep_proc::own_file;
 use std::ffi::CString;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use skep_proc::own_file;
 use std::sync::{Mutex, PoisonError};
 use twox_hash::XxHash64;
 

@@ -141,7 +141,7 @@ fn code_cache() -> Finding {
             let sizes = files.filter_map(|file| file.metadata().ok()).map(|meta| meta.len());
             let (count, size) = sizes.fold((0, 0), |(count, sum), size| (count + 1, sum + size));
             let place = place.display();
-            let what = format!("`{place}` has {count} libraries, {}", units::size(size));
+            let what = format!("`{place}` has {count} files, {}", units::size(size));
             finding("code cache", Grade::Good, what)
         }
         Ok(None) if code_cache::is_off() => finding("code cache", Grade::Good, "off"),

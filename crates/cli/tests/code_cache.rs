@@ -109,3 +109,33 @@ fn code_is_kept_where_the_environment_says() {
         assert_eq!(fs::read_link(run_dir.join("skep/code")).unwrap(), cache.join("skep/code"));
     }
 }
+
+/// The program of a trace is verified by the first; one that finds a damaged proof makes it anew.
+#[test]
+fn a_trace_finds_the_proof_of_the_one_before() {
+    let dir = TempDir::in_memory();
+    let skep = dir.join("skep");
+    let proofs = || -> Vec<PathBuf> {
+        let is_proof = |path: &PathBuf| {
+            path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"proof."))
+        };
+        files(&skep.join("code")).into_iter().filter(is_proof).collect()
+    };
+    let trace = || trace(&[("SKEP_DIR", &skep)], &["SKEP_CODE_CACHE"]);
+    let expected = trace();
+    let made = proofs();
+    let [proof] = &*made else {
+        // Builds that nothing tells apart: no build id.
+        assert!(made.is_empty(), "{made:?}");
+        return skip("a skep with a build id");
+    };
+    let (bytes, inode) = (fs::read(proof).unwrap(), || fs::metadata(proof).unwrap().ino());
+    let first = inode();
+    assert_eq!((trace(), proofs(), inode()), (expected.clone(), made.clone(), first));
+    for damaged in [&bytes[..bytes.len() - 1], &[]] {
+        fs::write(proof, damaged).unwrap();
+        assert_eq!((trace(), proofs()), (expected.clone(), made.clone()));
+        assert!(fs::read(proof).unwrap() == bytes);
+    }
+    assert_ne!(inode(), first);
+}

@@ -63,6 +63,13 @@ pub fn read_exact(fd: impl AsFd, mut into: &mut [u8]) -> Option<()> {
     Some(())
 }
 
+/// Tells whether this process may write a file of so many bytes: a longer one would end it by `SIGXFSZ`.
+#[must_use]
+pub fn may_be_as_long(bytes: usize) -> bool {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize);
+    limit.current.is_none_or(|most| bytes as u64 <= most)
+}
+
 /// Writes a file beside its place, and moves it there as a whole.
 pub fn replace(directory: impl AsFd, name: &str, bytes: &[u8]) -> Option<()> {
     // Several threads of a process may be here.

@@ -26,8 +26,7 @@ pub(crate) fn wanted() -> impl Iterator<Item = &'static CStr> {
 /// Hooks them.
 pub(crate) fn watch(libc: &Libc, own: &mut OwnHooks) {
     // SAFETY: they use no vector registers.
-    let (entry, exit) =
-        unsafe { (hook(Position::Entry, on_entry), hook(Position::Exit, on_exit)) };
+    let (entry, exit) = unsafe { (hook(Position::Entry, on_entry), hook(Position::Exit, on_exit)) };
     for name in FUNCTIONS {
         own.add(libc.function(name), &[entry, exit]);
     }

@@ -72,7 +72,7 @@ impl Kept {
         let proof = verify(prog, opts)?;
         if proof.info.processed >= WORTH {
             let bytes = file(&question, &proof.info);
-            if bytes.len() <= LARGEST {
+            if bytes.len() <= LARGEST && own_file::may_be_as_long(bytes.len()) {
                 let _ = own_file::replace(&self.directory, &name, &bytes);
             }
         }

@@ -348,9 +348,7 @@ fn judge(
     let cfg = cfg::Cfg::new(prog).map_err(fault)?;
     let mut walk = check::Walk::new(prog, opts, cfg);
     match walk.run(watch) {
-        Ok(()) => {
-            Ok(Verified::new(prog, walk.into_info(), opts))
-        }
+        Ok(()) => Ok(Verified::new(prog, walk.into_info(), opts)),
         Err(reason) => {
             let again = || {
                 cfg::Cfg::new(prog)

@@ -118,9 +118,8 @@ impl State {
             if known || results.last().is_some_and(Result::is_err) {
                 continue;
             }
-            let is_its = |t: &&mut ModuleTargets<'_>| {
-                Arc::ptr_eq(t.module, &f.module) && t.exits == exits
-            };
+            let is_its =
+                |t: &&mut ModuleTargets<'_>| Arc::ptr_eq(t.module, &f.module) && t.exits == exits;
             match by_module.iter_mut().find(is_its) {
                 Some(known) => known.items.push((n, f)),
                 // Its code is going to be read.

@@ -72,11 +72,7 @@ pub(crate) fn wanted() -> impl Iterator<Item = &'static CStr> {
 }
 
 /// Hooks what executes programs. `links`: the link files that name what is not traced.
-pub(crate) fn watch<'a>(
-    libc: &Libc,
-    links: impl Iterator<Item = &'a Path>,
-    own: &mut OwnHooks,
-) {
+pub(crate) fn watch<'a>(libc: &Libc, links: impl Iterator<Item = &'a Path>, own: &mut OwnHooks) {
     let Some(library) = std::env::var_os("LD_PRELOAD").and_then(|value| {
         let entry = environment::entries(value.as_bytes()).find(|e| environment::is_agent(e))?;
         CString::new(entry).ok()
