@@ -25,3 +25,6 @@ pub use helper::{ArgType, Helper, HelperId, RetType};
 pub use insn::Insn;
 pub use map::{KeyShape, MAP_TYPES, MapFlags, MapShape, MapType, MapTypeRow, ShapeKind};
 pub use prog::{AttachType, ProgramType};
+
+/// The version of this crate: what was found out by another one may be otherwise.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -44,3 +44,6 @@ pub use object::Object;
 pub use program::{Program, UnknownSection};
 pub use proto::{Access, MAX_WORDS, Mismatch, Place, Prototype, Value, ValueKind, Word};
 pub use raw_program::{Handles, RawProgram, Records};
+
+/// The version of this crate: what was found out by another one may be otherwise.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");

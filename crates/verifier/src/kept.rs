@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The *question* is all that a proof depends on, byte by byte: the program with its maps and types,
-//! the options, and which build of this code asks. It is compared as a whole, so that no two programs
+//! the options, and the sources of the verifier that asks. It is compared as a whole, so that no two programs
 //! can be taken for each other; its hash is the file's name. The *answer* is what the walk learned
 //! ([`Info`]). `sum` is a hash of what follows: a file that is torn or damaged is none. `length` is that of
 //! the question.
@@ -21,7 +21,6 @@
 
 use crate::{Access, Attached, Info, Options, Rejection, Verified, verify};
 use skep_object::Linked;
-use skep_proc::maps::{Filter, Live, MapSource, Want};
 use skep_proc::own_file;
 use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
@@ -38,24 +37,24 @@ const WORTH: u32 = 1000;
 /// Larger files are not read or written.
 const LARGEST: usize = 16 << 20;
 
-/// The shortest build id that tells builds apart: an identifier by `--build-id=uuid`.
-const BUILD_ID: usize = 16;
+/// A hash of the sources of this crate and of those that it judges by.
+const VERIFIER: &str = env!("SKEP_VERIFIER_SOURCES");
 
 /// A directory with proofs.
 #[derive(Debug)]
 pub struct Kept {
     directory: OwnedFd,
-    /// The build id of the file that this code is in.
-    build: Vec<u8>,
+    /// The verifier.
+    by: &'static str,
 }
 
 impl Kept {
-    /// Has proofs be kept in this directory, and found there. `None`: it is not there, others can write to
-    /// it, or it cannot be told which build of the verifier this is.
+    /// Has proofs be kept in this directory, and found there. `None`: it is not there, or others can write
+    /// to it.
     #[must_use]
     pub fn in_directory(path: &Path) -> Option<Self> {
         let directory = own_file::directory(path).filter(own_file::is_own_directory)?;
-        Some(Self { directory, build: build()? })
+        Some(Self { directory, by: VERIFIER })
     }
 
     /// Proves a program safe, or finds its proof.
@@ -97,7 +96,7 @@ impl Kept {
             return None;
         }
         let mut all = Bytes(Vec::new());
-        self.build.hash(&mut all);
+        (self.by, skep_isa::VERSION, skep_object::VERSION).hash(&mut all);
         let switches = (strict_alignment, allow_uninit_stack, strict, offered_only);
         (log_level, limit, prune, processors, switches).hash(&mut all);
         prog.hash(&mut all);
@@ -123,14 +122,6 @@ impl Kept {
         own_file::touch(&fd);
         Some(info)
     }
-}
-
-/// The build id of the file that this code is in.
-fn build() -> Option<Vec<u8>> {
-    let here = build as fn() -> Option<Vec<u8>> as usize as u64;
-    let want = Want { build_id: true, ..Want::default() };
-    let vma = Live::own().ok()?.query(here, &Filter::default(), want).ok()??;
-    vma.build_id.filter(|id| id.len() >= BUILD_ID)
 }
 
 fn name(question: &[u8]) -> String {
@@ -269,7 +260,7 @@ mod tests {
     }
 
     fn kept(dir: &Path) -> Kept {
-        Kept::in_directory(dir).expect("a directory of ours, and a build id")
+        Kept::in_directory(dir).expect("a directory of ours")
     }
 
     fn files(dir: &Path) -> Vec<PathBuf> {
@@ -330,12 +321,12 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_is_of_one_program_with_one_set_of_options_by_one_build() {
+    fn a_proof_is_of_one_program_with_one_set_of_options_by_one_verifier() {
         let dir = TempDir::new();
         let (kept, opts) = (kept(dir.path()), Options::default());
         let (path, _) = leave_another(&kept, &counts(1000), &opts);
         let path = dir.join(path);
-        let another = Kept { build: vec![1; 20], ..self::kept(dir.path()) };
+        let another = Kept { by: "another", ..self::kept(dir.path()) };
         let mut renamed = counts(1000);
         renamed.name.push('x');
         let asked = [
