@@ -32,7 +32,7 @@ const MAGIC: &[u8; 8] = b"skepcode";
 const HEADER: usize = 48;
 
 /// A hash of this crate's sources.
-const ANALYSIS: &str = env!("SKEP_ATTACH_SOURCES");
+const ANALYSIS: &str = env!("SKEP_SOURCES");
 
 /// Code that is smaller is sooner looked at than found.
 const SMALLEST: u64 = 32 << 10;
@@ -79,8 +79,8 @@ impl Key {
     }
 
     /// The file's name.
-    fn name(self) -> String {
-        format!("{:016x}{:016x}", self.text, self.others)
+    fn name(self) -> Option<CString> {
+        CString::new(format!("{:016x}{:016x}", self.text, self.others)).ok()
     }
 }
 
@@ -128,9 +128,8 @@ pub(crate) fn keep(code: &Code) {
     }
     // What cannot be written is not tried again for as few.
     kept.known.store(known, Ordering::Relaxed);
-    if let Some(directory) = open_directory() {
-        let bytes = Contents::bytes(code, kept.key);
-        let _ = own_file::replace(&directory, &kept.key.name(), &bytes);
+    if let (Some(directory), Some(name)) = (open_directory(), kept.key.name()) {
+        let _ = own_file::replace(&directory, &name, &Contents::bytes(code, kept.key));
     }
 }
 
@@ -146,7 +145,7 @@ pub(crate) struct Contents {
 impl Contents {
     /// `None`: there is no such file, or it is not sound. `functions`: how many there are.
     fn read(directory: &OwnedFd, key: Key, functions: usize) -> Option<Self> {
-        let (fd, stat) = own_file::open(directory, &key.name())?;
+        let (fd, stat) = own_file::open(directory, &key.name()?)?;
         let mut head = [0; HEADER];
         own_file::read_exact(&fd, &mut head)?;
         let word = |at: usize| Some(u64::from_le_bytes(*head.get(at..)?.first_chunk()?));

@@ -291,6 +291,7 @@ fn near(span: &Range<u64>, size: u64) -> Option<u64> {
         }
     }
     candidates.retain(|c| reaches(&(*c..*c + size), span));
-    candidates.sort_unstable_by_key(|c| c.abs_diff(span.start));
+    // A few, by a number: such sorts share their code.
+    candidates.sort_by_cached_key(|c| c.abs_diff(span.start));
     candidates.into_iter().find_map(|c| sys::map(c, size, sys::PROT_READ | sys::PROT_WRITE).ok())
 }

@@ -110,28 +110,51 @@ fn code_is_kept_where_the_environment_says() {
     }
 }
 
+/// The proofs in a skep directory's cache.
+fn proofs(skep: &Path) -> Vec<PathBuf> {
+    let is_proof = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"proof."))
+    };
+    files(&skep.join("code")).into_iter().filter(is_proof).collect()
+}
+
 /// The program of a trace is verified by the first; one that finds a damaged proof makes it anew.
 #[test]
 fn a_trace_finds_the_proof_of_the_one_before() {
     let dir = TempDir::in_memory();
     let skep = dir.join("skep");
-    let proofs = || -> Vec<PathBuf> {
-        let is_proof = |path: &PathBuf| {
-            path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"proof."))
-        };
-        files(&skep.join("code")).into_iter().filter(is_proof).collect()
-    };
     let trace = || trace(&[("SKEP_DIR", &skep)], &["SKEP_CODE_CACHE"]);
     let expected = trace();
-    let made = proofs();
+    let made = proofs(&skep);
     let [proof] = &*made else { panic!("{made:?}") };
     let (bytes, inode) = (fs::read(proof).unwrap(), || fs::metadata(proof).unwrap().ino());
     let first = inode();
-    assert_eq!((trace(), proofs(), inode()), (expected.clone(), made.clone(), first));
+    assert_eq!((trace(), proofs(&skep), inode()), (expected.clone(), made.clone(), first));
     for damaged in [&bytes[..bytes.len() - 1], &[]] {
         fs::write(proof, damaged).unwrap();
-        assert_eq!((trace(), proofs()), (expected.clone(), made.clone()));
+        assert_eq!((trace(), proofs(&skep)), (expected.clone(), made.clone()));
         assert!(fs::read(proof).unwrap() == bytes);
     }
     assert_ne!(inode(), first);
+}
+
+/// Other commands keep proofs where one that traced has made a place for them, and the environment does
+/// not want otherwise.
+#[test]
+fn every_command_that_loads_keeps_proofs_or_none() {
+    let dir = TempDir::in_memory();
+    let skep = dir.join("skep");
+    trace(&[("SKEP_DIR", &skep)], &["SKEP_CODE_CACHE"]);
+    let object = concat!(env!("CARGO_MANIFEST_DIR"), "/../../benches/chain/bpf/balancer.bpf.o");
+    for (chain, cache, wanted) in [("one", "off", 0), ("two", "", 1)] {
+        proofs(&skep).iter().for_each(|proof| fs::remove_file(proof).unwrap());
+        for words in [&["create", chain][..], &["add", chain, &format!("{object}:balance")]] {
+            let mut command = Command::new(skep_bin());
+            command.args(["-q", "chain"]).args(words);
+            command.env("SKEP_DIR", &skep).env("SKEP_CODE_CACHE", cache);
+            let ended = run(&mut command, b"", Duration::from_secs(300));
+            assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+        }
+        assert_eq!(proofs(&skep).len(), wanted, "{chain}");
+    }
 }

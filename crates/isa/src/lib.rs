@@ -26,5 +26,5 @@ pub use insn::Insn;
 pub use map::{KeyShape, MAP_TYPES, MapFlags, MapShape, MapType, MapTypeRow, ShapeKind};
 pub use prog::{AttachType, ProgramType};
 
-/// The version of this crate: what was found out by another one may be otherwise.
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// A hash of the sources of this crate: what was found out by others may be otherwise.
+pub const SOURCES: &str = env!("SKEP_SOURCES");

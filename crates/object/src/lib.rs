@@ -45,5 +45,5 @@ pub use program::{Program, UnknownSection};
 pub use proto::{Access, MAX_WORDS, Mismatch, Place, Prototype, Value, ValueKind, Word};
 pub use raw_program::{Handles, RawProgram, Records};
 
-/// The version of this crate: what was found out by another one may be otherwise.
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// A hash of the sources of this crate: what was found out by others may be otherwise.
+pub const SOURCES: &str = env!("SKEP_SOURCES");

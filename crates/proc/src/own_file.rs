@@ -8,7 +8,7 @@
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{self, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Opens a directory by its path, to look for files there.
@@ -19,9 +19,9 @@ pub fn directory(path: impl rustix::path::Arg) -> Option<OwnedFd> {
 
 /// Opens a file for reading; `None`: there is none, or it is not such a file.
 #[must_use]
-pub fn open(directory: impl AsFd, name: &str) -> Option<(OwnedFd, Stat)> {
+pub fn open(directory: impl AsFd, name: &CStr) -> Option<(OwnedFd, Stat)> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let fd = fs::openat(directory, &*CString::new(name).ok()?, flags, Mode::empty()).ok()?;
+    let fd = fs::openat(directory, name, flags, Mode::empty()).ok()?;
     let stat = is_own(&fd)?;
     Some((fd, stat))
 }
@@ -63,28 +63,37 @@ pub fn read_exact(fd: impl AsFd, mut into: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-/// Tells whether this process may write a file of so many bytes: a longer one would end it by `SIGXFSZ`.
+/// A file may take this part of what is free in its file system.
+const PART_OF_FREE: u64 = 64;
+
+/// Tells whether a file of so many bytes may be written to a directory: it takes little of what is free,
+/// and a longer one than this process may write would end it by `SIGXFSZ`.
 #[must_use]
-pub fn may_be_as_long(bytes: usize) -> bool {
+pub fn has_room(directory: impl AsFd, bytes: usize) -> bool {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize);
-    limit.current.is_none_or(|most| bytes as u64 <= most)
+    let bytes = bytes as u64;
+    let is_little = |system: fs::StatVfs| {
+        // A file system without a limit says that it has no blocks at all.
+        system.f_blocks == 0
+            || bytes <= system.f_bavail.saturating_mul(system.f_frsize) / PART_OF_FREE
+    };
+    limit.current.is_none_or(|most| bytes <= most) && fs::fstatvfs(directory).is_ok_and(is_little)
 }
 
 /// Writes a file beside its place, and moves it there as a whole.
-pub fn replace(directory: impl AsFd, name: &str, bytes: &[u8]) -> Option<()> {
+pub fn replace(directory: impl AsFd, name: &CStr, bytes: &[u8]) -> Option<()> {
     // Several threads of a process may be here.
     static LAST: AtomicU64 = AtomicU64::new(0);
     let number = LAST.fetch_add(1, Ordering::Relaxed);
     let process = rustix::process::getpid().as_raw_nonzero();
-    let new = CString::new(format!(".{process}.{number}.{name}")).ok()?;
-    let name = CString::new(name).ok()?;
+    let new = CString::new(format!(".{process}.{number}.{}", name.to_str().ok()?)).ok()?;
     let remove = || fs::unlinkat(&directory, &*new, fs::AtFlags::empty()).ok();
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     // One that a process of the same id left.
     remove();
     let fd = fs::openat(&directory, &*new, flags, Mode::RUSR | Mode::WUSR).ok()?;
-    let done = write_all(&fd, bytes)
-        .and_then(|()| fs::renameat(&directory, &*new, &directory, &*name).ok());
+    let done =
+        write_all(&fd, bytes).and_then(|()| fs::renameat(&directory, &*new, &directory, name).ok());
     if done.is_none() {
         remove();
     }

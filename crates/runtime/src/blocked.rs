@@ -12,25 +12,23 @@ use skep_attach::{Position, signals};
 use crate::exec::libc::Libc;
 use crate::own_hooks::{OwnHooks, hook};
 
-/// They block signals until they return.
-const FUNCTIONS: [&CStr; 3] = [c"pthread_create", c"posix_spawn", c"posix_spawnp"];
-/// The first function that a thread calls at its end, after which it blocks them for good
-/// (`start_thread` in nptl/pthread_create.c; `exit` calls it too).
-const LAST: &CStr = c"__call_tls_dtors";
-
-/// The functions that [`watch`] wants.
-pub(crate) fn wanted() -> impl Iterator<Item = &'static CStr> {
-    FUNCTIONS.into_iter().chain([LAST])
-}
+/// All but the last block signals until they return. The last is the first function that a thread calls at
+/// its end, after which it blocks them for good (`start_thread` in nptl/pthread_create.c; `exit` calls it
+/// too).
+pub(crate) const FUNCTIONS: [&CStr; 4] =
+    [c"pthread_create", c"posix_spawn", c"posix_spawnp", c"__call_tls_dtors"];
 
 /// Hooks them.
-pub(crate) fn watch(libc: &Libc, own: &mut OwnHooks) {
+pub(crate) fn watch(libc: &Libc) {
     // SAFETY: they use no vector registers.
     let (entry, exit) = unsafe { (hook(Position::Entry, on_entry), hook(Position::Exit, on_exit)) };
-    for name in FUNCTIONS {
+    let mut own = OwnHooks::default();
+    let [until_return @ .., last] = FUNCTIONS;
+    for name in until_return {
         own.add(libc.function(name), &[entry, exit]);
     }
-    own.add(libc.function(LAST), &[entry]);
+    own.add(libc.function(last), &[entry]);
+    own.attach();
 }
 
 #[unsafe(link_section = ".text.skep_event")]

@@ -4,32 +4,28 @@
 use skep_attach::sites::Function;
 use skep_attach::{Engine, Group, Hook, Position, RunFn};
 
-/// Hooks that are to be attached.
+/// Functions, and hooks that are to be attached to them. A function is there once: what one hook wants may
+/// be what the function refuses, and others do without.
 #[derive(Default, Debug)]
-pub(crate) struct OwnHooks {
-    functions: Vec<(Function, Vec<Hook>)>,
-}
+pub(crate) struct OwnHooks(Vec<(Function, Vec<Hook>)>);
 
 impl OwnHooks {
-    /// Adds hooks of a function, behind those that it has. Not found: then it is as if there were none.
+    /// Adds hooks of a function. Not found: then it is as if there were none.
     pub(crate) fn add(&mut self, function: Option<Function>, hooks: &[Hook]) {
-        let Some(function) = function else { return };
-        match self.functions.iter_mut().find(|(known, _)| known.addr() == function.addr()) {
-            Some((_, all)) => all.extend_from_slice(hooks),
-            None => self.functions.push((function, hooks.to_vec())),
+        if let Some(function) = function {
+            self.0.push((function, hooks.to_vec()));
         }
     }
 
     /// Attaches them; returns the attachment. Functions that are refused go without, as if they were not
     /// found.
-    pub(crate) fn attach(self) -> Option<u64> {
-        if self.functions.is_empty() {
-            return None;
-        }
-        let targets: Vec<_> = self.functions.iter().map(|(function, _)| [(function, 0)]).collect();
-        let all = targets.iter().zip(&self.functions);
+    #[inline(never)]
+    pub(crate) fn attach(&self) -> Option<u64> {
+        let engine = Engine::get().ok().filter(|_| !self.0.is_empty())?;
+        let targets: Vec<_> = self.0.iter().map(|(function, _)| [(function, 0)]).collect();
+        let all = targets.iter().zip(&self.0);
         let groups: Vec<_> = all.map(|(targets, (_, hooks))| Group { targets, hooks }).collect();
-        Some(Engine::get().ok()?.attach_groups(&groups).id)
+        Some(engine.attach_groups(&groups).id)
     }
 }
 

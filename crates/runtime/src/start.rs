@@ -82,23 +82,25 @@ pub unsafe fn start(prepare: impl FnOnce()) {
         // SAFETY: the caller's promise.
         drop(unsafe { agent.attach(&dir, id, &modules, agent::detach) });
     }
-    let (mut passing, mut lasting) = <(OwnHooks, OwnHooks)>::default();
+    let mut passing = OwnHooks::default();
     watch_loader(&modules, &mut passing);
-    let wanted = exec::wanted().chain(blocked::wanted()).chain(seccomp::wanted());
-    if let Some(libc) = Libc::find(&modules, wanted) {
-        exec::watch(&libc, agent.files().iter().map(PathBuf::as_path), &mut lasting);
-        blocked::watch(&libc, &mut lasting);
-        seccomp::watch(&libc, &mut passing);
+    let wanted = [&exec::FUNCTIONS[..], &blocked::FUNCTIONS, &seccomp::FUNCTIONS];
+    let libc = Libc::find(&modules, &wanted);
+    if let Some(libc) = &libc {
+        exec::watch(libc, agent.files().iter().map(PathBuf::as_path));
     }
-    attach_hooks(passing, lasting);
+    watch_libc(libc.as_ref(), passing);
 }
 
-/// Attaches hooks of the agent's own: those that are taken out with the links', and those that stay.
-fn attach_hooks(passing: OwnHooks, lasting: OwnHooks) {
+/// Attaches the other hooks in the C library, with those that are taken out with the links'.
+fn watch_libc(libc: Option<&Libc>, mut passing: OwnHooks) {
+    if let Some(libc) = libc {
+        blocked::watch(libc);
+        seccomp::watch(libc, &mut passing);
+    }
     if let Some(id) = passing.attach() {
         Agent::of_process().own_attachment(id);
     }
-    lasting.attach();
 }
 
 /// Says where the agent's own library lies: the kernel does not tell that. Stack traces go through it,
@@ -235,13 +237,9 @@ fn watch_own(modules: &[Arc<Module>]) {
     if thread_words::by_gs() {
         unwinders::divert(modules);
     }
-    let (mut passing, mut lasting) = <(OwnHooks, OwnHooks)>::default();
+    let mut passing = OwnHooks::default();
     watch_loader(modules, &mut passing);
-    if let Some(libc) = Libc::in_file(modules) {
-        blocked::watch(&libc, &mut lasting);
-        seccomp::watch(&libc, &mut passing);
-    }
-    attach_hooks(passing, lasting);
+    watch_libc(Libc::in_file(modules).as_ref(), passing);
 }
 
 /// What the first event that finds a link off does in a program that attached to itself: nothing.

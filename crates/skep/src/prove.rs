@@ -49,7 +49,7 @@ pub fn options() -> Options {
 pub(crate) struct Proofs<'o> {
     object: &'o Object,
     /// Where proofs of earlier processes are.
-    kept: Option<Kept>,
+    kept: Option<(Kept, &'o Dir)>,
     target: Option<&'o CoreTarget>,
     options: Options,
     made: Vec<OnceCell<Result<(Linked, Verified), Refusal>>>,
@@ -57,10 +57,10 @@ pub(crate) struct Proofs<'o> {
 
 impl<'o> Proofs<'o> {
     /// `dir`: where proofs may be kept; without, all are made here.
-    pub fn new(object: &'o Object, target: Option<&'o CoreTarget>, dir: Option<&Dir>) -> Self {
+    pub fn new(object: &'o Object, target: Option<&'o CoreTarget>, dir: Option<&'o Dir>) -> Self {
         Self {
             object,
-            kept: dir.and_then(|dir| Kept::in_directory(&dir.code())),
+            kept: dir.and_then(|dir| Some((Kept::in_directory(&dir.kept_proofs()?)?, dir))),
             target,
             options: options(),
             made: object.programs.iter().map(|_| OnceCell::new()).collect(),
@@ -76,9 +76,12 @@ impl<'o> Proofs<'o> {
         let how = LinkOptions { target: self.target, ..LinkOptions::default() };
         let linked = self.object.link_with(index, &how).map_err(Refusal::Link)?;
         let proof = match &self.kept {
-            Some(kept) => kept.verify(&linked, &self.options),
+            Some((kept, _)) => kept.verify(&linked, &self.options),
             None => skep_verifier::verify(&linked, &self.options),
         };
+        if let Some((_, dir)) = self.kept.as_ref().filter(|(kept, _)| kept.has_written()) {
+            dir.sweep_code();
+        }
         let proof = proof.map_err(|r| Refusal::Rejected(Box::new(r)))?;
         if let Some(helper) = missing_helper(&proof) {
             return Err(Refusal::Helper { program: linked.name, helper });

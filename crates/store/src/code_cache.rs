@@ -40,6 +40,18 @@ impl Dir {
         self.path().join("code")
     }
 
+    /// Where loaders look for proofs, unless the environment wants nothing kept.
+    #[must_use]
+    pub fn kept_proofs(&self) -> Option<PathBuf> {
+        (!is_off()).then(|| self.code())
+    }
+
+    /// Sees to it that there are not too many files there, after one was added.
+    pub fn sweep_code(&self) {
+        // What cannot be removed now goes later.
+        drop(provide(&self.code()));
+    }
+
     /// Has agents keep what they find out about code where the environment says; returns where. `None`:
     /// they keep nothing, as the environment wants it so, or as that place cannot be used.
     pub fn keep_code(&self) -> Option<PathBuf> {

@@ -22,7 +22,9 @@
 use crate::{Access, Attached, Info, Options, Rejection, Verified, verify};
 use skep_object::Linked;
 use skep_proc::own_file;
+use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::ffi::{CStr, CString};
 use std::hash::{Hash, Hasher};
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -34,18 +36,24 @@ const HEADER: usize = 24;
 /// A walk over fewer instructions is sooner done than its file is found.
 const WORTH: u32 = 1000;
 
-/// Larger files are not read or written.
-const LARGEST: usize = 16 << 20;
+/// Types and constants of a program may have so many bytes for each of its instructions,
+const FOR_EACH: usize = 1 << 10;
+/// and in all. Instructions and names have some more.
+const LARGEST: usize = 256 << 10;
 
-/// A hash of the sources of this crate and of those that it judges by.
-const VERIFIER: &str = env!("SKEP_VERIFIER_SOURCES");
+/// Larger files are not read.
+const LONGEST: usize = 64 << 20;
+
+/// Hashes of the sources of this crate and of those that it judges by.
+const VERIFIER: [&str; 3] = [env!("SKEP_SOURCES"), skep_isa::SOURCES, skep_object::SOURCES];
 
 /// A directory with proofs.
 #[derive(Debug)]
 pub struct Kept {
     directory: OwnedFd,
     /// The verifier.
-    by: &'static str,
+    by: [&'static str; 3],
+    has_written: Cell<bool>,
 }
 
 impl Kept {
@@ -54,7 +62,7 @@ impl Kept {
     #[must_use]
     pub fn in_directory(path: &Path) -> Option<Self> {
         let directory = own_file::directory(path).filter(own_file::is_own_directory)?;
-        Some(Self { directory, by: VERIFIER })
+        Some(Self { directory, by: VERIFIER, has_written: Cell::new(false) })
     }
 
     /// Proves a program safe, or finds its proof.
@@ -71,11 +79,16 @@ impl Kept {
         let proof = verify(prog, opts)?;
         if proof.info.processed >= WORTH {
             let bytes = file(&question, &proof.info);
-            if bytes.len() <= LARGEST && own_file::may_be_as_long(bytes.len()) {
-                let _ = own_file::replace(&self.directory, &name, &bytes);
-            }
+            let is_written = own_file::has_room(&self.directory, bytes.len())
+                && own_file::replace(&self.directory, &name, &bytes).is_some();
+            self.has_written.set(self.has_written.get() | is_written);
         }
         Ok(proof)
+    }
+
+    /// Tells whether there are more files than when this was asked last: there may be too many.
+    pub fn has_written(&self) -> bool {
+        self.has_written.take()
     }
 
     /// All that a proof depends on. `None`: it is not kept.
@@ -92,20 +105,20 @@ impl Kept {
             target,
             attached,
         } = opts;
-        if target.is_some() || *attached != Attached::Anything {
+        if target.is_some() || *attached != Attached::Anything || !is_small(prog) {
             return None;
         }
         let mut all = Bytes(Vec::new());
-        (self.by, skep_isa::VERSION, skep_object::VERSION).hash(&mut all);
+        self.by.hash(&mut all);
         let switches = (strict_alignment, allow_uninit_stack, strict, offered_only);
         (log_level, limit, prune, processors, switches).hash(&mut all);
         prog.hash(&mut all);
         Some(all.0)
     }
 
-    fn find(&self, name: &str, question: &[u8]) -> Option<Info> {
+    fn find(&self, name: &CStr, question: &[u8]) -> Option<Info> {
         let (fd, stat) = own_file::open(&self.directory, name)?;
-        let mut bytes = vec![0; usize::try_from(stat.st_size).ok().filter(|n| *n <= LARGEST)?];
+        let mut bytes = vec![0; usize::try_from(stat.st_size).ok().filter(|n| *n <= LONGEST)?];
         own_file::read_exact(&fd, &mut bytes)?;
         let (head, rest) = bytes.split_first_chunk::<HEADER>()?;
         let mut words = head.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
@@ -124,9 +137,18 @@ impl Kept {
     }
 }
 
-fn name(question: &[u8]) -> String {
+/// Tells whether a program has so few types and constants that looking for its proof takes no longer than
+/// making that.
+fn is_small(prog: &Linked) -> bool {
+    let data = prog.maps.iter().filter_map(|map| map.spec.data.as_ref()).map(Vec::len);
+    let types = prog.btf.as_ref().map_or(0, |btf| btf.raw().len());
+    let most = prog.insns.len().saturating_mul(FOR_EACH).min(LARGEST);
+    data.fold(types, usize::saturating_add) <= most
+}
+
+fn name(question: &[u8]) -> CString {
     let half = |seed| XxHash64::oneshot(seed, question);
-    format!("proof.{:016x}{:016x}", half(0), half(1))
+    CString::new(format!("proof.{:016x}{:016x}", half(0), half(1))).unwrap_or_default()
 }
 
 fn file(question: &[u8], info: &Info) -> Vec<u8> {
@@ -232,7 +254,8 @@ impl Hasher for Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skep_isa::{Insn, ProgramType};
+    use skep_isa::{Insn, MapType, ProgramType};
+    use skep_object::{LinkedMap, MapSpec};
     use skep_testkit::TempDir;
     use std::fs::Permissions;
     use std::os::unix::fs::PermissionsExt;
@@ -287,7 +310,7 @@ mod tests {
             calls: [(0, 1), (1, 1)].into(),
         };
         own_file::replace(&kept.directory, &name(&question), &file(&question, &info)).unwrap();
-        (PathBuf::from(name(&question)), info)
+        (PathBuf::from(name(&question).into_string().unwrap()), info)
     }
 
     #[test]
@@ -307,7 +330,8 @@ mod tests {
         assert_eq!(files(dir.path()).len(), 1);
     }
 
-    /// Short programs, refused ones, and those whose proof depends on what is no part of the question.
+    /// Short programs, refused ones, those with many constants for their instructions, and those whose proof
+    /// depends on what is no part of the question.
     #[test]
     fn what_is_not_kept_leaves_no_file() {
         let dir = TempDir::new();
@@ -315,9 +339,17 @@ mod tests {
         kept.verify(&counts(3), &opts).unwrap();
         let refused = kept.verify(&is_refused(), &opts).unwrap_err();
         assert_eq!(refused.to_string(), verify(&is_refused(), &opts).unwrap_err().to_string());
+        let mut large = counts(1000);
+        let mut spec = MapSpec::new("constants", MapType::Array, 4, 5 << 10, 1);
+        spec.data = Some(vec![0; 5 << 10]);
+        large.maps.push(LinkedMap { index: 0, spec });
+        kept.verify(&large, &opts).unwrap();
+        assert!(!kept.has_written());
         let attached = Attached::Untyped { function: "f".into() };
-        kept.verify(&counts(1000), &Options { attached, ..opts }).unwrap();
+        kept.verify(&counts(1000), &Options { attached, ..opts.clone() }).unwrap();
         assert_eq!(files(dir.path()), Vec::<PathBuf>::new());
+        kept.verify(&counts(1000), &opts).unwrap();
+        assert!(kept.has_written() && !kept.has_written());
     }
 
     #[test]
@@ -326,7 +358,7 @@ mod tests {
         let (kept, opts) = (kept(dir.path()), Options::default());
         let (path, _) = leave_another(&kept, &counts(1000), &opts);
         let path = dir.join(path);
-        let another = Kept { by: "another", ..self::kept(dir.path()) };
+        let another = Kept { by: [VERIFIER[0], "another", VERIFIER[2]], ..self::kept(dir.path()) };
         let mut renamed = counts(1000);
         renamed.name.push('x');
         let asked = [
@@ -339,7 +371,8 @@ mod tests {
         ];
         for (kept, prog, opts) in asked {
             // Under its name, as if the hashes were equal.
-            let wanted = dir.join(name(&kept.question(&prog, &opts).unwrap()));
+            let wanted =
+                dir.join(name(&kept.question(&prog, &opts).unwrap()).into_string().unwrap());
             assert_ne!(wanted, path);
             std::fs::copy(&path, &wanted).unwrap();
             let (answer, proved) = (kept.verify(&prog, &opts), verify(&prog, &opts));
@@ -358,7 +391,7 @@ mod tests {
         let question = kept.question(&prog, &opts).unwrap();
         let find = |bytes: &[u8]| {
             std::fs::write(&path, bytes).unwrap();
-            kept.find(path.file_name().unwrap().to_str().unwrap(), &question)
+            kept.find(&name(&question), &question)
         };
         assert!(find(&whole).is_some());
         for at in 0..whole.len() {

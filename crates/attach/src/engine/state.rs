@@ -91,44 +91,52 @@ impl State {
     pub(super) fn attach(&mut self, groups: &[Group<'_>]) -> (u64, Vec<Result<(), Skip>>) {
         self.last += 1;
         let id = self.last;
-        let each = || groups.iter().flat_map(|group| group.targets.iter());
         let count = groups.iter().map(|group| group.targets.len()).sum();
-        self.forget(each().map(|(f, _)| (f.addr, Some(&f.module))));
+        let mut text: Option<Vec<Range<u64>>> = None;
+        for group in groups {
+            for (f, _) in group.targets {
+                self.forget(f.addr, Some(&f.module), &mut text);
+            }
+        }
         let mut results: Vec<Result<(), Skip>> = Vec::with_capacity(count);
         // As lists of functions usually are.
-        let distinct = each().is_sorted_by(|(a, _), (b, _)| a.addr < b.addr);
+        let distinct = match groups {
+            [only] => only.targets.is_sorted_by(|(a, _), (b, _)| a.addr < b.addr),
+            _ => false,
+        };
         let capacity = if distinct { 0 } else { count };
         let mut seen = AddressSet::with_capacity_and_hasher(capacity, Default::default());
-        let inside = !self.inside.is_empty() || each().any(|(f, _)| f.is_inside());
+        let any_inside = |group: &Group<'_>| group.targets.iter().any(|(f, _)| f.is_inside());
+        let inside = !self.inside.is_empty() || groups.iter().any(any_inside);
         let mut taken = Taken::new(inside);
         let mut by_module: Vec<ModuleTargets<'_>> = Vec::new();
-        let mut text: Option<Vec<Range<u64>>> = None;
-        let with_hooks = groups.iter().flat_map(|group| {
-            let exits = group.hooks.iter().any(|h| h.position.needs_exit());
-            group.targets.iter().map(move |(f, _)| (f, group.hooks, exits))
-        });
-        for (n, (f, hooks, exits)) in with_hooks.enumerate() {
-            let site = self.sites.get(&f.addr).map(Box::as_ref);
-            results.push(if distinct || seen.insert(f.addr) {
-                self.admit(f, site, hooks, &mut taken)
-            } else {
-                Err(Skip::Duplicate)
-            });
-            let known = site.is_some_and(|s| !exits || s.exit != 0);
-            if known || results.last().is_some_and(Result::is_err) {
-                continue;
-            }
-            let is_its =
-                |t: &&mut ModuleTargets<'_>| Arc::ptr_eq(t.module, &f.module) && t.exits == exits;
-            match by_module.iter_mut().find(is_its) {
-                Some(known) => known.items.push((n, f)),
-                // Its code is going to be read.
-                None if !f.module.is_within(text.get_or_insert_with(patch::executable)) => {
-                    set_result(&mut results, n, Err(Skip::NotCode { addr: f.addr }));
+        for Group { targets, hooks } in groups {
+            let exits = hooks.iter().any(|h| h.position.needs_exit());
+            for (f, _) in *targets {
+                let n = results.len();
+                let site = self.sites.get(&f.addr).map(Box::as_ref);
+                results.push(if distinct || seen.insert(f.addr) {
+                    self.admit(f, site, hooks, &mut taken)
+                } else {
+                    Err(Skip::Duplicate)
+                });
+                let known = site.is_some_and(|s| !exits || s.exit != 0);
+                if known || results.last().is_some_and(Result::is_err) {
+                    continue;
                 }
-                None => {
-                    let items = vec![(n, *f)];
-                    by_module.push(ModuleTargets { module: &f.module, exits, items });
+                let is_its = |t: &&mut ModuleTargets<'_>| {
+                    Arc::ptr_eq(t.module, &f.module) && t.exits == exits
+                };
+                match by_module.iter_mut().find(is_its) {
+                    Some(known) => known.items.push((n, f)),
+                    // Its code is going to be read.
+                    None if !f.module.is_within(text.get_or_insert_with(patch::executable)) => {
+                        set_result(&mut results, n, Err(Skip::NotCode { addr: f.addr }));
+                    }
+                    None => {
+                        let items = vec![(n, *f)];
+                        by_module.push(ModuleTargets { module: &f.module, exits, items });
+                    }
                 }
             }
         }
@@ -138,18 +146,14 @@ impl State {
             targets.module.keep_code();
         }
         let mut chosen = Vec::with_capacity(count);
-        let shared: Vec<Vec<Arc<Hook>>> = groups
-            .iter()
-            .map(|group| group.hooks.iter().copied().map(Arc::new).collect())
-            .collect();
-        let with_shared = groups
-            .iter()
-            .zip(&shared)
-            .flat_map(|(group, hooks)| group.targets.iter().map(move |target| (target, hooks)));
-        for (((f, cookie), hooks), result) in with_shared.zip(&results) {
-            if result.is_ok()
-                && let Some(site) = self.sites.get_mut(&f.addr)
-            {
+        let mut done = results.iter();
+        for Group { targets, hooks } in groups {
+            let hooks: Vec<Arc<Hook>> = hooks.iter().copied().map(Arc::new).collect();
+            for ((f, cookie), result) in targets.iter().zip(&mut done) {
+                if result.is_err() {
+                    continue;
+                }
+                let Some(site) = self.sites.get_mut(&f.addr) else { continue };
                 let known = f.nr_args.or(site.nr_args.filter(|_| !site.entries.is_empty()));
                 if known != site.nr_args {
                     // Calls in progress keep the number that is in their frames.
@@ -157,7 +161,7 @@ impl State {
                     let n = known.map_or(UNTYPED_ARGS, |n| usize::from(n).min(MAX_ARGS));
                     site.meta.nr_args.store(n as u64, Ordering::Relaxed);
                 }
-                for hook in hooks {
+                for hook in &hooks {
                     let hook = Arc::clone(hook);
                     site.entries.push(AttachedHook { hook, cookie: *cookie, seq: id });
                 }
@@ -169,9 +173,12 @@ impl State {
         if !failed.is_empty() {
             let addrs: Vec<u64> = failed.iter().map(|f| f.0).collect();
             let failed: AddressMap<Skip> = failed.into_iter().collect();
-            for ((f, _), r) in each().zip(&mut results).filter(|(_, r)| r.is_ok()) {
-                if let Some(skip) = failed.get(&f.addr) {
-                    *r = Err(skip.clone());
+            let mut results = results.iter_mut();
+            for group in groups {
+                for ((f, _), result) in group.targets.iter().zip(&mut results) {
+                    if let (Ok(()), Some(skip)) = (&result, failed.get(&f.addr)) {
+                        *result = Err(skip.clone());
+                    }
                 }
             }
             for addr in &addrs {
@@ -182,41 +189,46 @@ impl State {
             chosen.retain(|a| !failed.contains_key(a));
         }
         self.attachments.insert(id, chosen);
-        for ((f, _), result) in each().zip(&mut results) {
-            if let Err(skip) = result {
-                skip.place_in_file(f.module.bias);
+        let mut rest = results.iter_mut();
+        for group in groups {
+            for ((f, _), result) in group.targets.iter().zip(&mut rest) {
+                if let Err(skip) = result {
+                    skip.place_in_file(f.module.bias);
+                }
             }
         }
         (id, results)
     }
 
-    /// Drops what is known about functions that are gone, with the library they were in, or that
-    /// are others now: of the module that is given, if one is.
-    fn forget<'a>(&mut self, addrs: impl Iterator<Item = (u64, Option<&'a Arc<Module>>)>) {
-        let mut text: Option<Vec<Range<u64>>> = None;
-        for (addr, module) in addrs {
-            let Some(site) = self.sites.get(&addr) else { continue };
-            let text = text.get_or_insert_with(patch::executable);
-            let at = site.extent();
-            let mapped = text
-                .get(text.partition_point(|r| r.end <= at.start))
-                .is_some_and(|r| r.start <= at.start && at.end <= r.end);
-            // What is around the bytes counts as well: a branch into them, for one.
-            let is_other = site.form == Form::Plain && module.is_some_and(|m| !site.is_of(m));
-            // SAFETY: all of them are mapped.
-            let is_there = mapped && unsafe { site.is_there() };
-            if is_there && !is_other {
-                continue;
-            }
-            if is_there {
-                self.former.entry(at.end).or_default().push(site.own_island());
-            }
-            if let Some(gone) = self.sites.remove(&addr) {
-                self.called -=
-                    usize::from(gone.patch_site.shape == Shape::Nop && gone.form == Form::Entry);
-                self.hook_lists.withdraw(gone.meta);
-                self.inside.retain(|(_, place)| *place != addr);
-            }
+    /// Drops what is known about a function that is gone, with the library it was in, or that is another
+    /// now: of the module that is given, if one is. `text`: the executable mappings, once they are known.
+    fn forget(
+        &mut self,
+        addr: u64,
+        module: Option<&Arc<Module>>,
+        text: &mut Option<Vec<Range<u64>>>,
+    ) {
+        let Some(site) = self.sites.get(&addr) else { return };
+        let text = text.get_or_insert_with(patch::executable);
+        let at = site.extent();
+        let mapped = text
+            .get(text.partition_point(|r| r.end <= at.start))
+            .is_some_and(|r| r.start <= at.start && at.end <= r.end);
+        // What is around the bytes counts as well: a branch into them, for one.
+        let is_other = site.form == Form::Plain && module.is_some_and(|m| !site.is_of(m));
+        // SAFETY: all of them are mapped.
+        let is_there = mapped && unsafe { site.is_there() };
+        if is_there && !is_other {
+            return;
+        }
+        if is_there {
+            self.former.entry(at.end).or_default().push(site.own_island());
+        }
+        if let Some(gone) = self.sites.remove(&addr) {
+            self.called -=
+                usize::from(gone.patch_site.shape == Shape::Nop && gone.form == Form::Entry);
+            self.hook_lists.withdraw(gone.meta);
+            self.inside.retain(|(_, place)| *place != addr);
         }
     }
 
@@ -361,7 +373,8 @@ impl State {
     pub(super) fn detach(&mut self, id: u64) -> Result<Removed, AttachError> {
         let addrs = self.attachments.remove(&id).ok_or(AttachError::NoAttachment { id })?;
         self.lead_back(id, &addrs);
-        self.forget(addrs.iter().map(|addr| (*addr, None)));
+        let mut text = None;
+        addrs.iter().for_each(|addr| self.forget(*addr, None, &mut text));
         let has_exit =
             |s: &&Site| s.entries.iter().any(|e| e.seq == id && e.hook.position.needs_exit());
         let sites = addrs.iter().filter_map(|addr| Some((*addr, self.sites.get(addr)?.as_ref())));

@@ -11,7 +11,8 @@ use super::{Convention, Entry, Kind, List, Module, NameTable};
 
 impl Module {
     /// Gives a module that has these functions only, by what the dynamic linker knows of them. Those that
-    /// do not lie in the module's code are left out, and so are those that overlap with others.
+    /// do not lie in the module's code are left out, and so are those that begin where others do, or inside
+    /// of them.
     ///
     /// # Safety
     /// A function of C's convention begins at each of the addresses, has so many bytes, and no other code
@@ -21,20 +22,25 @@ impl Module {
         let is_code = |at: &Range<u64>| {
             !at.is_empty() && self.text.iter().any(|t| t.contains(&at.start) && at.end <= t.end)
         };
-        let mut all: Vec<_> = functions.iter().filter(|(_, at)| is_code(at)).collect();
-        all.sort_by_key(|(_, at)| at.start);
-        let mut names = NameTable::default();
+        let mut table = NameTable::default();
         let mut entries: Vec<Entry> = Vec::new();
         let mut text: Vec<Range<u64>> = Vec::new();
-        for same in all.chunk_by(|(_, one), (_, other)| one == other) {
-            let Some((_, at)) = same.first() else { continue };
-            if text.last().is_some_and(|before| at.start < before.end) {
-                continue;
+        // There are a few: a sort would be more code than that takes time.
+        let mut from = 0;
+        loop {
+            let mut next: Option<&(&str, Range<u64>)> = None;
+            for function in functions {
+                let at = &function.1;
+                let is_before = next.is_none_or(|(_, other)| at.start < other.start);
+                if at.start >= from && is_before && is_code(at) {
+                    next = Some(function);
+                }
             }
-            let (addr, size) = (at.start, at.end - at.start);
-            let known = names.add(same.iter().map(|(name, _)| name.as_bytes()));
-            let (kind, convention) = (Kind::Func, Convention::C);
-            entries.push(Entry { addr, size, kind, convention, names: known });
+            let Some((name, at)) = next else { break };
+            from = at.end;
+            let (kind, names) = (Kind::Func, table.add([name.as_bytes()]));
+            let (addr, size, convention) = (at.start, at.end - at.start, Convention::C);
+            entries.push(Entry { addr, size, kind, convention, names });
             text.push(at.clone());
         }
         Arc::new(Self {
@@ -43,7 +49,7 @@ impl Module {
             text,
             role: self.role,
             file: self.file.clone(),
-            list: OnceLock::from(List { entries, names, edges: Vec::new() }),
+            list: OnceLock::from(List { entries, names: table, edges: Vec::new() }),
             code: OnceLock::new(),
         })
     }

@@ -32,7 +32,8 @@ static KEPT: [[AtomicU64; 2]; 1 << KEPT_BITS] =
 /// Says where code lies and where its unwind table does (`.eh_frame_hdr`). One caller at a time.
 pub fn set_modules(code: impl Iterator<Item = (Range<u64>, u64)>) {
     let mut code: Vec<_> = code.collect();
-    code.sort_unstable_by_key(|(range, _)| range.start);
+    // A few, by a number: such sorts share their code.
+    code.sort_by_cached_key(|(range, _)| range.start);
     code.truncate(MAX);
     let words = |(range, table): &(Range<u64>, u64)| [range.start, range.end, *table];
     let is_known = COUNT.load(Relaxed) == code.len() as u64

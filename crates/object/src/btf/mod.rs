@@ -47,9 +47,10 @@ pub struct Btf {
 }
 
 impl Hash for Btf {
-    /// The rest is read from these bytes.
+    /// Types are as these bytes say, also after [`Btf::place_section`], which changes both.
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.raw.hash(state);
+        self.strings.hash(state);
     }
 }
 

@@ -97,8 +97,12 @@ impl Btf {
         };
         let (types_at, types) = part(field(8), field(12))
             .ok_or(BtfError::Header { what: "types lie outside the data" })?;
-        let (_, strings) = part(field(16), field(20))
+        let (strings_at, strings) = part(field(16), field(20))
             .ok_or(BtfError::Header { what: "strings lie outside the data" })?;
+        // As libbpf has it (`btf_parse_hdr`). What is written to types must not change names.
+        if types_at + types.len() > strings_at {
+            return Err(BtfError::Header { what: "strings begin before the types end" });
+        }
         if strings.first().is_some_and(|b| *b != 0) && strings.last() == Some(&0) {
             return Err(BtfError::Header {
                 what: "types that are split from a base (those of a kernel module) are not supported",
@@ -344,6 +348,21 @@ mod tests {
             (btf.string(1), btf.string(4), btf.string(2), btf.string(99)),
             ("?a", "bc", "a", "")
         );
+    }
+
+    /// A name inside the types would not be that of these bytes any more when the loader has filled in
+    /// where variables are.
+    #[test]
+    fn names_do_not_lie_in_types() {
+        let mut b = whole(&[0, 1 << 24, 4, 32], b"\0int\0");
+        assert!(Btf::parse(&b).is_ok());
+        let strings_at = 16;
+        assert_eq!(b[strings_at..strings_at + 4], 16_u32.to_le_bytes());
+        for at in [15_u32, 12, 8, 0] {
+            b[strings_at..strings_at + 4].copy_from_slice(&at.to_le_bytes());
+            let what = "strings begin before the types end";
+            assert_eq!(Btf::parse(&b), Err(BtfError::Header { what }), "{at}");
+        }
     }
 
     #[test]

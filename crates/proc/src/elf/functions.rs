@@ -335,7 +335,8 @@ impl Functions {
             .filter(|s| s.vaddr != 0 && s.size != 0)
             .map(Section::range)
             .collect();
-        sections.sort_unstable_by_key(|r| r.start);
+        // A few, by a number: such sorts share their code.
+        sections.sort_by_cached_key(|r| r.start);
         let text = elf.text();
         let mut next = u64::MAX;
         for e in self.entries.iter_mut().rev() {

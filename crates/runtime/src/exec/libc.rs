@@ -16,20 +16,20 @@ pub(crate) struct Libc {
 impl Libc {
     /// Finds it among the modules, for those of its functions that are wanted. They have C's convention,
     /// and nothing jumps to their first instructions, as to those of wrappers of system calls.
-    pub(crate) fn find<'n>(
-        modules: &[Arc<Module>],
-        wanted: impl IntoIterator<Item = &'n CStr>,
-    ) -> Option<Self> {
+    pub(crate) fn find(modules: &[Arc<Module>], wanted: &[&[&CStr]]) -> Option<Self> {
         let whole = Self::in_file(modules)?;
         let loaded = skep_sys::dl::Libc::find()?;
         if !skep_sys::dl::Libc::knows_sizes() {
             return Some(whole);
         }
-        let find = |name: &'n CStr| {
-            let (at, size) = loaded.function(name)?;
-            Some((name.to_str().ok()?, at..at.checked_add(size)?))
-        };
-        let functions: Vec<_> = wanted.into_iter().filter_map(find).collect();
+        let mut functions = Vec::new();
+        for names in wanted {
+            for name in *names {
+                if let (Some((at, size)), Ok(name)) = (loaded.function(name), name.to_str()) {
+                    functions.push((name, at..at.saturating_add(size)));
+                }
+            }
+        }
         // SAFETY: functions that the dynamic linker names, with their sizes; the rest is what callers
         // ask for.
         Some(Self { module: unsafe { whole.module.excerpt(&functions) } })

@@ -56,23 +56,15 @@ static WATCH: AtomicPtr<Watch> = AtomicPtr::new(std::ptr::null_mut());
 
 const AT_FDCWD: i32 = -100;
 
-/// What executes programs, and what is to run before it.
-const FUNCTIONS: [(&CStr, RunFn); 5] = [
-    (c"execve", on_execve),
-    (c"execveat", on_execveat),
-    (c"fexecve", on_fexecve),
-    // Their child executes in this process's memory, where no thread can have its first event.
-    (c"posix_spawn", on_spawn),
-    (c"posix_spawnp", on_spawn),
-];
-
-/// The functions that [`watch`] wants.
-pub(crate) fn wanted() -> impl Iterator<Item = &'static CStr> {
-    FUNCTIONS.iter().map(|(name, _)| *name)
-}
+/// What executes programs.
+pub(crate) const FUNCTIONS: [&CStr; 5] =
+    [c"execve", c"execveat", c"fexecve", c"posix_spawn", c"posix_spawnp"];
+/// What is to run before each. The child of the last two executes in this process's memory, where no thread
+/// can have its first event.
+const HOOKS: [RunFn; 5] = [on_execve, on_execveat, on_fexecve, on_spawn, on_spawn];
 
 /// Hooks what executes programs. `links`: the link files that name what is not traced.
-pub(crate) fn watch<'a>(libc: &Libc, links: impl Iterator<Item = &'a Path>, own: &mut OwnHooks) {
+pub(crate) fn watch<'a>(libc: &Libc, links: impl Iterator<Item = &'a Path>) {
     let Some(library) = std::env::var_os("LD_PRELOAD").and_then(|value| {
         let entry = environment::entries(value.as_bytes()).find(|e| environment::is_agent(e))?;
         CString::new(entry).ok()
@@ -82,13 +74,15 @@ pub(crate) fn watch<'a>(libc: &Libc, links: impl Iterator<Item = &'a Path>, own:
     let size = size_of_file(&library).unwrap_or(0);
     let links = links.filter_map(note::Link::new).collect();
     WATCH.store(Box::into_raw(Box::new(Watch { library, size, links })), Release);
-    for (name, run) in FUNCTIONS {
+    let mut own = OwnHooks::default();
+    for (name, run) in FUNCTIONS.into_iter().zip(HOOKS) {
         // SAFETY: hooks for these very functions; they are called with the vector registers as the C
         // library's wrappers are, which keep nothing in them.
         let hook = unsafe { hook(Position::Entry, run) }.wants_args(4);
         // Refused: then children get the agent as it is.
         own.add(libc.function(name), &[hook]);
     }
+    own.attach();
 }
 
 /// Gets ready for programs that are executed when system calls are over.

@@ -63,18 +63,14 @@ const SYS_SECCOMP: u64 = 317;
 const SET_MODE_STRICT: u64 = 0;
 const SET_MODE_FILTER: u64 = 1;
 
-/// What puts a process into a sandbox, and what is to run before it.
-const FUNCTIONS: [(&CStr, RunFn); 3] =
-    [(c"prctl", on_prctl), (c"syscall", on_syscall), (c"_exit", on_exit)];
-
-/// The functions that [`watch`] wants.
-pub(crate) fn wanted() -> impl Iterator<Item = &'static CStr> {
-    FUNCTIONS.iter().map(|(name, _)| *name)
-}
+/// What puts a process into a sandbox, and what ends a child in its parent's memory.
+pub(crate) const FUNCTIONS: [&CStr; 3] = [c"prctl", c"syscall", c"_exit"];
+/// What is to run before each.
+const HOOKS: [RunFn; 3] = [on_prctl, on_syscall, on_exit];
 
 /// Hooks what puts a process into a sandbox.
 pub(crate) fn watch(libc: &Libc, own: &mut OwnHooks) {
-    for (name, run) in FUNCTIONS {
+    for (name, run) in FUNCTIONS.into_iter().zip(HOOKS) {
         // SAFETY: hooks for these very functions; the C library's wrappers keep nothing in vector
         // registers.
         let hook = unsafe { hook(Position::Entry, run) }.wants_args(4);
