@@ -17,7 +17,8 @@
 //! A file is taken for the verifier's word as a file of a verified program is: it is a plain file of
 //! this user which nobody else can write to, in a directory of this user which nobody else can write
 //! to. Refusals are not kept, and neither are proofs that are about types of something else than the
-//! object. Where nothing can be kept, programs are proved: nobody is told.
+//! object, nor those of programs with so many types that a file is found no sooner than a walk is done.
+//! Where nothing can be kept, programs are proved: nobody is told.
 
 use crate::{Access, Attached, Info, Options, Rejection, Verified, verify};
 use skep_object::Linked;
