@@ -105,7 +105,7 @@ fn visit(reports: &Path, after: Duration, limit: Duration, ended: &AtomicBool) -
         let said = String::from_utf8_lossy(&done.stderr).into_owned();
         visits.made += usize::from(done.status.success());
         // A process that ends meanwhile is no news.
-        let is_there = Path::new("/proc").join(target.to_string()).exists();
+        let is_there = runs(target);
         for line in said
             .lines()
             .filter(|line| line.starts_with("warning: ") || is_there && line.starts_with("error: "))
@@ -119,6 +119,13 @@ fn visit(reports: &Path, after: Duration, limit: Duration, ended: &AtomicBool) -
         std::thread::sleep(Duration::from_millis(20));
     }
     visits
+}
+
+/// Tells whether a process runs: it is there, and not only its status is left.
+fn runs(process: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // Behind the name, which may have anything in it.
+    stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with(['Z', 'X']))
 }
 
 /// The last child of the last child and so on; the process itself when it has none.
