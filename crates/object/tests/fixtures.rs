@@ -2,8 +2,8 @@
 
 use skep_isa::{AttachType, Insn, MapFlags, MapType, ProgramType, helper, op};
 use skep_object::{
-    CoreTarget, InnerValue, LinkError, LinkOptions, Linked, MapSpec, Missing, Object, ObjectError,
-    POISON_CORE, POISON_KFUNC,
+    Btf, CoreTarget, InnerValue, LinkError, LinkOptions, Linked, MapSpec, Missing, Object,
+    ObjectError, POISON_CORE, POISON_KFUNC,
 };
 
 fn bytes(name: &str) -> Vec<u8> {
@@ -432,4 +432,20 @@ fn what_only_a_kernel_has_is_refused_by_name_and_the_rest_of_the_object_is_usabl
     );
     assert_eq!(message("plain"), Ok("plain".into()));
     assert!(o.ignored.contains(&".struct_ops".to_owned()), "{:?}", o.ignored);
+}
+
+/// Who compares types by their bytes, as proofs that are kept do, counts on that.
+#[test]
+fn types_are_what_their_bytes_say_after_variables_were_placed() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data");
+    let (mut with_types, mut placed) = (0, 0);
+    for entry in std::fs::read_dir(folder).expect("it is there").flatten() {
+        let Ok(bytes) = std::fs::read(entry.path()) else { continue };
+        let Ok(object) = Object::parse(&bytes) else { continue };
+        let Some(btf) = object.btf.as_deref() else { continue };
+        assert_eq!(&Btf::parse(btf.raw()).expect("it was read"), btf, "{:?}", entry.path());
+        with_types += 1;
+        placed += usize::from(!bytes.windows(btf.raw().len()).any(|part| part == btf.raw()));
+    }
+    assert!(with_types > 5 && placed > 0, "{with_types} {placed}");
 }

@@ -11,7 +11,7 @@ use skep_isa::{MapType, helper, kfunc};
 use skep_maps::{MapDef, MapError};
 use skep_object::{CoreTarget, InnerValue, LinkError, LinkOptions, Linked, MapSpec, Object};
 use skep_store::dir::Dir;
-use skep_verifier::{Kept, Options, Rejection, Verified};
+use skep_verifier::{KeptProofs, Options, Rejection, Verified};
 
 use crate::load::definition::{check_key_type, definition};
 use crate::load::error::LoadError;
@@ -49,7 +49,7 @@ pub fn options() -> Options {
 pub(crate) struct Proofs<'o> {
     object: &'o Object,
     /// Where proofs of earlier processes are.
-    kept: Option<(Kept, &'o Dir)>,
+    kept: Option<(KeptProofs, &'o Dir)>,
     target: Option<&'o CoreTarget>,
     options: Options,
     made: Vec<OnceCell<Result<(Linked, Verified), Refusal>>>,
@@ -60,7 +60,7 @@ impl<'o> Proofs<'o> {
     pub fn new(object: &'o Object, target: Option<&'o CoreTarget>, dir: Option<&'o Dir>) -> Self {
         Self {
             object,
-            kept: dir.and_then(|dir| Some((Kept::in_directory(&dir.kept_proofs()?)?, dir))),
+            kept: dir.and_then(|dir| Some((KeptProofs::in_directory(&dir.kept_proofs()?)?, dir))),
             target,
             options: options(),
             made: object.programs.iter().map(|_| OnceCell::new()).collect(),
@@ -76,12 +76,15 @@ impl<'o> Proofs<'o> {
         let how = LinkOptions { target: self.target, ..LinkOptions::default() };
         let linked = self.object.link_with(index, &how).map_err(Refusal::Link)?;
         let proof = match &self.kept {
-            Some((kept, _)) => kept.verify(&linked, &self.options),
+            Some((kept, dir)) => {
+                let proof = kept.verify(&linked, &self.options);
+                if kept.has_written() {
+                    dir.sweep_code();
+                }
+                proof
+            }
             None => skep_verifier::verify(&linked, &self.options),
         };
-        if let Some((_, dir)) = self.kept.as_ref().filter(|(kept, _)| kept.has_written()) {
-            dir.sweep_code();
-        }
         let proof = proof.map_err(|r| Refusal::Rejected(Box::new(r)))?;
         if let Some(helper) = missing_helper(&proof) {
             return Err(Refusal::Helper { program: linked.name, helper });

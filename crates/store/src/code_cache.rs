@@ -1,4 +1,5 @@
-//! Where agents keep what they found out about the code of modules, for processes that come later.
+//! Where agents keep what they found out about the code of modules, and loaders what they proved of
+//! programs, for processes that come later.
 //!
 //! They look where the link `code` of the skep directory leads. Whoever starts them makes it
 //! ([`Dir::keep_code`]): to `skep/code` below `$XDG_CACHE_HOME` or `~/.cache`; to `code.d` beside it where

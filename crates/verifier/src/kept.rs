@@ -1,6 +1,6 @@
 //! Proofs that are kept in files: what was proved once need not be walked again.
 //!
-//! [`Kept::verify`] answers as [`verify`](crate::verify). When it has proved a program that took long, it leaves
+//! [`KeptProofs::verify`] answers as [`verify`](crate::verify). When it has proved a program that took long, it leaves
 //! a file in its directory, and when it finds such a file, it does not walk:
 //!
 //! ```text
@@ -50,14 +50,14 @@ const VERIFIER: [&str; 3] = [env!("SKEP_SOURCES"), skep_isa::SOURCES, skep_objec
 
 /// A directory with proofs.
 #[derive(Debug)]
-pub struct Kept {
+pub struct KeptProofs {
     directory: OwnedFd,
     /// The verifier.
     by: [&'static str; 3],
     has_written: Cell<bool>,
 }
 
-impl Kept {
+impl KeptProofs {
     /// Has proofs be kept in this directory, and found there. `None`: it is not there, or others can write
     /// to it.
     #[must_use]
@@ -283,8 +283,8 @@ mod tests {
         prog
     }
 
-    fn kept(dir: &Path) -> Kept {
-        Kept::in_directory(dir).expect("a directory of ours")
+    fn kept(dir: &Path) -> KeptProofs {
+        KeptProofs::in_directory(dir).expect("a directory of ours")
     }
 
     fn files(dir: &Path) -> Vec<PathBuf> {
@@ -293,7 +293,7 @@ mod tests {
     }
 
     /// Leaves a file that says something else than what is true, so that it can be seen that it is read.
-    fn leave_another(kept: &Kept, prog: &Linked, opts: &Options) -> (PathBuf, Info) {
+    fn leave_another(kept: &KeptProofs, prog: &Linked, opts: &Options) -> (PathBuf, Info) {
         let question = kept.question(prog, opts).unwrap();
         let info = Info {
             processed: 7,
@@ -359,7 +359,8 @@ mod tests {
         let (kept, opts) = (kept(dir.path()), Options::default());
         let (path, _) = leave_another(&kept, &counts(1000), &opts);
         let path = dir.join(path);
-        let another = Kept { by: [VERIFIER[0], "another", VERIFIER[2]], ..self::kept(dir.path()) };
+        let another =
+            KeptProofs { by: [VERIFIER[0], "another", VERIFIER[2]], ..self::kept(dir.path()) };
         let mut renamed = counts(1000);
         renamed.name.push('x');
         let asked = [
@@ -440,10 +441,10 @@ mod tests {
         assert_eq!(kept.verify(&prog, &opts).unwrap().info(), proved.info());
         for mode in [0o720, 0o702] {
             set(dir.path(), mode);
-            assert!(Kept::in_directory(dir.path()).is_none());
+            assert!(KeptProofs::in_directory(dir.path()).is_none());
         }
         set(dir.path(), 0o700);
-        assert!(Kept::in_directory(&real).is_none());
-        assert!(Kept::in_directory(&dir.join("missing")).is_none());
+        assert!(KeptProofs::in_directory(&real).is_none());
+        assert!(KeptProofs::in_directory(&dir.join("missing")).is_none());
     }
 }

@@ -38,7 +38,7 @@ pub mod state;
 pub mod tnum;
 mod trace;
 
-pub use kept::Kept;
+pub use kept::KeptProofs;
 pub use reject::{Reason, Rejection, Step};
 
 use explain::{Explanation, Fault};
@@ -190,7 +190,7 @@ pub struct Info {
     pub calls: BTreeSet<(usize, usize)>,
 }
 
-/// A program that was proved safe. Only [`verify`] makes one, now or before ([`Kept`]): it is the proof.
+/// A program that was proved safe. Only [`verify`] makes one, now or before ([`KeptProofs`]): it is the proof.
 ///
 /// ```
 /// use skep_isa::{Insn, ProgramType};
