@@ -4,7 +4,7 @@
 mod support;
 
 use skep_attach::signals::{KernelAction, program_action};
-use skep_attach::{Engine, Position, mute, sites};
+use skep_attach::{Engine, Group, Position, Skip, mute, sites};
 use std::ffi::{c_int, c_void};
 use std::os::fd::AsRawFd;
 use std::sync::Mutex;
@@ -139,6 +139,77 @@ fn attachments_share_a_function() {
 }
 
 #[test]
+fn groups_get_their_own_hooks_in_one_attachment() {
+    // Who uses its own return address has no return that could be hooked.
+    const ASKS: &str = "void *asks(void) { return __builtin_return_address(0); }\n";
+    let lib = Library::new("groups", &format!("{C}{ASKS}"), "c", &["-O2"]);
+    // SAFETY: the types are those of the C source.
+    let (twice, thrice): (F, F) = unsafe { (lib.get("twice"), lib.get("thrice")) };
+    // SAFETY: as above.
+    let asks: extern "C" fn() -> usize = unsafe { lib.get("asks") };
+    let of = |name| lib.function(name);
+    let engine = Engine::get().expect("engine");
+    let (entry, entered) = counter(Position::Entry);
+    let (exit, returned) = counter(Position::Exit);
+    let (third, others) = counter(Position::Session);
+    let done = engine.attach_groups(&[
+        Group { targets: &[(&of("twice"), 1), (&of("asks"), 2)], hooks: &[entry] },
+        Group { targets: &[], hooks: &[third] },
+        Group { targets: &[(&of("thrice"), 3), (&of("twice"), 4)], hooks: &[exit, entry] },
+        Group { targets: &[(&of("asks"), 5)], hooks: &[exit] },
+    ]);
+    let twice_there = Err(Skip::Duplicate);
+    assert_eq!(done.results, [Ok(()), Ok(()), Ok(()), twice_there.clone(), twice_there]);
+    assert_eq!((twice(4), thrice(4)), (8, 12));
+    assert_ne!(asks(), 0);
+    assert_eq!((entered.runs(), returned.runs(), others.runs()), (3, 1, 0));
+    engine.detach(done.id).expect("attached");
+    assert_eq!((twice(4), thrice(4), entered.runs(), returned.runs()), (8, 12, 3, 1));
+    // What one group cannot have takes nothing from another of the same module.
+    let done = engine.attach_groups(&[
+        Group { targets: &[(&of("asks"), 0)], hooks: &[exit] },
+        Group { targets: &[(&of("twice"), 0)], hooks: &[entry] },
+        Group { targets: &[(&of("thrice"), 0)], hooks: &[exit] },
+    ]);
+    assert!(matches!(done.results[..], [Err(Skip::NoExit { .. }), Ok(()), Ok(())]), "{done:?}");
+    assert_eq!((twice(4), thrice(4), entered.runs(), returned.runs()), (8, 12, 4, 2));
+    engine.detach(done.id).expect("attached");
+}
+
+#[test]
+fn an_excerpt_has_the_functions_that_are_asked_for() {
+    let lib = Library::new("excerpt", C, "c", &["-O2"]);
+    let (twice, thrice) = (lib.function("twice"), lib.function("thrice"));
+    let at = |f: &sites::Function| f.addr()..f.addr() + f.size();
+    let outside = twice.module().file().span.end;
+    // SAFETY: two functions of C that loop nowhere to their beginnings; the others are left out.
+    let excerpt = unsafe {
+        twice.module().excerpt(&[
+            ("thrice", at(&thrice)),
+            ("empty", twice.addr()..twice.addr()),
+            ("outside", outside..outside + 8),
+            ("twice", at(&twice)),
+            ("inside", at(&twice).start + 1..at(&twice).end),
+            ("alias", at(&twice)),
+        ])
+    };
+    let named = |name| excerpt.function_named(name).expect("listed").map(|f| at(&f));
+    assert_eq!((named("twice"), named("thrice")), (Some(at(&twice)), Some(at(&thrice))));
+    for name in ["empty", "outside", "inside", "alias"] {
+        assert_eq!(named(name), None, "{name}");
+    }
+    // SAFETY: the types are those of the C source.
+    let (call_twice, call_thrice): (F, F) = unsafe { (lib.get("twice"), lib.get("thrice")) };
+    let [one, other] = ["twice", "thrice"].map(|name| excerpt.function_named(name).unwrap());
+    let (hook, seen) = counter(Position::Entry);
+    let engine = Engine::get().expect("engine");
+    let done = engine.attach(&[(&one.unwrap(), 0), (&other.unwrap(), 0)], &[hook]);
+    assert_eq!(done.results, [Ok(()), Ok(())]);
+    assert_eq!((call_twice(2), call_thrice(2), seen.runs()), (4, 6, 2));
+    assert_eq!(engine.detach(done.id).expect("attached").restored, 2);
+}
+
+#[test]
 fn sessions_keep_a_word_each() {
     let lib = Library::new("session", C, "c", &["-O2"]);
     // SAFETY: the type is that of the C source.
@@ -171,7 +242,7 @@ fn sessions_keep_a_word_each() {
         .map(|(n, cookie)| engine.attach(&[(&f, cookie)], &[hook(n)]).id)
         .collect();
     let fifth = engine.attach(&[(&f, 0)], &[hook(&numbers[0])]);
-    assert!(matches!(fifth.results[..], [Err(skep_attach::Skip::Sessions { max: 4 })]));
+    assert!(matches!(fifth.results[..], [Err(Skip::Sessions { max: 4 })]));
     assert_eq!(twice(7), 14);
     let now = || numbers.iter().map(|n| n.load(Ordering::SeqCst)).collect::<Vec<_>>();
     assert_eq!(now(), [7001, 7002, 7003, 7004]);
