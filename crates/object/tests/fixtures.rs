@@ -90,8 +90,8 @@ fn global_data_becomes_maps_with_libbpf_names_and_contents() {
     );
     // The compiler leaves sizes and places in the types empty; they are filled in, in the raw bytes
     // too.
-    let btf = skep_object::Btf::parse(o.btf.as_ref().expect("built with -g").raw())
-        .expect("stored types are good");
+    let btf =
+        Btf::parse(o.btf.as_ref().expect("built with -g").raw()).expect("stored types are good");
     assert_eq!(&btf, &**o.btf.as_ref().expect("built with -g"));
     let mut zeros = vec![0; 40];
     zeros[..8].copy_from_slice(&9u64.to_le_bytes());
