@@ -11,7 +11,7 @@
 //! An entry hook keeps all registers and leaves nothing on the stack. It is harmless to most code
 //! that has none of the above, and a symbol with a size is evidence enough for it.
 
-use skep_proc::elf::{Elf, Functions, SymbolSource};
+use skep_proc::elf::{Elf, Functions, Kind, SymbolSource};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -41,10 +41,20 @@ use Convention::{BehindStackCheck, EntryOnly, NoHook};
 /// Beginnings of names in Go's own core, where functions without a check of the stack call each
 /// other until it is used up, and run on stacks of other kinds. All other functions without a check
 /// are called by functions with one, which leaves 800 bytes at least (`stackLimit` in Go's
-/// runtime/stack.go, and its linker adds up all calls below).
-const GO_CORE: &[&str] =
-    &["runtime.", "runtime/", "internal/", "sync/atomic.", "syscall.", "reflect.", "type:", "go:"];
-/// Go's name for the convention of functions in assembly.
+/// runtime/stack.go, and its linker adds up all calls below). `type..` is how Go before 1.20 writes `type:`.
+const GO_CORE: &[&str] = &[
+    "runtime.",
+    "runtime/",
+    "internal/",
+    "sync/atomic.",
+    "syscall.",
+    "reflect.",
+    "type:",
+    "type..",
+    "go:",
+];
+/// How Go's linker ends the names of functions in assembly that code in Go calls. Its table of functions
+/// has their names without it.
 const GO_ASSEMBLY: &str = ".abi0";
 
 /// What a file's tables say of the place where a function is said to begin.
@@ -255,7 +265,8 @@ pub(crate) struct Conventions(Vec<(&'static Runtime, Vec<Range<u64>>)>);
 
 impl Conventions {
     /// Looks for the marks. A stripped file may have none; then it has no symbols for code without
-    /// unwind information either.
+    /// unwind information either. (Go's mark is a section that `strip` leaves, like its table of
+    /// functions.)
     pub(crate) fn of(elf: &Elf, symbols: &Functions) -> Self {
         let places: Vec<(&[u8], u64)> = symbols
             .iter()
@@ -277,7 +288,13 @@ impl Conventions {
     }
 
     /// Tells how the function at `vaddr` is called.
-    pub(crate) fn tell(&self, vaddr: u64, name: &str, evidence: Evidence) -> Convention {
+    pub(crate) fn tell(
+        &self,
+        vaddr: u64,
+        name: &str,
+        kind: Kind,
+        evidence: Evidence,
+    ) -> Convention {
         let claims = |(runtime, ranges): &&(&Runtime, Vec<Range<u64>>)| match runtime.code {
             Code::WithoutUnwind => evidence != Evidence::Unwind,
             Code::Named(head) => name.starts_with(head),
@@ -291,7 +308,8 @@ impl Conventions {
             (_, NoHook(_)) | (None, _) => rule,
             (Some((Runtime { hooks: BehindStackCheck { why, .. }, .. }, _)), _) => {
                 let core = GO_CORE.iter().any(|head| name.starts_with(head))
-                    || name.ends_with(GO_ASSEMBLY);
+                    || name.ends_with(GO_ASSEMBLY)
+                    || kind == Kind::Assembly;
                 BehindStackCheck { why, leaf_functions: !core && name.contains('.') }
             }
             (Some((runtime, _)), _) => runtime.hooks,

@@ -422,7 +422,7 @@ impl List {
                 }
                 _ => f.size,
             };
-            let convention = conventions.tell(f.vaddr, name, evidence);
+            let convention = conventions.tell(f.vaddr, name, f.kind, evidence);
             entries.push(Entry { addr: file.addr(f.vaddr), size, kind, convention, names });
         }
         let named = entries.len();
@@ -448,7 +448,8 @@ impl List {
             } else if !inside && !stubs.iter().any(|r| r.contains(&fde.start)) {
                 let names = table.add_formatted(format_args!("sub_{:x}", fde.start));
                 let name = table.best(names);
-                let convention = conventions.tell(fde.start, name, Evidence::Unwind);
+                let convention =
+                    conventions.tell(fde.start, name, elf::Kind::Func, Evidence::Unwind);
                 entries.push(Entry {
                     addr,
                     size: fde.end - fde.start,

@@ -78,6 +78,8 @@ pub(crate) unsafe fn calls_nothing(own: &Range<u64>) -> bool {
     const FRAME: i64 = 128;
     // SAFETY: the caller's promise.
     let bytes = unsafe { code::bytes(own) };
+    // Where a symbol table does not say how long it is, it reaches to the next function.
+    let len = bytes.iter().rposition(|byte| *byte != 0xcc).map_or(0, |last| last + 1);
     let mut used = 0;
     Decoder::with_ip(64, bytes, own.start, DecoderOptions::NONE).into_iter().all(|i| {
         let to_rsp = i.op0_kind() == OpKind::Register && i.op0_register() == Register::RSP;
@@ -91,6 +93,7 @@ pub(crate) unsafe fn calls_nothing(own: &Range<u64>) -> bool {
             Flow::ConditionalBranch | Flow::UnconditionalBranch => {
                 return own.contains(&i.near_branch_target());
             }
+            _ if i.ip() - own.start >= len as u64 => {}
             _ => return false,
         }
         used <= FRAME

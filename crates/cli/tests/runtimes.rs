@@ -151,9 +151,11 @@ fn go_with_c() {
     let skep = Skep::new();
     std::fs::write(skep.path("go.mod"), "module program\n\ngo 1.18\n").unwrap();
     let program = path(&skep, "program");
-    for flags in
-        [&["-ldflags=-linkmode=external"][..], &["-buildmode=pie", "-ldflags=-linkmode=external"]]
-    {
+    for flags in [
+        &["-ldflags=-linkmode=external"][..],
+        &["-buildmode=pie", "-ldflags=-linkmode=external"],
+        &["-ldflags=-s -w -linkmode=external"],
+    ] {
         let command: Vec<&str> = ["go", "build", "-o", &program]
             .into_iter()
             .chain(flags.iter().copied())
@@ -189,11 +191,13 @@ fn go_with_c() {
             unchecked.filter(|s| s["function"].as_str().unwrap().starts_with("runtime.")).count()
                 > 10
         );
-        assert_eq!(
-            timed(&report, "x_cgo_init"),
-            Some(true),
-            "C functions of the same file have times"
-        );
+        if flags.iter().all(|flag| !flag.contains("-s ")) {
+            assert_eq!(
+                timed(&report, "x_cgo_init"),
+                Some(true),
+                "C functions of the same file have times"
+            );
+        }
     }
 }
 
@@ -252,11 +256,22 @@ func main() {
 /// A static program whose runtime handles all signals: nothing but a tracer can stop its threads.
 #[test]
 fn go_that_runs() {
+    visit_go("");
+}
+
+/// As most are that people install: the functions are those that Go's runtime knows.
+#[test]
+fn go_that_runs_without_symbols() {
+    visit_go("-ldflags=-s -w");
+}
+
+fn visit_go(flags: &str) {
     let skep = Skep::new();
     let dir = TempDir::new();
     std::fs::write(skep.path("go.mod"), "module program\n\ngo 1.18\n").unwrap();
     let program = dir.join("program");
-    let command = ["go", "build", "-o", program.to_str().unwrap(), "."];
+    let command = ["go", "build", flags, "-o", program.to_str().unwrap(), "."];
+    let command: Vec<&str> = command.into_iter().filter(|word| !word.is_empty()).collect();
     if !build(&skep, ("main.go", GO_THAT_WAITS), &command) {
         return;
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use skep_proc::elf::Elf;
+use skep_proc::elf::{Elf, Kind, SymbolSource};
 use skep_proc::symbolize::{Answers, SymbolFile, Want};
 use skep_testkit::TempDir;
 use skep_testkit::random::Random;
@@ -118,6 +118,61 @@ fn programs_with_code_of_c_have_them_too() {
     if has_command("cc") { same_as_go(CGO, &[]) } else { skip("cc") }
 }
 
+/// The name that Go's runtime says for the name of a symbol: without the types of a generic function, and
+/// without what marks functions of assembly.
+fn as_go_says(name: &[u8]) -> String {
+    let name = String::from_utf8(name.to_vec()).unwrap().replace('·', ".");
+    let name = name.strip_suffix(".abi0").unwrap_or(&name);
+    match (name.find('['), name.rfind(']')) {
+        (Some(from), Some(to)) => format!("{}[...]{}", &name[..from], &name[to + 1..]),
+        _ => name.to_owned(),
+    }
+}
+
+/// The functions that can be hooked are where those of the symbol table are, under the same names.
+fn same_functions(source: &str, flags: &[&str]) {
+    let dir = TempDir::new();
+    let Some((full, stripped)) = program(&dir, source, flags) else { return };
+    let (full, stripped) = (Elf::open(&full).unwrap(), Elf::open(&stripped).unwrap());
+    let (full, stripped) = (full.functions().unwrap(), stripped.functions().unwrap());
+    assert_eq!(*stripped.source(), SymbolSource::Pclntab);
+    let (mut same, mut assembly, mut missing) = (0, 0, 0);
+    for function in full.iter() {
+        let Some(found) = stripped.at(function.vaddr) else {
+            missing += 1;
+            continue;
+        };
+        if found.name.starts_with(b"sub_") {
+            assert!(source == CGO, "{}", function.name_lossy());
+            continue;
+        }
+        let names: Vec<String> = function.symbols().map(|s| as_go_says(s.name)).collect();
+        assert!(names.contains(&as_go_says(found.name)), "{} {names:?}", found.name_lossy());
+        assert!(function.size <= found.size, "{}", found.name_lossy());
+        same += 1;
+        assembly += usize::from(found.kind == Kind::Assembly);
+    }
+    assert!(same > 1000 && assembly > 100 && missing < 100, "{same} {assembly} {missing}");
+    let named = |name: &[u8]| stripped.iter().find(|f| f.name == name).unwrap();
+    assert_eq!(named(b"main.outer").kind, Kind::Func);
+    assert_eq!(named(b"runtime.memmove").kind, Kind::Assembly);
+}
+
+#[test]
+fn a_program_without_symbols_has_its_functions() {
+    same_functions(GO, &[]);
+}
+
+#[test]
+fn position_independent_programs_have_their_functions() {
+    same_functions(GO, &["-buildmode=pie"]);
+}
+
+#[test]
+fn programs_with_code_of_c_have_their_functions() {
+    if has_command("cc") { same_functions(CGO, &[]) } else { skip("cc") }
+}
+
 /// No byte of the table is trusted.
 #[test]
 fn damaged_tables_do_no_harm() {
@@ -142,6 +197,14 @@ fn damaged_tables_do_no_harm() {
             }
         }
         let elf = Elf::from_bytes(bytes).unwrap();
+        let text = elf.text();
+        for function in elf.functions().unwrap().iter() {
+            let range = function.range();
+            assert!(
+                text.iter().any(|t| t.start <= range.start && range.end <= t.end),
+                "{range:x?}"
+            );
+        }
         let mut file = SymbolFile::new(elf, Path::new("/nowhere"), Path::new("/")).unwrap();
         let answers = file.find(&addrs, LINES);
         let known = addrs.iter().filter(|a| answers.get(**a).unwrap().frames().len() > 0).count();

@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::{
-    ET_DYN, ET_EXEC, Elf, ElfError, Fde, SHT_DYNSYM, SHT_SYMTAB, Section, u16_at, u32_at, u64_at,
+    ET_DYN, ET_EXEC, Elf, ElfError, Fde, SHT_DYNSYM, SHT_SYMTAB, Section, pclntab, u16_at, u32_at,
+    u64_at,
 };
 
 /// What a function symbol is.
@@ -13,6 +14,8 @@ use super::{
 pub enum Kind {
     /// An ordinary function.
     Func,
+    /// A function that Go's table says is written in assembly.
+    Assembly,
     /// A resolver: its address is called once by the dynamic linker and returns the function's.
     Ifunc,
 }
@@ -49,6 +52,9 @@ pub enum SymbolSource {
     Symtab,
     /// `.symtab` of a separate debug file.
     DebugFile(PathBuf),
+    /// The table that Go's runtime keeps of its functions names those, `.dynsym` the exported ones, and
+    /// unwind tables bound the others.
+    Pclntab,
     /// `.dynsym` names the exported functions, unwind tables bound the others.
     Dynsym,
     /// The file has no symbols; its functions come from unwind tables.
@@ -180,6 +186,7 @@ impl Functions {
                 out.source = SymbolSource::Dynsym;
                 out.read(elf, elf, at)?;
             }
+            out.add_of_go(elf);
             out.add_unnamed(elf);
         }
         out.group(elf);
@@ -242,6 +249,44 @@ impl Functions {
             });
         }
         Ok(())
+    }
+
+    /// Adds the functions that Go's runtime knows; a broken table adds none. Those of Go before 1.18
+    /// are left out: nothing tells which of them are written in assembly.
+    fn add_of_go(&mut self, elf: &Elf) {
+        let raw = |section: &Section| elf.section_data(section).unwrap_or_default();
+        let Some(section) = pclntab::section(elf) else { return };
+        let data = raw(section);
+        let raw = |section: &Section| Cow::Owned(raw(section));
+        let Some(table) = pclntab::Table::of(&data, section.vaddr, elf, &raw) else { return };
+        let (text, not) = (elf.text(), elf.not_functions());
+        let inside = |ranges, at| super::range_of(ranges, at).is_some();
+        for function in table.iter() {
+            let Some(is_assembly) = table.is_assembly(&function) else { return };
+            let (start, end) = (function.start, function.end);
+            let is_code =
+                super::range_of(&text, start).is_some_and(|r| start < end && end <= r.end);
+            if !is_code || inside(&not, start) {
+                continue;
+            }
+            let name = table.name(&function);
+            let Ok(at) = u32::try_from(self.strings.len()) else { return };
+            if name.is_empty() {
+                continue;
+            }
+            self.strings.extend(name);
+            self.symbols.push(RawSymbol {
+                vaddr: start,
+                size: end - start,
+                name: at,
+                len: u32::try_from(name.len()).unwrap_or(0),
+                kind: if is_assembly { Kind::Assembly } else { Kind::Func },
+                binding: Binding::Global,
+                visibility: Visibility::Default,
+                old: false,
+            });
+            self.source = SymbolSource::Pclntab;
+        }
     }
 
     /// Adds the functions that only the unwind tables know; a broken table adds none.
@@ -310,8 +355,8 @@ impl Functions {
                 Some(e) if e.vaddr == s.vaddr => {
                     e.names.1 = i + 1;
                     e.size = e.size.max(s.size);
-                    if s.kind == Kind::Ifunc {
-                        e.kind = Kind::Ifunc;
+                    if s.kind != Kind::Func {
+                        e.kind = s.kind;
                     }
                 }
                 _ => {

@@ -17,6 +17,7 @@ mod debug_file;
 mod frames;
 mod functions;
 mod notes;
+pub(crate) mod pclntab;
 mod tables;
 
 pub use frames::Fde;

@@ -1,169 +1,57 @@
-//! Functions and lines of Go programs, from the table that Go's runtime keeps for its own stack
-//! traces (`.gopclntab`). `strip` leaves it, so it is the source when there is nothing better.
+//! Names and lines of functions of Go, from the table that Go's runtime keeps of them.
 //!
-//! The format has no description but its readers, `debug/gosym` and `runtime/symtab.go` of Go; those
-//! of Go 1.16, 1.18 and 1.20 are read, of 64-bit little-endian machines. The line of an address is
-//! that of the innermost inlined function, and the name that of the function it was inlined into:
-//! the names between are not in this table.
+//! The line of an address is that of the innermost inlined function, and the name that of the function it
+//! was inlined into: the names between are not in this table.
+
+use std::borrow::Cow;
 
 use super::answers::{Answers, FrameRecord, SymbolRecord};
 use super::image::Image;
-use crate::elf::{Section, string_at, u32_at, u64_at};
+use crate::elf::pclntab::{Function, Table, section, string};
+use crate::elf::u32_at;
 
-const GO_1_16: u32 = 0xffff_fffa;
-const GO_1_18: u32 = 0xffff_fff0;
-/// Names of functions are written differently, the table is the same.
-const GO_1_20: u32 = 0xffff_fff1;
 /// How many entries of line tables are read, on average, for each address. A table whose functions
 /// all overlap and have each other's lines is lying.
 const STEPS: u64 = 4096;
-/// Longer names are cut.
-const LONGEST: usize = 4 << 10;
-/// Where `runtime.moduledata` has the first and last address of functions, and that of the text.
-const MODULE_MIN_PC: usize = 160;
-const MODULE_MAX_PC: usize = 168;
-const MODULE_TEXT: usize = 176;
 
-/// A table and its parts.
+/// A table, and the parts of it that tell of lines.
 #[derive(Clone, Copy, Debug)]
-struct Table<'a> {
-    /// Entries are pairs of an address and the place of its function, each so many bytes.
-    field: usize,
-    count: usize,
+struct LineTable<'a> {
+    table: Table<'a>,
     quantum: u64,
-    /// What addresses are relative to; 0 before Go 1.18, and where the table does not say it.
-    text: u64,
-    names: &'a [u8],
     units: &'a [u8],
     files: &'a [u8],
     values: &'a [u8],
-    functions: &'a [u8],
-}
-
-/// A function of the table.
-#[derive(Clone, Copy, Debug)]
-struct Function<'a> {
-    start: u64,
-    end: u64,
-    /// Its record behind the address.
-    fields: &'a [u8],
-}
-
-fn section(image: &Image) -> Option<&Section> {
-    [".gopclntab", ".data.rel.ro.gopclntab"].iter().find_map(|name| image.elf.section(name))
 }
 
 /// Tells whether a file has a table of the functions of Go.
 pub(super) fn is_there(image: &Image) -> bool {
-    section(image).is_some()
+    section(&image.elf).is_some()
 }
 
 /// Fills in what is not known of addresses in functions of Go: names if `names`, and lines if
 /// `lines`.
 pub(super) fn find(image: &Image, answers: &mut Answers, names: bool, lines: bool) {
-    let Some(section) = section(image) else { return };
-    let Some(mut table) = Table::parse(image.raw(section)) else { return };
-    if table.field == 4 && !table.place(image, section.vaddr) {
-        return;
+    let Some(section) = section(&image.elf) else { return };
+    let raw = |section| Cow::Borrowed(image.raw(section));
+    let table = Table::of(image.raw(section), section.vaddr, &image.elf, &raw);
+    if let Some(table) = table.and_then(|table| LineTable::of(table, image.raw(section))) {
+        table.answer(answers, names, lines);
     }
-    table.answer(answers, names, lines);
 }
 
-impl<'a> Table<'a> {
-    fn parse(data: &'a [u8]) -> Option<Self> {
-        let magic = u32_at(data, 0);
-        let (words, field) = match magic {
-            GO_1_16 => (24, 8),
-            GO_1_18 | GO_1_20 => (32, 4),
-            _ => return None,
-        };
-        let &[0, 0, quantum @ (1 | 2 | 4), 8] = data.get(4..8)? else { return None };
-        let part = |word: usize| {
-            let at = usize::try_from(u64_at(data, words + word * 8)).ok()?;
-            data.get(at..)
-        };
-        let count = usize::try_from(u64_at(data, 8)).ok()?;
-        let functions = part(4)?;
-        // The last entry is only the end of the function before.
-        let entries = count.checked_mul(2)?.checked_add(1)?.checked_mul(field)?;
-        (count > 0 && entries <= functions.len()).then_some(())?;
-        Some(Self {
-            field,
-            count,
-            quantum: quantum.into(),
-            text: if field == 4 { u64_at(data, 24) } else { 0 },
-            names: part(0)?,
-            units: part(1)?,
-            files: part(2)?,
-            values: part(3)?,
-            functions,
-        })
-    }
-
-    fn word(&self, number: usize) -> u64 {
-        let at = number.saturating_mul(self.field);
-        if self.field == 4 { u32_at(self.functions, at).into() } else { u64_at(self.functions, at) }
-    }
-
-    /// The address of the function with a number; that of the last is the end.
-    fn start(&self, number: usize) -> u64 {
-        self.text.wrapping_add(self.word(number.saturating_mul(2)))
-    }
-
-    /// Finds what addresses are relative to where the table does not say it, as since Go 1.26 and
-    /// in position-independent programs; tells whether it is known.
-    fn place(&mut self, image: &Image, vaddr: u64) -> bool {
-        if self.text != 0 {
-            return true;
-        }
-        let (first, last) = (self.start(0), self.start(self.count));
-        // The runtime's own description, which other linkers' programs have too.
-        for name in [".go.module", ".noptrdata", ".data"] {
-            let Some(section) = image.elf.section(name) else { continue };
-            let data = image.raw(section);
-            for at in (0..data.len()).step_by(8).filter(|at| u64_at(data, *at) == vaddr) {
-                let text = u64_at(data, at + MODULE_TEXT);
-                if text != 0
-                    && u64_at(data, at + MODULE_MIN_PC) == text.wrapping_add(first)
-                    && u64_at(data, at + MODULE_MAX_PC) == text.wrapping_add(last)
-                {
-                    self.text = text;
-                    return true;
-                }
-            }
-        }
-        // Go's own linker puts nothing before. Then the program starts with one of the functions.
-        let Some((text, entry)) = image.elf.section(".text").zip(image.elf.entry()) else {
-            return false;
-        };
-        self.text = text.vaddr;
-        self.function(entry).is_some_and(|f| f.start == entry)
-    }
-
-    /// The function that an address is in.
-    fn function(&self, addr: u64) -> Option<Function<'a>> {
-        let (mut low, mut high) = (0, self.count);
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if self.start(middle) <= addr { low = middle + 1 } else { high = middle }
-        }
-        let number = low.checked_sub(1)?;
-        let (start, end) = (self.start(number), self.start(number + 1));
-        let at = usize::try_from(self.word(number * 2 + 1)).ok()?;
-        let fields = self.functions.get(at.checked_add(self.field)?..)?;
-        (start <= addr && addr < end).then_some(Function { start, end, fields })
-    }
-
-    fn string(table: &'a [u8], at: u32) -> &'a [u8] {
-        let rest = table.get(at as usize..).unwrap_or_default();
-        string_at(rest.get(..LONGEST).unwrap_or(rest), 0)
+impl<'a> LineTable<'a> {
+    fn of(table: Table<'a>, data: &[u8]) -> Option<Self> {
+        let quantum = u64::from(*data.get(6)?);
+        let (units, files, values) = (table.part(1)?, table.part(2)?, table.part(3)?);
+        Some(Self { table, quantum, units, files, values })
     }
 
     fn file(&self, function: &Function<'_>, number: u32) -> &'a [u8] {
         let at = u32_at(function.fields, 28).checked_add(number);
         let at = at.and_then(|at| self.units.get((at as usize).checked_mul(4)?..));
         let name = at.and_then(|at| at.first_chunk()).map_or(u32::MAX, |b| u32::from_le_bytes(*b));
-        Self::string(self.files, name)
+        string(self.files, name)
     }
 
     fn answer(&self, answers: &mut Answers, names: bool, lines: bool) {
@@ -173,14 +61,13 @@ impl<'a> Table<'a> {
         let mut steps = (answers.addrs.len() as u64).saturating_mul(STEPS).saturating_add(1 << 26);
         let mut at = 0;
         while let Some(&addr) = answers.addrs.get(at) {
-            let Some(function) = self.function(addr) else {
+            let Some(function) = self.table.function(addr) else {
                 at += 1;
                 continue;
             };
             let rest = answers.addrs.get(at..).unwrap_or_default();
             let until = at + rest.partition_point(|a| *a < function.end).max(1);
-            let name = Self::string(self.names, u32_at(function.fields, 0));
-            let name = answers.strings.add(name);
+            let name = answers.strings.add(self.table.name(&function));
             if names && name != 0 {
                 let start = function.start;
                 let size = u32::try_from(function.end - start).unwrap_or(u32::MAX);
@@ -245,7 +132,7 @@ struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    fn new(table: &Table<'a>, at: u32, function: &Function<'_>, steps: u64) -> Self {
+    fn new(table: &LineTable<'a>, at: u32, function: &Function<'_>, steps: u64) -> Self {
         // Offset 0 stands for none.
         let rest = table.values.get(at as usize..).filter(|_| at != 0).unwrap_or_default();
         Self { rest, quantum: table.quantum, value: !0, end: function.start, steps, first: true }
@@ -286,6 +173,7 @@ impl<'a> Values<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::elf::pclntab::{GO_1_16, GO_1_18, GO_1_20};
 
     const TEXT: u64 = 0x40_1000;
 
@@ -330,6 +218,10 @@ mod tests {
         out
     }
 
+    fn line_table(bytes: &[u8]) -> Option<LineTable<'_>> {
+        LineTable::of(Table::parse(bytes)?, bytes)
+    }
+
     /// A function without an end, with line tables whose entries are of no instruction: functions
     /// that overlap could each have it.
     #[test]
@@ -338,7 +230,7 @@ mod tests {
             [0, 0, 0, 0, 2, 2, 0, 0].iter().flat_map(|n: &u32| n.to_le_bytes()).collect();
         let values = [2, 0].repeat(1 << 20);
         let bytes = table(GO_1_20);
-        let table = Table { values: &values, ..Table::parse(&bytes).unwrap() };
+        let table = LineTable { values: &values, ..line_table(&bytes).unwrap() };
         let function = Function { start: 0, end: u64::MAX, fields: &fields };
         let mut answers = Answers::new(&[TEXT]);
         answers.spans = vec![(0, 0)];
@@ -353,7 +245,7 @@ mod tests {
             let bytes = table(magic);
             let addrs = vec![TEXT - 1, TEXT, TEXT + 7, TEXT + 8, TEXT + 31, TEXT + 32, TEXT + 48];
             let mut answers = Answers::new(&addrs);
-            Table::parse(&bytes).unwrap().answer(&mut answers, true, true);
+            line_table(&bytes).unwrap().answer(&mut answers, true, true);
             let found = addrs.iter().map(|addr| {
                 let answer = answers.get(*addr).unwrap();
                 let frame = answer.frames().next()?;
@@ -366,6 +258,6 @@ mod tests {
             let want = [None, f(10), f(10), f(12), f(12), g, None];
             assert_eq!(found.collect::<Vec<_>>(), want, "{magic:#x}");
         }
-        assert!(Table::parse(&table(0xffff_fffb)).is_none(), "of Go 1.2 to 1.15");
+        assert!(line_table(&table(0xffff_fffb)).is_none(), "of Go 1.2 to 1.15");
     }
 }
