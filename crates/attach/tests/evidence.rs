@@ -340,6 +340,21 @@ limit:  .quad -1
         xor eax, eax
 1:      ret
     E main.leaf
+    F main.padded      # reaches to the next function, where nobody says how long it is
+        lea rax, [rdi+1]
+        ret
+        .fill 27, 1, 0xcc
+    E main.padded
+    F main.short
+        ret
+        .fill 31, 1, 0xcc
+    E main.short
+    F main.trap        # a breakpoint between instructions is none of padding
+        lea rax, [rdi+1]
+        int3
+        ret
+        .fill 8, 1, 0xcc
+    E main.trap
     F main.nosplit     # calls, and nobody knows how deep it is
         call main.leaf
         nop
@@ -403,7 +418,7 @@ shrink: .cfi_startproc
     let shrink: extern "C" fn() = unsafe { lib.get("shrink") };
     // SAFETY: calls a function that takes a number and gives one.
     let enter: extern "C" fn(u64, i64) -> i64 = unsafe { lib.get("enter") };
-    for name in ["main.small", "main.medium", "main.large", "main.leaf"] {
+    for name in ["main.small", "main.medium", "main.large", "main.leaf", "main.padded"] {
         entry_only(&lib, name, "Go moves its stacks");
         let function = lib.function(name);
         let call = |n: i64| enter(function.addr(), n);
@@ -421,6 +436,7 @@ shrink: .cfi_startproc
     }
     for name in [
         "main.nosplit",
+        "main.trap",
         "main.frame",
         "main.lookalike",
         "runtime.leaf",
@@ -429,6 +445,7 @@ shrink: .cfi_startproc
     ] {
         assert_eq!(attach(&lib, name)[0], Err(Skip::NoStackCheck), "{name}");
     }
+    entry_only(&lib, "main.short", "Go moves its stacks");
     assert!(matches!(attach(&lib, "main.loop")[0], Err(Skip::LoopAtEntry { .. })));
     all(&lib, "x_cgo_init");
 }

@@ -146,7 +146,10 @@ impl PatchSite {
             let room = next.min(addr + function.size.max(end - addr));
             let need = (at + PATCH as u64 - end) as usize;
             let behind = rest.get((end - at) as usize..).unwrap_or_default();
-            if at + PATCH as u64 > next || room > end || !is_padding(behind, need) {
+            // A size may reach to the next function.
+            let more = behind.get(..room.saturating_sub(end) as usize).unwrap_or(rest);
+            let goes_on = more.iter().any(|byte| *byte != 0xcc);
+            if at + PATCH as u64 > next || goes_on || !is_padding(behind, need) {
                 return Err(Skip::TooShort { room: end - at });
             }
         }
