@@ -58,6 +58,8 @@ fn main() -> ExitCode {
     if calibrate::is_child() {
         return ExitCode::SUCCESS;
     }
+    // Links that are made in the end know how fast the counter goes then.
+    skep::note_clock();
     signals::survive_large_files();
     let cli = Cli::read();
     let printer = Printer::new(cli.quiet);

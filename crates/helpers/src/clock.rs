@@ -6,11 +6,18 @@
 //! source is another), the rate is 0 and time comes from the system call.
 
 use std::arch::x86_64::_rdtsc;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use rustix::time::ClockId;
 
+/// Samples are not measured from for longer than this: between, the system may have been suspended,
+/// in which time the counter goes on and the clock does not.
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// The sample that the rate is measured from next.
+static NOTE: Mutex<Option<Sample>> = Mutex::new(None);
 /// Nanoseconds a tick, times 2^32; 0: use the system call.
 static RATE: AtomicU64 = AtomicU64::new(0);
 /// Counter at the start.
@@ -51,20 +58,51 @@ fn trusted() -> bool {
         .is_ok_and(|s| s.trim() == "tsc")
 }
 
-/// Takes the clock and the counter as close together as can be had.
-fn sample() -> (u64, u64) {
-    (0..8)
-        .map(|_| {
-            let before = ticks();
-            let now = monotonic(ClockId::Monotonic);
-            let after = ticks();
-            (after.wrapping_sub(before), now, before.wrapping_add(after.wrapping_sub(before) / 2))
-        })
-        .min()
-        .map_or((0, 0), |(_, nanos, ticks)| (nanos, ticks))
+/// What the clock and the counter were at one moment.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    nanos: u64,
+    ticks: u64,
 }
 
-/// Measures nanoseconds per tick, times 2^32, over `span`; 0 when the counter is not to be trusted.
+/// Takes the clock and the counter as close together as can be had.
+fn sample() -> Sample {
+    let one = || {
+        let before = ticks();
+        let nanos = monotonic(ClockId::Monotonic);
+        let took = ticks().wrapping_sub(before);
+        (took, Sample { nanos, ticks: before.wrapping_add(took / 2) })
+    };
+    let none = (u64::MAX, Sample { nanos: 0, ticks: 0 });
+    (0..8).map(|_| one()).fold(none, |best, new| if new.0 < best.0 { new } else { best }).1
+}
+
+/// Notes the time: a [`rate`] that is asked for within a second is measured from here on, and need not
+/// wait for as much of its span as has passed by then.
+///
+/// ```
+/// use std::time::{Duration, Instant};
+/// skep_helpers::clock::note();
+/// std::thread::sleep(Duration::from_millis(4)); // other work
+/// skep_helpers::clock::rate(Duration::from_millis(4));
+/// ```
+pub fn note() {
+    noted();
+}
+
+/// Notes the time if it is not noted; gives what is.
+fn noted() -> Sample {
+    let now = sample();
+    // Who cannot have it measures by itself: a child forked in the middle would wait for ever.
+    let Ok(mut note) = NOTE.try_lock() else { return now };
+    let is_good = |old: &Sample| u128::from(now.nanos.wrapping_sub(old.nanos)) < LONGEST.as_nanos();
+    let since = note.filter(is_good).unwrap_or(now);
+    *note = Some(since);
+    since
+}
+
+/// Measures nanoseconds per tick, times 2^32, over `span` at least; 0 when the counter is not to be
+/// trusted. From when on: see [`note`].
 ///
 /// The two samples are each within some 20 ns of the truth: 5 ms give ten parts in a million.
 #[must_use]
@@ -72,10 +110,12 @@ pub fn rate(span: Duration) -> u64 {
     if !trusted() {
         return 0;
     }
-    let (n0, t0) = sample();
-    std::thread::sleep(span);
-    let (n1, t1) = sample();
-    let (nanos, ticks) = (n1.wrapping_sub(n0), t1.wrapping_sub(t0));
+    let first = noted();
+    let passed = monotonic(ClockId::Monotonic).wrapping_sub(first.nanos);
+    std::thread::sleep(span.saturating_sub(Duration::from_nanos(passed)));
+    let last = sample();
+    let (nanos, ticks) =
+        (last.nanos.wrapping_sub(first.nanos), last.ticks.wrapping_sub(first.ticks));
     if ticks == 0 {
         0
     } else {
@@ -95,7 +135,7 @@ pub fn start_once(span: Duration) {
 
 /// Starts the clock of this process with a rate that a loader measured.
 pub fn start(rate: u64) {
-    let (nanos, ticks) = sample();
+    let Sample { nanos, ticks } = sample();
     TICKS.store(ticks, Relaxed);
     NANOS.store(nanos, Relaxed);
     RATE.store(rate, Relaxed);
@@ -156,6 +196,23 @@ pub fn tai() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Who measures again, or noted the time before, measures from then on, for as long as that is not
+    /// too long ago.
+    #[test]
+    fn no_measurement_waits_for_time_that_has_passed() {
+        let span = Duration::from_millis(40);
+        let first = rate(span);
+        let since = noted();
+        let again = rate(span);
+        assert_eq!(since.nanos, noted().nanos, "it is the same note");
+        let apart = first.abs_diff(again);
+        assert!(apart <= first / 1000, "{first} {again}");
+        let now = monotonic(ClockId::Monotonic);
+        let old = Sample { nanos: now - 1_000_000_001, ..since };
+        *NOTE.lock().unwrap() = Some(old);
+        assert!(noted().nanos >= now, "the system may have slept since");
+    }
 
     #[test]
     fn the_clock_stays_close_to_the_kernels() {

@@ -87,6 +87,7 @@ pub use map::Map;
 pub use process::{Attached, ProcessError};
 pub use ring::{Events, Ring};
 pub use session::{ObjectLoader, Session};
+pub use skep_helpers::clock::note as note_clock;
 pub use skep_isa as isa;
 pub use skep_maps as maps;
 pub use skep_net::port;

@@ -61,6 +61,7 @@ impl Session {
     /// # Errors
     /// As for [`Session::open`].
     pub fn open_in(path: impl AsRef<Path>) -> Result<Self> {
+        crate::note_clock();
         let dir = Dir::create(path.as_ref())?;
         // Removes what nobody uses any more. A failure does not matter here.
         drop(dir.collect());

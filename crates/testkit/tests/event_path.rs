@@ -81,6 +81,8 @@ const NO_HELPERS: &[&str] = &[
     "skep_helpers::print::set_log",
     "skep_helpers::stack::modules::set_modules",
     "skep_helpers::stack::modules::set_own_code",
+    "skep_helpers::clock::note",
+    "skep_helpers::clock::noted",
     "skep_helpers::clock::rate",
     "skep_helpers::clock::sample",
     "skep_helpers::clock::start",
