@@ -7,10 +7,10 @@
 use crate::code_cache::{self, Contents, Kept, Key};
 use crate::flow::{Flow, flow};
 use crate::jump::PATCH;
-use crate::predecode::{Instructions, Kind, Pass};
+use crate::predecode::{Instructions, Kind, Pass, Predecoded};
 use crate::signals::gone::Looking;
 use crate::stack_arguments::Uses;
-use iced_x86::{Code as Op, Decoder, DecoderOptions, OpKind, Register};
+use iced_x86::{Code as Op, DecoderOptions, OpKind, Register};
 use skep_proc::maps::{self, Perms, Vma};
 use std::borrow::Cow;
 use std::ops::Range;
@@ -333,30 +333,46 @@ impl Code {
         if !self.has_indirect_jump(function) {
             return None;
         }
-        let mut decoder =
-            Decoder::with_ip(64, code, function.start, DecoderOptions::NO_INVALID_CHECK);
-        while decoder.can_decode() {
-            let i = decoder.decode();
-            let hit = if i.code() == Op::Lea_r64_m && i.is_ip_rel_memory_operand() {
-                entries(i.ip_rel_memory_address(), &self.data, 4)
-                    .map(|e| i.ip_rel_memory_address().wrapping_add(e as i32 as u64))
-                    .take_while(|t| function.contains(t))
-                    .any(|t| range.contains(&t))
-            } else if flow(&i) == Flow::IndirectBranch
-                && i.memory_base() == Register::None
-                && i.memory_index() != Register::None
+        let mut all = Instructions::new(code, function.start, DecoderOptions::NO_INVALID_CHECK);
+        let is_in_it = |target: &u64| function.contains(target);
+        while let Some(found) = all.next() {
+            let at = all.ip();
+            let (distances, addresses) = tables(found, &mut all);
+            let distances = distances.into_iter().flat_map(|table| {
+                entries(table, &self.data, 4).map(move |e| table.wrapping_add(e as i32 as u64))
+            });
+            let addresses = addresses.into_iter().flat_map(|table| entries(table, &self.data, 8));
+            if distances.take_while(is_in_it).any(|t| range.contains(&t))
+                || addresses.take_while(is_in_it).any(|t| range.contains(&t))
             {
-                entries(i.memory_displacement64(), &self.data, 8)
-                    .take_while(|t| function.contains(t))
-                    .any(|t| range.contains(&t))
-            } else {
-                false
-            };
-            if hit {
-                return Some(i.ip());
+                return Some(at);
             }
         }
         None
+    }
+}
+
+/// Where the instruction that was looked at last says that a table of distances may be, and one of
+/// addresses.
+fn tables(found: Predecoded, all: &mut Instructions<'_>) -> (Option<u64>, Option<u64>) {
+    match found.kind {
+        Kind::Relative => match *all.bytes() {
+            [.., 0x48..=0x4f, 0x8d, _, a, b, c, d] => {
+                let by = i32::from_le_bytes([a, b, c, d]);
+                (Some(all.next_ip().wrapping_add_signed(by.into())), None)
+            }
+            _ => (None, None),
+        },
+        Kind::IndirectJump | Kind::Unknown => {
+            let i = all.full();
+            let is_lea = i.code() == Op::Lea_r64_m && i.is_ip_rel_memory_operand();
+            let is_jump = flow(i) == Flow::IndirectBranch
+                && i.memory_base() == Register::None
+                && i.memory_index() != Register::None;
+            let address = is_lea.then(|| i.ip_rel_memory_address());
+            (address, is_jump.then(|| i.memory_displacement64()))
+        }
+        _ => (None, None),
     }
 }
 
@@ -415,4 +431,48 @@ fn readable(span: &Range<u64>) -> Vec<Range<u64>> {
         |v: &Vma| v.perms.contains(Perms::READ) && v.start < span.end && v.end > span.start;
     let mappings = maps::own().unwrap_or_default();
     mappings.into_iter().filter(inside).map(|v| v.range()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::predecode::{WINDOW, tests::each_encoding};
+    use iced_x86::Decoder;
+
+    /// Whether iced is asked about an instruction or not, the tables are the same.
+    #[test]
+    fn tables_are_where_iced_says() {
+        const HERE: u64 = 0x7f00_1234_5678;
+        let (mut distances, mut addresses) = (0, 0);
+        let mut same = |bytes: &[u8; WINDOW]| {
+            let options = DecoderOptions::NO_INVALID_CHECK;
+            let i = Decoder::with_ip(64, bytes, HERE, options).decode();
+            let is_lea = i.code() == Op::Lea_r64_m && i.is_ip_rel_memory_operand();
+            let is_jump = flow(&i) == Flow::IndirectBranch
+                && i.memory_base() == Register::None
+                && i.memory_index() != Register::None;
+            let wanted = (
+                is_lea.then(|| i.ip_rel_memory_address()),
+                is_jump.then(|| i.memory_displacement64()),
+            );
+            let mut all = Instructions::new(bytes, HERE, options);
+            let found = all.next().expect("there is one");
+            assert_eq!(tables(found, &mut all), wanted, "{bytes:x?}");
+            distances += usize::from(is_lea);
+            addresses += usize::from(is_jump);
+        };
+        each_encoding(&mut same);
+        // jmp [rax*8+0x12345678], jmp [r15*8-16], with `notrack`, and over an index without a scale
+        for jump in [
+            &[0xff, 0x24, 0xc5, 0x78, 0x56, 0x34, 0x12][..],
+            &[0x42, 0xff, 0x24, 0xfd, 0xf0, 0xff, 0xff, 0xff],
+            &[0x3e, 0xff, 0x24, 0xcd, 0x78, 0x56, 0x34, 0x12],
+            &[0xff, 0x24, 0x0d, 0x78, 0x56, 0x34, 0x12],
+        ] {
+            let mut bytes = [0x90; WINDOW];
+            bytes.iter_mut().zip(jump).for_each(|(to, from)| *to = *from);
+            same(&bytes);
+        }
+        assert!(distances > 0 && addresses > 0, "{distances} {addresses}");
+    }
 }

@@ -89,6 +89,11 @@ impl<'a> Instructions<'a> {
         self.start.wrapping_add(self.end as u64)
     }
 
+    /// Its bytes.
+    pub(crate) fn bytes(&self) -> &'a [u8] {
+        self.bytes.get(self.at..self.end).unwrap_or_default()
+    }
+
     /// All that iced says of it.
     pub(crate) fn full(&mut self) -> &Instruction {
         if !self.is_full {
