@@ -24,10 +24,10 @@ extern __u64 skep_get_func_vector(void *ctx, __u32 n) __ksym __weak;
 #define PIECE 120
 #define LAST_AT 1016
 #define DATA (LAST_AT + 8 + PIECE)
-#define VARS 6
+#define VARS 8
 #define TEXT 64
 
-enum { WORD = 1, STRING = 2, BYTES = 3, VECTOR = 4 };
+enum { WORD = 1, STRING = 2, BYTES = 3, VECTOR = 4, CONSTANT = 5, STRING_BEHIND = 6 };
 enum { RESULT = 0xff };
 enum { AT_ENTRY = 1, AT_RETURN = 2 };
 
@@ -39,12 +39,18 @@ struct op {
 	__s64 offset; /* from where the word points */
 };
 
+/* The first bit of the number is in the upper half. */
+enum { SIGNED = 1, OF_VARIABLE = 2, AT_END = 4 };
+
 /* A variable of the condition. */
 struct var {
-	__u8 kind; /* WORD: the word itself; STRING; BYTES: what is at `offset` from where the word points */
-	__u8 word;
+	/* WORD: the word itself; STRING, BYTES: what is at `offset` from where the word points; STRING_BEHIND: what the pointer there
+	 * points to; CONSTANT: `offset`
+	 */
+	__u8 kind;
+	__u8 word; /* OF_VARIABLE: an earlier variable */
 	__u8 bits; /* of the number */
-	__u8 is_signed;
+	__u8 flags; /* AT_END: it is read at return */
 	int offset;
 };
 
@@ -182,36 +188,48 @@ static __attribute__((noinline)) int capture(__u64 *ctx, struct frame *f, struct
 	return 0;
 }
 
-/* Reads the variables of the condition that are arguments, or its result. */
+/* Reads the variables of the condition: those that are known at entry, or those that are at return. */
 static __attribute__((noinline)) int variables(__u64 *ctx, struct frame *f, struct plan *p, __u32 results)
 {
 	if (!f || !p)
 		return 0;
 	for (int i = 0; i < VARS; i++) {
 		struct var *v = &p->vars[i];
+		__u32 shift, first = v->flags >> 4 & 7;
+		const void *from;
 		__u64 value;
-		__u32 shift;
 
-		if (!v->kind || (v->word == RESULT) != results)
+		if (!v->kind || !(v->flags & AT_END) == !!results)
 			continue;
-		value = word_of(ctx, v->word);
-		if (v->kind == STRING) {
-			if (bpf_probe_read_user_str(f->texts[i], TEXT, (const void *)value + v->offset) < 0)
+		if (v->kind == CONSTANT)
+			value = v->offset;
+		else if (v->flags & OF_VARIABLE)
+			value = f->vars[v->word & (VARS - 1)];
+		else
+			value = word_of(ctx, v->word);
+		from = (const void *)value + v->offset;
+		if (v->kind == STRING_BEHIND && bpf_probe_read_user(&from, sizeof(from), from)) {
+			f->unknown = 1;
+			continue;
+		}
+		if (v->kind == STRING || v->kind == STRING_BEHIND) {
+			if (bpf_probe_read_user_str(f->texts[i], TEXT, from) < 0)
 				f->unknown = 1;
 			continue;
 		}
-		shift = (64 - v->bits) & 63;
 		if (v->kind == BYTES) {
-			const void *from = (const void *)value + v->offset;
+			__u32 size = (v->bits + first + 7) >> 3;
 
 			value = 0;
-			if (bpf_probe_read_user(&value, 8 - (shift >> 3), from)) {
+			if (size > sizeof(value) || bpf_probe_read_user(&value, size, from)) {
 				f->unknown = 1;
 				continue;
 			}
+			value >>= first;
 		}
+		shift = (64 - v->bits) & 63;
 		value <<= shift;
-		f->vars[i] = v->is_signed ? (__u64)((__s64)value >> shift) : value >> shift;
+		f->vars[i] = v->flags & SIGNED ? (__u64)((__s64)value >> shift) : value >> shift;
 	}
 	return 0;
 }

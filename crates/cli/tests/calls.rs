@@ -179,6 +179,102 @@ fn conditions_are_decided_in_the_program() {
     }
 }
 
+/// A list of nodes with bit fields, names behind pointers and constants that two enumerations have.
+const LIST: &str = r#"
+#include <stdio.h>
+#define N __attribute__((noinline, noclone))
+#define KEEP(p) asm volatile("" :: "r"(p) : "memory")
+enum color { RED, GREEN = 5, BLUE, DARK = -3 };
+enum light { OFF, HIGH = 0x80000000 };
+enum other { AMBER = 1, SAME = 7 };
+enum third { OCHRE = 2, SAMEAS = 7, };
+struct at { short x; signed low : 3, middle : 11; unsigned high : 13, odd : 2; };
+struct node { const char *name; struct node *next; struct at at; enum color color; unsigned long flag : 1, wide : 47; };
+struct lamp { enum light light; enum other other; enum third third; };
+N int visit(struct node *n, enum color c, int round) { KEEP(n); return c + round; }
+N struct node *step(struct node *n) { KEEP(n); return n->next; }
+N int shine(struct lamp *l, int round) { KEEP(l); return round; }
+N unsigned __int128 wide(unsigned __int128 a, __int128 b, long c) { return a + b + c; }
+int main(void) {
+    struct node third = { "third", 0, { 3, -1, -1024, 8191, 1 }, DARK, 1, 1ul << 46 };
+    struct node second = { "second node", &third, { 2, 3, 77, 5, 2 }, GREEN, 0, 5 };
+    struct node first = { "first", &second, { 1, -4, 0, 0, 3 }, BLUE, 1, 0 };
+    enum color colors[] = { RED, GREEN, BLUE, DARK };
+    struct node *nodes[] = { &first, &second, &third };
+    for (int i = 0; i < 12; i++) {
+        visit(nodes[i % 3], colors[i % 4], i);
+        step(nodes[i % 3]);
+        struct lamp lamp = { i % 2 ? HIGH : OFF, i % 3 ? AMBER : SAME, i % 4 ? OCHRE : SAMEAS };
+        shine(&lamp, i);
+        wide((unsigned __int128)i << 100 | 7, -((__int128)i << 90), i);
+    }
+    return 0;
+}
+"#;
+
+#[test]
+fn conditions_follow_pointers_and_know_constants() {
+    let (dir, skep) = (TempDir::new(), Skep::new());
+    let program = build(&dir, "list", LIST, &["-g"]);
+    type Holds = fn(usize) -> bool;
+    let conditions: [(&str, Holds); 20] = [
+        ("c == GREEN", |i| i % 4 == 1),
+        ("c == DARK && n != NULL", |i| i % 4 == 3),
+        ("c == color::BLUE", |i| i % 4 == 2),
+        ("n->color == DARK", |i| i % 3 == 2),
+        ("n->color == c", |i| matches!((i % 3, i % 4), (0, 2) | (1, 1) | (2, 3))),
+        ("n->next->color == GREEN && round > 0", |i| i % 3 == 0 && i > 0),
+        ("n->next->next->at.x == 3 && round < 9", |i| i % 3 == 0 && i < 9),
+        ("n->next == NULL", |i| i % 3 == 2),
+        ("n->name == \"second*\"", |i| i % 3 == 1),
+        ("n->next->name == \"third\"", |i| i % 3 == 1),
+        ("n->next->name != \"third\"", |i| i % 3 == 0),
+        ("n->at.low == -4", |i| i % 3 == 0),
+        ("n->at.middle == -1024", |i| i % 3 == 2),
+        ("n->at.high == 8191 && n->at.odd == 1", |i| i % 3 == 2),
+        ("n->at.odd == 3 && n->flag", |i| i % 3 == 0),
+        ("n->wide == 0x400000000000 && n->flag == 1", |i| i % 3 == 2),
+        ("l->light == HIGH", |i| i % 2 == 1),
+        ("l->other == SAME && l->third == SAMEAS", |i| i % 12 == 0),
+        ("ret->color == DARK", |i| i % 3 == 1),
+        ("ret->next->name == \"third\"", |i| i % 3 == 0),
+    ];
+    for (condition, holds) in conditions {
+        let function = match condition.split("->").next() {
+            Some("l") => "list:shine",
+            Some("ret") => "list:step",
+            _ => "list:visit",
+        };
+        let command = [function, "--if", condition, "--args", "--", &program];
+        let (_, calls) = traced(&skep, &dir, &command);
+        let wanted: Vec<usize> = (0..12).filter(|i| holds(*i)).collect();
+        assert_eq!(calls.len(), wanted.len(), "{condition}: {calls:?}");
+        if function != "list:step" {
+            let round = |call: &String| call.rsplit_once("round=").map(|(_, n)| n.to_owned());
+            let found: Vec<_> = calls.iter().filter_map(round).collect();
+            let wanted: Vec<String> = wanted.iter().map(|i| format!("{i})")).collect();
+            assert_eq!(found, wanted, "{condition}");
+        }
+    }
+    let (_, calls) = traced(&skep, &dir, &["list:wide", "--args", "--", &program]);
+    for (i, call) in calls.iter().enumerate() {
+        let (a, b) = ((i as u128) << 100 | 7, -((i as i128) << 90));
+        assert_eq!(*call, format!("wide(a={a}, b={b}, c={i})"));
+    }
+    for (condition, words) in [
+        (
+            "c == YELLOW",
+            "none has `YELLOW`; `visit` has (struct node * n, enum color c, int round)",
+        ),
+        ("n->next->nobody == 1", "none has `n->next->nobody`"),
+        ("n->at.x->y == 1", "none has `n->at.x->y`"),
+        ("n->at == 1", "none has `n->at`"),
+    ] {
+        let command = ["trace", "list:visit,step", "--if", condition, "--", &program];
+        fails(&skep, &command, 2, words);
+    }
+}
+
 #[test]
 fn what_has_no_types_is_declared_or_shown_without() {
     let (dir, skep) = (TempDir::new(), Skep::new());

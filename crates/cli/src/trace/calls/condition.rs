@@ -10,7 +10,7 @@ use super::plan::VARS;
 
 /// Where numbers and texts of variables are in a frame: `vars` and `texts` of `struct frame`.
 pub const NUMBERS: i16 = 1200;
-pub const TEXTS: i16 = 1248;
+pub const TEXTS: i16 = NUMBERS + 8 * VARS as i16;
 /// Bytes of a text: `TEXT`.
 const TEXT: usize = 64;
 /// Words and signs of a condition.
@@ -18,10 +18,19 @@ const LONGEST: usize = 1000;
 /// Deepest nesting; the code keeps a word of its stack for each.
 const DEEPEST: usize = 32;
 
-/// What a variable is of.
+/// What a variable begins with.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Start {
+    /// The name of an argument, `arg0` and so on, `ret`, or a constant of an enumeration.
+    Name(String),
+    /// An earlier variable, which is a pointer.
+    Variable(usize),
+}
+
+/// What a variable is of its start.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Path {
-    /// The argument or the result itself.
+    /// The argument, the result or the constant itself.
     Whole,
     /// What it points to.
     Behind,
@@ -29,10 +38,10 @@ pub enum Path {
     Member(String),
 }
 
-/// A variable: the name of an argument, `arg0` and so on, or `ret`.
+/// A number or a text that a condition looks at.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Variable {
-    pub name: String,
+    pub start: Start,
     pub path: Path,
     /// It is compared with a text.
     pub text: bool,
@@ -70,9 +79,9 @@ enum Token {
 }
 
 /// Longer ones first.
-const SIGNS: [&str; 19] = [
-    "->", "==", "!=", "<=", ">=", "&&", "||", "<", ">", "!", "&", "|", "+", "-", "*", "(", ")",
-    "^", ".",
+const SIGNS: [&str; 20] = [
+    "->", "==", "!=", "<=", ">=", "&&", "||", "::", "<", ">", "!", "&", "|", "+", "-", "*", "(",
+    ")", "^", ".",
 ];
 /// Operators by how tightly they bind, loosest first, as in C.
 const LEVELS: [&[&str]; 9] = [
@@ -193,7 +202,7 @@ impl Parser<'_> {
                     return Err("`*` stands in front of an argument".to_owned());
                 };
                 self.rest = rest;
-                self.variable(name.clone(), Path::Behind)
+                self.variable(Start::Name(name.clone()), Path::Behind)
             }
             Some(_) => {
                 let inside = self.level(0, depth + 1)?;
@@ -209,39 +218,56 @@ impl Parser<'_> {
         self.rest = rest;
         match first {
             Token::Number(n) => Ok(Expr::Number(*n)),
-            Token::Name(name) => {
-                let mut path = Path::Whole;
-                if self.sign(&["->"]).is_some() {
-                    let [Token::Name(member), rest @ ..] = self.rest else {
-                        return Err("a member's name stands behind `->`".to_owned());
-                    };
-                    self.rest = rest;
-                    let mut member = member.clone();
-                    while let [Token::Sign("."), Token::Name(inner), rest @ ..] = self.rest {
-                        self.rest = rest;
-                        member += ".";
-                        member += inner;
-                    }
-                    path = Path::Member(member);
-                }
-                self.variable(name.clone(), path)
-            }
+            Token::Name(name) => self.members(name.clone()),
             Token::Text(_) => Err("a text stands behind `==` or `!=`".to_owned()),
             Token::Sign(sign) => Err(format!("`{sign}` is not expected there")),
         }
     }
 
-    fn variable(&mut self, name: String, path: Path) -> Result<Expr, String> {
+    /// Reads what follows a name: `->member.inner->member`.
+    fn members(&mut self, mut name: String) -> Result<Expr, String> {
+        // Constants are named as in C, without what they are in.
+        while let [Token::Sign("::"), Token::Name(inner), rest @ ..] = self.rest {
+            self.rest = rest;
+            name.clone_from(inner);
+        }
+        let mut start = Start::Name(name);
+        let mut path = Path::Whole;
+        while self.sign(&["->"]).is_some() {
+            let [Token::Name(member), rest @ ..] = self.rest else {
+                return Err("a member's name stands behind `->`".to_owned());
+            };
+            self.rest = rest;
+            let mut member = member.clone();
+            while let [Token::Sign("."), Token::Name(inner), rest @ ..] = self.rest {
+                self.rest = rest;
+                member += ".";
+                member += inner;
+            }
+            if path != Path::Whole {
+                start = Start::Variable(self.number(Variable { start, path, text: false })?);
+            }
+            path = Path::Member(member);
+        }
+        self.variable(start, path)
+    }
+
+    fn variable(&mut self, start: Start, path: Path) -> Result<Expr, String> {
         let text = matches!(self.rest, [Token::Sign("==" | "!="), Token::Text(_), ..]);
-        let new = Variable { name, path, text };
+        self.number(Variable { start, path, text }).map(Expr::Variable)
+    }
+
+    fn number(&mut self, new: Variable) -> Result<usize, String> {
         if let Some(at) = self.variables.iter().position(|v| *v == new) {
-            return Ok(Expr::Variable(at));
+            return Ok(at);
         }
         if self.variables.len() == VARS {
-            return Err(format!("it has more than {VARS} variables"));
+            return Err(format!(
+                "it has more than {VARS} variables, with the pointers that it follows"
+            ));
         }
         self.variables.push(new);
-        Ok(Expr::Variable(self.variables.len() - 1))
+        Ok(self.variables.len() - 1)
     }
 }
 
@@ -267,7 +293,23 @@ impl Condition {
 
     /// Tells whether it looks at results.
     pub fn wants_result(&self) -> bool {
-        self.variables.iter().any(|v| v.name == "ret")
+        let result = Start::Name("ret".to_owned());
+        self.variables.iter().any(|v| v.start == result)
+    }
+
+    /// A variable as it is written.
+    pub fn name_of(&self, variable: &Variable) -> String {
+        let start = match &variable.start {
+            Start::Name(name) => name.clone(),
+            Start::Variable(at) => {
+                self.variables.get(*at).map(|before| self.name_of(before)).unwrap_or_default()
+            }
+        };
+        match &variable.path {
+            Path::Whole => start,
+            Path::Behind => format!("*{start}"),
+            Path::Member(member) => format!("{start}->{member}"),
+        }
     }
 
     /// Compiles it. `unsigned` tells which variables are so wide and unsigned that comparisons with
@@ -435,7 +477,10 @@ mod tests {
             "*1",
             "'ab' == c",
             "a ; b",
-            "a && b && c && d && e && f && g",
+            "a && b && c && d && e && f && g && h && i",
+            "a->b->c->d->e->f->g->h->i->j == 1",
+            "a:: == 1",
+            "::a == 1",
         ] {
             assert!(Condition::parse(wrong).is_err(), "{wrong}");
         }
@@ -448,10 +493,22 @@ mod tests {
     #[test]
     fn variables_are_found_once() -> Result<(), String> {
         let c = Condition::parse("a > 1 && (a < 9 || ret == NULL) && f->at.x & 4 && s != \"x*\"")?;
-        let names: Vec<_> = c.variables.iter().map(|v| (v.name.as_str(), v.text)).collect();
-        assert_eq!(names, [("a", false), ("ret", false), ("f", false), ("s", true)]);
+        let names: Vec<_> = c.variables.iter().map(|v| (c.name_of(v), v.text)).collect();
+        let wanted = [("a", false), ("ret", false), ("f->at.x", false), ("s", true)];
+        assert_eq!(names, wanted.map(|(name, text)| (name.to_owned(), text)));
         assert_eq!(c.variables[2].path, Path::Member("at.x".to_owned()));
         assert!(c.wants_result());
+        Ok(())
+    }
+
+    #[test]
+    fn a_pointer_on_the_way_is_a_variable_too() -> Result<(), String> {
+        let c = Condition::parse("n->next->at.x > 1 && n->next->name == \"a\" && c == E::RED")?;
+        let names: Vec<_> = c.variables.iter().map(|v| c.name_of(v)).collect();
+        assert_eq!(names, ["n->next", "n->next->at.x", "n->next->name", "c", "RED"]);
+        assert_eq!(c.variables[2].start, Start::Variable(0));
+        assert!(c.variables[2].text && !c.variables[0].text && !c.wants_result());
+        assert!(Condition::parse("ret->next->id == 1")?.wants_result());
         Ok(())
     }
 
@@ -478,11 +535,12 @@ mod tests {
         ];
         for (text, meant) in conditions {
             let condition = Condition::parse(text)?;
-            let order: Vec<&str> = condition.variables.iter().map(|v| v.name.as_str()).collect();
+            let names = condition.variables.iter().map(|v| condition.name_of(v));
+            let order: Vec<String> = names.collect();
             let code = condition.compile(&[false; VARS]);
             for a in numbers {
                 for b in numbers {
-                    let frame = |at: usize| if order.get(at) == Some(&"a") { a } else { b };
+                    let frame = |at: usize| if order[at] == "a" { a } else { b };
                     assert_eq!(run(&code, &frame, &[]), u64::from(meant(a, b)), "{text}: {a} {b}");
                 }
             }

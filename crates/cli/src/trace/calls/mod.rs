@@ -337,7 +337,7 @@ mod tests {
             ("vars", condition::NUMBERS as usize),
             ("texts", condition::TEXTS as usize),
         ] {
-            let found = resolve::member(btf, id, member, 0).map(|(at, _)| at as usize);
+            let found = resolve::member(btf, id, member, 0).map(|(at, _)| at as usize / 8);
             assert_eq!(found, Some(offset), "{member}");
         }
         Ok(())

@@ -21,7 +21,7 @@ const OP_SIZE: usize = 16;
 pub const PLAN_SIZE: usize = HEAD + OPS * OP_SIZE;
 const HEAD: usize = 8 + VARS * VAR_SIZE;
 /// Variables of a condition: `VARS`.
-pub const VARS: usize = 6;
+pub const VARS: usize = 8;
 const VAR_SIZE: usize = 8;
 /// The word that stands for the result: `RESULT`.
 pub const RESULT: u8 = 0xff;
@@ -36,17 +36,39 @@ pub enum Read {
     Text = 2,
     Bytes = 3,
     Vector = 4,
+    Constant = 5,
+    TextBehind = 6,
 }
 
 /// A variable of the condition, as the program reads it.
 #[derive(Clone, Copy, Debug)]
 pub struct Var {
     pub read: Read,
-    pub word: u8,
+    /// What `offset` counts from.
+    pub base: Base,
+    /// The first bit in the byte at `offset`.
+    pub first: u8,
     pub bits: u8,
     pub signed: bool,
+    /// It is read at return.
+    pub at_return: bool,
+    /// Of a constant its value.
     pub offset: i32,
 }
+
+/// A pointer, or the number itself.
+#[derive(Clone, Copy, Debug)]
+pub enum Base {
+    /// A word of the call.
+    Word(u8),
+    /// An earlier variable.
+    Variable(u8),
+}
+
+/// What is said of a variable beside its first bit: `SIGNED`, `OF_VARIABLE`, `AT_END`.
+const SIGNED: u8 = 1;
+const OF_VARIABLE: u8 = 2;
+const AT_END: u8 = 4;
 
 #[derive(Clone, Copy, Debug)]
 struct Op {
@@ -171,7 +193,8 @@ impl Plan {
             (ValueKind::Int, _) => match param.text.as_str() {
                 "char" => How::Char,
                 "_Bool" | "bool" => How::Bool,
-                text => How::Number { size, signed: is_signed(text) },
+                text if size <= 8 * words.len() => How::Number { size, signed: is_signed(text) },
+                _ => How::Nowhere,
             },
             (ValueKind::Enum | ValueKind::Struct | ValueKind::Union, _) => {
                 match named(&param.text) {
@@ -246,7 +269,13 @@ impl Plan {
             [self.entry, self.ops.len(), self.size.min(DATA), usize::from(self.vars.is_some())];
         let mut out: Vec<u8> = numbers.iter().flat_map(|n| (*n as u16).to_le_bytes()).collect();
         for v in self.vars.iter().flatten() {
-            out.extend([v.read as u8, v.word, v.bits, u8::from(v.signed)]);
+            let (base, of_variable) = match v.base {
+                Base::Word(word) => (word, 0),
+                Base::Variable(at) => (at, OF_VARIABLE),
+            };
+            let signed = if v.signed { SIGNED } else { 0 };
+            let at_end = if v.at_return { AT_END } else { 0 };
+            out.extend([v.read as u8, base, v.bits, signed | of_variable | at_end | v.first << 4]);
             out.extend(v.offset.to_le_bytes());
         }
         out.resize(HEAD, 0);
@@ -315,6 +344,14 @@ impl Shown {
         let first = word(self.at)?;
         Some(match &self.how {
             How::Nowhere => return None,
+            How::Number { size: 16, signed } => {
+                let all = bytes(16)?.try_into().ok()?;
+                if *signed {
+                    Value::Int(i128::from_le_bytes(all))
+                } else {
+                    Value::Uint(u128::from_le_bytes(all))
+                }
+            }
             How::Number { size, signed } => {
                 let shift = 64 - 8 * (*size as u32).clamp(1, 8);
                 if *signed {

@@ -12,7 +12,7 @@ use crate::trace::recording::Event;
 /// Bytes in front of the data: `HEAD`.
 pub const HEAD: usize = 40;
 /// Bytes of a frame: `struct frame`.
-pub const FRAME_SIZE: usize = HEAD + DATA + 448;
+pub const FRAME_SIZE: usize = HEAD + DATA + 592;
 
 /// A record, taken apart.
 #[derive(Clone, Copy, Debug)]

@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use skep::link::Types;
-use skep::object::btf::{Kind, TypeId};
+use skep::object::btf::{Kind, Member, TypeId};
 use skep::object::{Btf, Place, Prototype, ValueKind};
 use skep::prototypes::{Catalog, Listed};
 
-use super::condition::{Condition, Path, Variable};
-use super::plan::{Plan, RESULT, Read, Var, Wanted, find, is_signed, words_of};
+use super::condition::{Condition, Path, Start, Variable};
+use super::plan::{Base, Plan, RESULT, Read, Var, Wanted, find, is_signed, words_of};
 use super::prototypes::Declared;
 use crate::args::TraceArgs;
 use crate::failure::{Failure, Result};
@@ -32,8 +32,20 @@ pub struct Resolved {
     pub unknown: Vec<(u64, String, String)>,
 }
 
-/// How a variable of the condition is found, and whether it is as wide as can be and unsigned.
-type Found = (Var, bool);
+/// How a variable of the condition is found.
+#[derive(Clone, Copy)]
+struct Found {
+    var: Var,
+    /// The structure that it points to.
+    to: Option<TypeId>,
+}
+
+impl Found {
+    /// Tells whether it is as wide as can be and unsigned.
+    fn is_wide(&self) -> bool {
+        self.var.bits == 64 && !self.var.signed
+    }
+}
 
 impl Resolved {
     /// Looks at the functions that the patterns mean.
@@ -64,6 +76,8 @@ impl Resolved {
             catalog.list(patterns, exclude).map_err(|e| Failure::environment(e.to_string()))?;
         let read: RefCell<HashMap<usize, Option<Arc<Btf>>>> = RefCell::default();
         let mut numbers = Vec::new();
+        // Variables that no function has.
+        let mut lacks = vec![true; variables.len()];
         let mut listed: Vec<Listed> = listed;
         for f in &mut listed {
             f.prototype = prototype(catalog, &declared, f);
@@ -76,11 +90,12 @@ impl Resolved {
             if let (Err(why), true) = (&f.prototype, wanted.args) {
                 out.unknown.push((f.vaddr, f.name.clone(), why.clone()));
             }
-            let found: Option<Vec<Found>> =
-                variables.iter().map(|v| variable(v, known, &types)).collect();
+            let found = find_all(variables, known, &types);
+            lacks.iter_mut().zip(&found).for_each(|(lacks, found)| *lacks &= found.is_none());
+            let found: Option<Vec<Found>> = found.into_iter().collect();
             if let (Some(found), Some(_)) = (found, condition) {
-                out.unsigned.iter_mut().zip(&found).for_each(|(u, (_, wide))| *u |= wide);
-                plan.vars = Some(found.into_iter().map(|(v, _)| v).collect());
+                out.unsigned.iter_mut().zip(&found).for_each(|(u, found)| *u |= found.is_wide());
+                plan.vars = Some(found.into_iter().map(|found| found.var).collect());
             }
             let number = if known.is_some() || plan.vars.is_some() {
                 out.plans.push(plan);
@@ -93,7 +108,7 @@ impl Resolved {
         if let Some(condition) = condition
             && out.plans.iter().all(|p| p.vars.is_none())
         {
-            return Err(nothing_fits(condition, &listed));
+            return Err(nothing_fits(condition, &lacks, &listed));
         }
         let told = listed.iter().zip(&numbers).filter(|(_, n)| **n > 0);
         out.types = catalog.number(told.map(|(f, n)| (f, *n)));
@@ -115,19 +130,30 @@ fn prototype(catalog: &Catalog, declared: &Declared, f: &Listed) -> Result<Arc<P
     })
 }
 
-fn nothing_fits(condition: &Condition, listed: &[Listed]) -> Failure {
+/// `lacks`: for each variable, whether no function has it.
+fn nothing_fits(condition: &Condition, lacks: &[bool], listed: &[Listed]) -> Failure {
     let text = &condition.text;
     let failure = Failure::environment(format!(
         "--if: no function that is to be traced has all that `{text}` names"
     ));
-    let known = listed.iter().find_map(|f| Some((f, f.prototype.as_ref().ok()?)));
-    match (known, listed.first()) {
+    let missing = condition.variables.iter().zip(lacks).find(|(_, lacks)| **lacks);
+    let missing = missing.map(|(v, _)| format!("none has `{}`; ", condition.name_of(v)));
+    let missing = missing.unwrap_or_default();
+    let starts = |p: &Prototype| {
+        let has = |v: &&Variable| matches!(&v.start, Start::Name(name) if p.params.iter().any(|param| param.name == *name));
+        condition.variables.iter().filter(has).count()
+    };
+    let known = listed.iter().filter_map(|f| Some((f, f.prototype.as_ref().ok()?)));
+    // The first one that has most of them.
+    let nearest = known.rev().max_by_key(|(_, p)| starts(p));
+    match (nearest, listed.first()) {
         (Some((f, p)), _) => {
             let params: Vec<String> =
                 p.params.iter().map(|v| format!("{} {}", v.text, v.name)).collect();
+            let name = skep_proc::demangle::demangle(&f.name);
             failure.hint(format!(
-                "`{}` has ({}), and `ret` is {}",
-                f.name,
+                "{missing}`{}` has ({}), and `ret` is {}",
+                name.split('(').next().unwrap_or_default(),
                 params.join(", "),
                 p.ret.text
             ))
@@ -143,74 +169,133 @@ fn nothing_fits(condition: &Condition, listed: &[Listed]) -> Failure {
     }
 }
 
-/// Finds a variable in a function; `None`: it does not have it.
-fn variable(
+/// Finds the variables of a condition in a function; `None`: it does not have that one.
+fn find_all(
+    variables: &[Variable],
+    p: Option<&Prototype>,
+    types: &dyn Fn() -> Option<Arc<Btf>>,
+) -> Vec<Option<Found>> {
+    let mut out: Vec<Option<Found>> = Vec::with_capacity(variables.len());
+    for v in variables {
+        let found = match &v.start {
+            Start::Name(name) => {
+                named(v, name, p, types).or_else(|| constant(v, name, p?, &*types()?))
+            }
+            Start::Variable(at) => out.get(*at).copied().flatten().and_then(|before| {
+                let base = Base::Variable(u8::try_from(*at).ok()?);
+                behind(v, base, before.var.at_return, before.to?, &*types()?)
+            }),
+        };
+        out.push(found);
+    }
+    out
+}
+
+/// Finds a variable that begins with the name of an argument or `ret`.
+fn named(
     v: &Variable,
+    name: &str,
     p: Option<&Prototype>,
     types: &dyn Fn() -> Option<Arc<Btf>>,
 ) -> Option<Found> {
-    let number = v.name.strip_prefix("arg").and_then(|n| n.parse::<usize>().ok());
+    let number = name.strip_prefix("arg").and_then(|n| n.parse::<usize>().ok());
+    let at_return = name == "ret";
     let (word, param) = match p {
-        None if v.name == "ret" => (RESULT, None),
+        None if at_return => (RESULT, None),
         None => (u8::try_from(number?).ok().filter(|n| *n < REGISTERS)?, None),
-        Some(p) if v.name == "ret" => {
+        Some(p) if at_return => {
             let there = p.ret_words().first() == Some(&Place::Register(0)) && p.ret.size <= 8;
             (RESULT, Some(Some(&p.ret).filter(|_| there)?))
         }
         Some(p) => {
-            let at = p.params.iter().position(|param| param.name == v.name).or(number)?;
+            let at = p.params.iter().position(|param| param.name == name).or(number)?;
             let [word] = *words_of(p, at) else { return None };
             (word, Some(p.params.get(at)?))
         }
     };
+    let base = Base::Word(word);
     let pointer = param.is_none_or(|p| matches!(p.kind, ValueKind::Pointer(_)));
-    let whole = |bits: u64, signed: bool| {
-        let var = Var { read: Read::Word, word, bits: bits as u8, signed, offset: 0 };
-        (var, !signed && bits == 64)
-    };
-    let behind = |offset: u64, read: Read, bits: u64, signed: bool| {
-        let offset = i32::try_from(offset).ok()?;
-        Some((Var { read, word, bits: bits as u8, signed, offset }, !signed && bits == 64))
+    let var = |read: Read, bits: u64, signed: bool| {
+        let (first, bits) = (0, bits as u8);
+        Some(Found { var: Var { read, base, first, bits, signed, at_return, offset: 0 }, to: None })
     };
     match (&v.path, param) {
-        (Path::Whole, _) if v.text => behind(0, Read::Text, 64, false).filter(|_| pointer),
-        (Path::Whole, None) => Some(whole(64, true)),
+        (Path::Whole, _) if v.text => var(Read::Text, 64, false).filter(|_| pointer),
+        (Path::Whole, None) => var(Read::Word, 64, true),
         (Path::Whole, Some(param)) => match param.kind {
-            ValueKind::Int => Some(whole(param.size.clamp(1, 8) * 8, is_signed(&param.text))),
-            ValueKind::Enum => Some(whole(param.size.clamp(1, 8) * 8, true)),
-            ValueKind::Pointer(_) => Some(whole(64, false)),
+            ValueKind::Int => var(Read::Word, param.size.clamp(1, 8) * 8, is_signed(&param.text)),
+            ValueKind::Enum => var(Read::Word, param.size.clamp(1, 8) * 8, true),
+            ValueKind::Pointer(_) => var(Read::Word, 64, false),
             _ => None,
         },
         (Path::Behind, Some(param)) if pointer && !v.text => {
             let to = param.text.strip_suffix(['*', '&'])?.trim_end();
             if to.ends_with('*') {
-                return behind(0, Read::Bytes, 64, false);
+                return var(Read::Bytes, 64, false);
             }
-            let size = number_size(to)?;
-            behind(0, Read::Bytes, size * 8, is_signed(to))
+            var(Read::Bytes, number_size(to)? * 8, is_signed(to))
         }
-        (Path::Member(name), Some(param)) => {
+        (Path::Member(_), Some(param)) => {
             let btf = types()?;
             let (id, _) = find(&btf, param.text.trim_end_matches(['*', '&', ' ']))?;
-            let (offset, member) = member(&btf, id, name, 0)?;
-            let (_, t) = btf.resolve(member).ok()?;
-            let size = btf.size_of(member).ok()?;
-            let fits = matches!(size, 1 | 2 | 4 | 8);
-            match &t.kind {
-                Kind::Array(_) if v.text => behind(offset, Read::Text, 64, false),
-                _ if v.text || !fits => None,
-                Kind::Int(i) => behind(offset, Read::Bytes, size * 8, i.signed),
-                Kind::Enum(e) | Kind::Enum64(e) => behind(offset, Read::Bytes, size * 8, e.signed),
-                Kind::Ptr(_) => behind(offset, Read::Bytes, 64, false),
-                _ => None,
-            }
+            behind(v, base, at_return, id, &btf)
         }
         _ => None,
     }
 }
 
-/// Finds a member, `a` or `a.b`, also in members without names: its offset in bytes, and its type.
-pub fn member(btf: &Btf, id: TypeId, name: &str, depth: u32) -> Option<(u64, TypeId)> {
+/// Finds a member of the structure that `base` points to.
+fn behind(v: &Variable, base: Base, at_return: bool, id: TypeId, btf: &Btf) -> Option<Found> {
+    let Path::Member(name) = &v.path else { return None };
+    let (at, member) = member(btf, id, name, 0)?;
+    let (_, t) = btf.resolve(member.type_id).ok()?;
+    let size = btf.size_of(member.type_id).ok()?;
+    let bits = if member.bitfield > 0 { u64::from(member.bitfield) } else { size.checked_mul(8)? };
+    let (offset, first) = (i32::try_from(at / 8).ok()?, (at % 8) as u8);
+    let var = |read: Read, bits: u64, signed: bool| {
+        let bits = u8::try_from(bits).ok().filter(|bits| bits + first <= 64)?;
+        Some(Found { var: Var { read, base, first, bits, signed, at_return, offset }, to: None })
+    };
+    match &t.kind {
+        Kind::Array(_) if v.text => var(Read::Text, 64, false),
+        Kind::Ptr(_) if v.text => var(Read::TextBehind, 64, false),
+        _ if v.text => None,
+        Kind::Int(i) => var(Read::Bytes, bits, i.signed),
+        Kind::Enum(e) | Kind::Enum64(e) => var(Read::Bytes, bits, e.signed),
+        Kind::Ptr(to) => var(Read::Bytes, 64, false).map(|found| Found { to: Some(*to), ..found }),
+        _ => None,
+    }
+}
+
+/// Finds a constant of an enumeration: of one that an argument has, else of any that all agree about.
+fn constant(v: &Variable, name: &str, p: &Prototype, btf: &Btf) -> Option<Found> {
+    if v.path != Path::Whole || v.text {
+        return None;
+    }
+    let value_in = |id: TypeId| match &btf.resolve(id).ok()?.1.kind {
+        Kind::Enum(e) | Kind::Enum64(e) => {
+            e.values.iter().find(|value| btf.string(value.name_off) == name).map(|v| v.value)
+        }
+        _ => None,
+    };
+    let of_param = p.params.iter().chain([&p.ret]).find_map(|param| {
+        let is_enum = param.kind == ValueKind::Enum;
+        value_in(find(btf, &param.text).filter(|_| is_enum)?.0)
+    });
+    let value = of_param.or_else(|| {
+        let mut all = btf.types().filter_map(|(id, _)| value_in(id));
+        let first = all.next()?;
+        all.all(|other| other == first).then_some(first)
+    })?;
+    let (signed, bits) = (value < 0, 32);
+    let offset =
+        if signed { i32::try_from(value).ok()? } else { u32::try_from(value).ok()?.cast_signed() };
+    let (read, base, first, at_return) = (Read::Constant, Base::Word(0), 0, false);
+    Some(Found { var: Var { read, base, first, bits, signed, at_return, offset }, to: None })
+}
+
+/// Finds a member, `a` or `a.b`, also in members without names: its offset in bits, and itself.
+pub fn member<'b>(btf: &'b Btf, id: TypeId, name: &str, depth: u32) -> Option<(u64, &'b Member)> {
     let (_, t) = btf.resolve(id).ok()?;
     let (Kind::Struct(c) | Kind::Union(c)) = &t.kind else { return None };
     if depth > MAX_DEPTH {
@@ -218,13 +303,15 @@ pub fn member(btf: &Btf, id: TypeId, name: &str, depth: u32) -> Option<(u64, Typ
     }
     let (first, rest) = name.split_once('.').map_or((name, None), |(a, b)| (a, Some(b)));
     c.members.iter().find_map(|m| {
-        let at = u64::from(m.bit_offset) / 8;
+        let at = u64::from(m.bit_offset);
+        let inside = |name| {
+            let (inner, found) = member(btf, m.type_id, name, depth + 1)?;
+            Some((at.checked_add(inner)?, found))
+        };
         match (btf.string(m.name_off), rest) {
-            (found, None) if found == first && m.bitfield == 0 => Some((at, m.type_id)),
-            (found, Some(rest)) if found == first => {
-                member(btf, m.type_id, rest, depth + 1).map(|(inner, id)| (at + inner, id))
-            }
-            ("", _) => member(btf, m.type_id, name, depth + 1).map(|(inner, id)| (at + inner, id)),
+            (found, None) if found == first => Some((at, m)),
+            (found, Some(rest)) if found == first => inside(rest),
+            ("", _) => inside(name),
             _ => None,
         }
     })
