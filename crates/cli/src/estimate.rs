@@ -225,11 +225,12 @@ impl Stat {
     /// `None` when no call has returned.
     ///
     /// The histogram knows the bucket; inside it calls are taken to be spread evenly. No call took
-    /// longer than all outermost ones together.
+    /// longer than all outermost ones together, and a single one took just that.
     pub fn percentiles<const N: usize>(&self, percents: [f64; N]) -> [Option<u64>; N] {
         let count: u64 = self.hist.iter().fold(0, |a, n| a.saturating_add(*n));
         let nanos =
             |ticks: f64| (ticks - f64::from(self.clock.overhead)).max(0.0) * self.clock.tick;
+        let single = self.calls == 1 && self.running == 0 && self.error_ns.is_none();
         let mut buckets = self.hist.iter().enumerate().filter(|(_, n)| **n > 0).peekable();
         let mut before = 0.0;
         percents.map(|percent| {
@@ -243,8 +244,11 @@ impl Stat {
                 before += n;
                 buckets.next();
             };
-            let low = if i == 0 { 0.0 } else { (i as f64).exp2() };
-            let high = (i as f64 + 1.0).exp2();
+            let low = if i == 0 { 0.0 } else { (1_u64 << i) as f64 };
+            let high = (2_u64 << i) as f64;
+            if single && (nanos(low) as u64..=nanos(high) as u64).contains(&self.total_ns) {
+                return Some(self.total_ns);
+            }
             let value = nanos(low + (high - low) * ((rank - before) / n).clamp(0.0, 1.0)) as u64;
             Some(value.min(self.total_ns.max(nanos(low) as u64)))
         })
@@ -391,5 +395,7 @@ pub mod tests {
         assert_eq!(sum(&bytes(1, 0, 0, &[]), 1.0).percentiles([50.0, 99.0]), [None, None]);
         let edge = sum(&bytes(1, u64::MAX, 0, &[(BUCKETS - 1, 1)]), 1.0);
         assert_eq!(edge.percentiles([100.0]), [Some(1 << BUCKETS)]);
+        let one = sum(&bytes(1, 1500, 1500, &[(10, 1)]), 1.0);
+        assert_eq!(one.percentiles([50.0, 99.0]), [Some(1500); 2], "what the one call took");
     }
 }

@@ -179,9 +179,9 @@ pub fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// Sorts by a column: largest first, names from a to z. Equal rows go by name, so that the order is
-/// always the same.
-pub fn sort(rows: &mut [Row<'_>], by: SortBy) {
+/// Brings so many rows to the front, sorted by a column: largest first, names from a to z. Equal rows go
+/// by name, so that the order is always the same. The others follow in any order.
+pub fn sort(rows: &mut [Row<'_>], by: SortBy, count: usize) {
     let number = |r: &Row<'_>| match by {
         SortBy::Calls => r.stat.calls,
         SortBy::Total => r.stat.total_ns,
@@ -194,17 +194,41 @@ pub fn sort(rows: &mut [Row<'_>], by: SortBy) {
     let numbered = rows.iter().enumerate();
     let mut order: Vec<(Reverse<u64>, usize)> =
         numbered.map(|(at, row)| (Reverse(number(row)), at)).collect();
-    order.sort_unstable();
     let rest = |a: usize, b: usize| {
         let (row, other) = (rows.get(a)?, rows.get(b)?);
         let names = row.name.cmp(&other.name);
-        Some(names.then_with(|| row.path.cmp(other.path)).then_with(|| row.part.cmp(&other.part)))
+        let names = names.then_with(|| row.path.cmp(other.path));
+        Some(names.then_with(|| row.part.cmp(&other.part)).then_with(|| a.cmp(&b)))
     };
+    let rest = |a: usize, b: usize| rest(a, b).unwrap_or(Ordering::Equal);
+    if count < order.len() {
+        order.select_nth_unstable_by(count, |a, b| a.0.cmp(&b.0).then_with(|| rest(a.1, b.1)));
+        order.truncate(count);
+    }
+    order.sort_unstable();
     for equal in order.chunk_by_mut(|a, b| a.0 == b.0).filter(|equal| equal.len() > 1) {
-        equal.sort_by(|(_, a), (_, b)| rest(*a, *b).unwrap_or(Ordering::Equal));
+        equal.sort_by(|(_, a), (_, b)| rest(*a, *b));
     }
     let mut order: Vec<usize> = order.into_iter().map(|(_, at)| at).collect();
+    complete(&mut order, rows.len());
     permute(rows, &mut order);
+}
+
+/// Has an order that names the first of some items name the others too. Those that are not moved by it
+/// stay where they are.
+fn complete(order: &mut Vec<usize>, len: usize) {
+    let first = order.len();
+    let mut is_first = vec![false; len];
+    order.iter().for_each(|at| {
+        if let Some(is_first) = is_first.get_mut(*at) {
+            *is_first = true;
+        }
+    });
+    let is_other = |at: &usize| is_first.get(*at) == Some(&false);
+    // As many as there are gaps behind the first.
+    let mut moved = (0..first).filter(is_other);
+    let others = (first..len).filter_map(|at| if is_other(&at) { Some(at) } else { moved.next() });
+    order.extend(others);
 }
 
 /// Puts items into an order that names the present place of each, every one once.
@@ -505,7 +529,7 @@ mod tests {
             (SortBy::Name, "abc"),
             (SortBy::P99, "bac"),
         ] {
-            sort(&mut rows, by);
+            sort(&mut rows, by, usize::MAX);
             assert_eq!(order(&rows), want, "{by:?}");
         }
     }
@@ -519,8 +543,33 @@ mod tests {
         let mut naive: Vec<_> = names.iter().map(|n| (Reverse(&n[2..]), &n[..])).collect();
         naive.sort_unstable();
         // A function without calls has no row in a report, but sorts all the same.
-        sort(&mut rows, SortBy::Calls);
+        sort(&mut rows, SortBy::Calls, usize::MAX);
         assert!(rows.iter().map(|row| &*row.name).eq(naive.iter().map(|(_, name)| *name)));
+    }
+
+    /// The first rows are those of the whole order, and the others are all there.
+    #[test]
+    fn the_first_rows_are_sorted_alone() {
+        let names: Vec<String> = (0..300).map(|n| format!("{:03}", n * 7919 % 300)).collect();
+        let with = |name: &String| bytes(name[2..].parse().unwrap(), 1, 1, &[]);
+        let values: Vec<_> = names.iter().map(with).collect();
+        let rows =
+            || -> Vec<Row<'_>> { names.iter().zip(&values).map(|(n, v)| row(n, v)).collect() };
+        let name = |row: &Row<'_>| row.name.clone().into_owned();
+        let mut whole = rows();
+        sort(&mut whole, SortBy::Calls, usize::MAX);
+        let whole: Vec<String> = whole.iter().map(name).collect();
+        for count in [0, 1, 2, 29, 30, 31, 150, 299, 300, 301] {
+            let mut some = rows();
+            sort(&mut some, SortBy::Calls, count);
+            let mut some: Vec<String> = some.iter().map(name).collect();
+            let first = count.min(some.len());
+            assert_eq!(some[..first], whole[..first], "{count}");
+            some.sort_unstable();
+            let mut all = whole.clone();
+            all.sort_unstable();
+            assert_eq!(some, all, "{count}");
+        }
     }
 
     #[test]

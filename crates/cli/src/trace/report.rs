@@ -273,7 +273,9 @@ impl Sums<'_> {
         }
         rows.retain(|row| row.stat.total_ns >= args.min_ns());
         report::carry(&mut rows);
-        report::sort(&mut rows, args.sort);
+        let all = args.limit.filter(|n| *n > 0).unwrap_or(usize::MAX);
+        let printed = if args.csv || args.report.json || args.limit.is_some() { all } else { ROWS };
+        report::sort(&mut rows, args.sort, printed);
         note_losses(printer, missed, lost, tree.is_some());
         budget::note(&ended.let_go, self.state, printer);
         if let Some(tree) = &tree {
@@ -294,7 +296,6 @@ impl Sums<'_> {
                 caller.unwrap_or_default()
             ));
         }
-        let all = args.limit.filter(|n| *n > 0).unwrap_or(usize::MAX);
         if args.csv {
             let shown = rows.get(..all.min(rows.len())).unwrap_or_default();
             let columns: &[&str] = match (args.caller, args.tid, args.tgid) {

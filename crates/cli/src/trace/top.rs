@@ -171,11 +171,12 @@ impl<'a> Top<'a> {
             self.before.pop_front();
         }
         rows.retain(|row| row.stat.total_ns >= self.args.min_ns() && self.view.has(row));
-        report::sort(&mut rows, self.view.sort);
         let (height, width) = self.terminal.size();
         let most = self.args.limit.filter(|n| *n > 0).unwrap_or(usize::MAX);
         // A line about the trace, one about keys, and the table's titles.
-        let shown = rows.get(..rows.len().min(most).min(height.saturating_sub(3)));
+        let most = rows.len().min(most).min(height.saturating_sub(3));
+        report::sort(&mut rows, self.view.sort, most);
+        let shown = rows.get(..most);
         let mut table = Vec::new();
         report::table(&mut table, shown.unwrap_or_default(), Some(width))
             .map_err(|e| crate::failure::Failure::environment(e.to_string()))?;
