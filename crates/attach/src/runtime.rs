@@ -254,10 +254,28 @@ impl Mark {
                     .section(".rodata")
                     .filter(|s| stripped && elf.entry().is_some() && s.size <= CONSTANTS);
                 let bytes = constants.and_then(|s| elf.section_data(s).ok()).unwrap_or_default();
-                bytes.windows(text.len()).any(|w| w == text.as_bytes())
+                contains(&bytes, text.as_bytes())
             }
         }
     }
+}
+
+/// Finds a text among bytes, of which most are passed over (Horspool's way): there may be many.
+fn contains(bytes: &[u8], text: &[u8]) -> bool {
+    let Some((last, before)) = text.split_last() else { return true };
+    // How far on the text may be when its last byte is compared with another.
+    let mut steps = [text.len(); 256];
+    for (at, byte) in before.iter().enumerate() {
+        steps[usize::from(*byte)] = before.len() - at;
+    }
+    let mut end = before.len();
+    while let Some(byte) = bytes.get(end) {
+        if byte == last && bytes.get(end - before.len()..end) == Some(before) {
+            return true;
+        }
+        end += steps[usize::from(*byte)];
+    }
+    false
 }
 
 /// The runtimes that have code in a file.
@@ -268,11 +286,11 @@ impl Conventions {
     /// unwind information either. (Go's mark is a section that `strip` leaves, like its table of
     /// functions.)
     pub(crate) fn of(elf: &Elf, symbols: &Functions) -> Self {
-        let places: Vec<(&[u8], u64)> = symbols
-            .iter()
-            .flat_map(|f| f.symbols().map(move |s| (s.name, f.vaddr)))
-            .chain(symbols.labels())
-            .collect();
+        let places = || {
+            let of_functions =
+                symbols.iter().flat_map(|f| f.symbols().map(move |s| (s.name, f.vaddr)));
+            of_functions.chain(symbols.labels())
+        };
         let marks = || RUNTIMES.iter().flat_map(|runtime| runtime.marks);
         let heads: Vec<[u8; 2]> = marks().filter_map(Mark::head).collect();
         let tails: Vec<[u8; 2]> = marks().filter_map(Mark::tail).collect();
@@ -281,10 +299,10 @@ impl Conventions {
                 || name.last_chunk().is_some_and(|two| tails.contains(two))
         };
         // Few of them: each mark looks at all.
-        let names: Vec<&[u8]> = places.iter().map(|(name, _)| *name).filter(is_like_mark).collect();
+        let names: Vec<&[u8]> = places().map(|(name, _)| name).filter(is_like_mark).collect();
         let there =
             RUNTIMES.iter().filter(|r| r.marks.iter().all(|m| m.is_in(elf, symbols, &names)));
-        Self(there.map(|r| (r, r.code.ranges(elf, &places))).collect())
+        Self(there.map(|r| (r, r.code.ranges(elf, &places().collect::<Vec<_>>()))).collect())
     }
 
     /// Tells how the function at `vaddr` is called.
@@ -343,6 +361,28 @@ impl Code {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_text_is_found_wherever_it_is() {
+        let naive = |bytes: &[u8], text: &[u8]| bytes.windows(text.len()).any(|w| w == text);
+        let texts: [&[u8]; 6] = [b"a", b"ab", b"aab", b"abab", b"OCAMLRUNPARAM", b"bbbbbb"];
+        let mut random = 1_u32;
+        for round in 0..2000 {
+            let mut bytes: Vec<u8> = (0..round % 40)
+                .map(|_| {
+                    random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    b"ab"[(random >> 31) as usize]
+                })
+                .collect();
+            if round % 3 == 0 {
+                bytes.splice(bytes.len() / 2..bytes.len() / 2, *b"xOCAMLRUNPARAM");
+            }
+            for text in texts {
+                assert_eq!(contains(&bytes, text), naive(&bytes, text), "{bytes:?} {text:?}");
+            }
+        }
+        assert!(contains(b"", b"") && !contains(b"", b"a"));
+    }
 
     /// Names that no mark can mean are not looked at: each mark has to say how those begin or end that
     /// it does mean.
