@@ -28,12 +28,12 @@ extern __u64 skep_get_func_vector(void *ctx, __u32 n) __ksym __weak;
 #define TEXT 64
 
 enum { WORD = 1, STRING = 2, BYTES = 3, VECTOR = 4, CONSTANT = 5, STRING_BEHIND = 6 };
-enum { RESULT = 0xff };
+enum { RESULT = 0xff, STACK = 0xfe };
 enum { AT_ENTRY = 1, AT_RETURN = 2 };
 
 struct op {
 	__u8 kind;
-	__u8 word; /* of the arguments; RESULT: the result; of a VECTOR its register */
+	__u8 word; /* of the arguments; RESULT: the result; STACK: where the return address is; of a VECTOR its register */
 	__u16 at; /* in `data`: a multiple of 8 */
 	__u32 size;
 	__s64 offset; /* from where the word points */
@@ -143,7 +143,9 @@ static __always_inline __u64 word_of(__u64 *ctx, __u32 word)
 {
 	__u64 value = 0;
 
-	if (word == RESULT)
+	if (word == STACK)
+		value = skep_get_func_sp(ctx);
+	else if (word == RESULT)
 		bpf_get_func_ret(ctx, &value);
 	else
 		bpf_get_func_arg(ctx, word, &value);

@@ -53,7 +53,7 @@ int main(void) {
         double m = mix(1.5f, i, 0.25);
         printf("mix(a=1.5, n=%d, b=0.25) = %g\n", i, m);
         mirror((struct wide){ i, -1 }, (struct huge){ { 1 } });
-        printf("mirror(w={ .a = %d, .b = -1 }, h=…) = { .x = -1, .y = %d }\n", i, i);
+        printf("mirror(w={ .a = %d, .b = -1 }, h={ .a = [1, 0, 0, 0] }) = { .x = -1, .y = %d }\n", i, i);
         char buf[8] = "abc";
         unsigned f = fill(buf, i * 1000);
         printf("fill(buf=\"abc\", size=%d) = %u\n", i * 1000, f);
@@ -177,6 +177,81 @@ fn conditions_are_decided_in_the_program() {
         }
         assert_eq!(calls.iter().collect::<Vec<_>>(), wanted, "{condition}");
     }
+}
+
+/// Structures in vector registers, on the stack, behind pointers that the compiler makes, and results of
+/// all these kinds.
+const BY_VALUE: &str = r#"
+#include <cstdio>
+#define N __attribute__((noinline, noclone))
+#define USE(x) asm volatile("" :: "r"(&x) : "memory")
+struct copied { long a, b; copied(long x, long y) : a(x), b(y) {} copied(const copied &o) : a(o.a), b(o.b) {} ~copied() {} };
+struct flat { double x, y; };
+struct deep { double x, y, z; };
+struct left { double d; int i; };
+struct right { int i; float f; double d; };
+struct floats { float a, b, c; };
+struct large { long v[40]; int k; };
+struct two { long a, b; };
+extern "C" {
+N long copied_one(copied r, long q) { USE(r); return r.a + q; }
+N double in_vectors(flat v, int k, flat w, floats f) { USE(v); return v.x + w.y + k; }
+N double on_stack(deep v, int k, large b, deep w) { USE(v); return v.x + w.y + k + b.k; }
+N int in_both(left m, right r) { USE(m); return m.i + r.i; }
+N long used_up(long a, long b, long c, long d, long e, two t, left m, long f, long double ld, two u) { USE(t); return a + t.b + u.a; }
+N long far_away(long a, long b, long c, long d, long e, long f, deep v, deep w, long far, char on) { USE(v); return far; }
+N flat flat_of(int k) { USE(k); return { k + 0.5, k + 1.5 }; }
+N floats floats_of(int k) { USE(k); return { k + 0.5f, k + 1.5f, k + 2.5f }; }
+N right right_of(int k) { USE(k); return { k, 1.5f, k + 0.25 }; }
+N left left_of(int k) { USE(k); return { k + 0.5, k }; }
+N deep deep_of(int k) { USE(k); return { k + 0.5, k + 1.5, k + 2.5 }; }
+N copied copied_of(int k) { USE(k); return copied(k, k + 7); }
+}
+int main() {
+    for (int i = 1; i < 4; i++) {
+        copied r(i, i + 1);
+        large b = { { 1, 2 }, 7 };
+        copied_one(r, 5);
+        printf("copied_one(r={ .a = %d, .b = %d }, q=5) = %d\n", i, i + 1, i + 5);
+        in_vectors({ i + .25, 2 }, i, { 3, i + .5 }, { 1, 2, i + .5f });
+        printf("in_vectors(v={ .x = %d.25, .y = 2 }, k=%d, w={ .x = 3, .y = %d.5 }, f={ .a = 1, .b = 2, .c = %d.5 }) = %g\n", i, i, i, i, 3 * i + .75);
+        on_stack({ i + .125, 2, 3 }, i, b, { 4, 5, i + .75 });
+        printf("on_stack(v={ .x = %d.125, .y = 2, .z = 3 }, k=%d, b={ .v = [1, 2", i, i);
+        for (int n = 2; n < 40; n++) printf(", 0");
+        printf("], .k = 7 }, w={ .x = 4, .y = 5, .z = %d.75 }) = %g\n", i, 2 * i + 12.125);
+        in_both({ i + .5, i }, { i, 1.5f, i + .25 });
+        printf("in_both(m={ .d = %d.5, .i = %d }, r={ .i = %d, .f = 1.5, .d = %d.25 }) = %d\n", i, i, i, i, 2 * i);
+        used_up(1, 2, 3, 4, 5, { i, 8 }, { i + .5, i }, 6, 2.5L, { 9, i });
+        printf("used_up(a=1, b=2, c=3, d=4, e=5, t={ .a = %d, .b = 8 }, m={ .d = %d.5, .i = %d }, f=6, ld=…, u={ .a = 9, .b = %d }) = 18\n", i, i, i, i);
+        far_away(1, 2, 3, 4, 5, 6, { 7, 8, 9 }, { 10, 11, i + .5 }, 12 + i, 'x');
+        printf("far_away(a=1, b=2, c=3, d=4, e=5, f=6, v={ .x = 7, .y = 8, .z = 9 }, w={ .x = 10, .y = 11, .z = %d.5 }, far=…, on=…) = %d\n", i, 12 + i);
+        flat_of(i);
+        printf("flat_of(k=%d) = { .x = %d.5, .y = %d.5 }\n", i, i, i + 1);
+        floats_of(i);
+        printf("floats_of(k=%d) = { .a = %d.5, .b = %d.5, .c = %d.5 }\n", i, i, i + 1, i + 2);
+        right_of(i);
+        printf("right_of(k=%d) = { .i = %d, .f = 1.5, .d = %d.25 }\n", i, i, i);
+        left_of(i);
+        printf("left_of(k=%d) = …\n", i);
+        deep_of(i);
+        printf("deep_of(k=%d) = { .x = %d.5, .y = %d.5, .z = %d.5 }\n", i, i, i + 1, i + 2);
+        copied_of(i);
+        printf("copied_of(k=%d) = { .a = %d, .b = %d }\n", i, i, i + 7);
+    }
+}
+"#;
+
+#[test]
+fn structures_by_value_are_what_the_program_says() {
+    let (dir, skep) = (TempDir::new(), Skep::new());
+    let source = dir.path().join("by_value.cc");
+    fs::write(&source, BY_VALUE).expect("written");
+    let program = Cc::cxx().args(&["-g", "-O1"]).compile(&[&source], &dir.path().join("by_value"));
+    let program = program.to_str().expect("text");
+    let functions = "by_value:copied_*,in_*,on_stack,used_up,far_away,*_of";
+    let (said, calls) = traced(&skep, &dir, &[functions, "--args", "--ret", "--", program]);
+    assert_eq!(said.len(), 3 * 12);
+    assert_eq!(calls, said);
 }
 
 /// A list of nodes with bit fields, names behind pointers and constants that two enumerations have.

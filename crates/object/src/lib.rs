@@ -42,7 +42,9 @@ pub use linked::{Line, Linked, LinkedMap, Missing, Subprog};
 pub use map::{InnerValue, MapSpec};
 pub use object::Object;
 pub use program::{Program, UnknownSection};
-pub use proto::{Access, MAX_WORDS, Mismatch, Place, Prototype, Value, ValueKind, Word};
+pub use proto::{
+    Access, Composite, MAX_WORDS, Mismatch, Part, Place, Prototype, Value, ValueKind, Word,
+};
 pub use raw_program::{Handles, RawProgram, Records};
 
 /// A hash of the sources of this crate: what was found out by others may be otherwise.

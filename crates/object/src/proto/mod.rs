@@ -26,8 +26,8 @@ mod sysv;
 mod text;
 
 pub use mismatch::{Access, Mismatch};
-pub use sysv::Place;
 pub(crate) use sysv::{Class, Leaf, Type};
+pub use sysv::{Composite, Part, Place};
 
 use sysv::Layout;
 
@@ -125,6 +125,18 @@ impl Prototype {
     #[must_use]
     pub fn vector(&self, param: usize) -> Option<u8> {
         self.layout.vectors.iter().find(|(p, _)| *p == param).map(|(_, register)| *register)
+    }
+
+    /// Where a structure or union is that is passed by value, if its words do not show all of it.
+    #[must_use]
+    pub fn composite(&self, param: usize) -> Option<&Composite> {
+        self.layout.composites.iter().find(|(p, _)| *p == param).map(|(_, place)| place)
+    }
+
+    /// The same of the result, when the function has returned.
+    #[must_use]
+    pub fn ret_composite(&self) -> Option<&Composite> {
+        self.layout.ret_composite.as_ref()
     }
 
     /// Where the words of the result are when the function has returned: [`Place::Register`] 0 is

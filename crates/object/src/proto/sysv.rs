@@ -126,6 +126,32 @@ pub(super) struct Layout {
     pub ret: Vec<Place>,
     /// Arguments with a decimal point, and their vector registers.
     pub vectors: Vec<(usize, u8)>,
+    /// Structures whose parts are not all in words of the context.
+    pub composites: Vec<(usize, Composite)>,
+    /// The same of the result.
+    pub ret_composite: Option<Composite>,
+}
+
+/// Where a structure or union is whose parts are not all in words of the context.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Composite {
+    /// Each eight bytes of it are in a register, some of them in vector registers.
+    Parts(Vec<Part>),
+    /// On the caller's stack, so many bytes behind the return address.
+    Stack(u64),
+    /// Where the one word of it says: of a C++ type that is not copied as its bytes are; of a result, in
+    /// the memory that the caller gave, whose address is in rax.
+    Behind,
+}
+
+/// Where eight bytes of a structure are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// In the next integer register, as its word says; of results rax, then rdx.
+    Register,
+    /// In this vector register, in its low half.
+    Vector(u8),
 }
 
 /// Works out where the words of a function are; `None` for types whose place depends on more than
@@ -136,10 +162,15 @@ pub(super) fn layout<'t>(params: impl Iterator<Item = &'t Type>, ret: &Type) -> 
     out.ret = result(ret)?;
     if returned_in_memory(ret) {
         integers = 1;
+        out.ret_composite = Some(Composite::Behind);
+    } else if ret.is_composite() {
+        let parts = ret.classes().and_then(|classes| parts(&classes, 0));
+        out.ret_composite = parts.map(Composite::Parts);
     }
     for (param, t) in params.enumerate() {
         let pointer;
         let t = if t.by_reference {
+            out.composites.push((param, Composite::Behind));
             pointer = Type::scalar(&t.text, ValueKind::Pointer(None), 8, Class::Integer);
             &pointer
         } else {
@@ -169,6 +200,9 @@ pub(super) fn layout<'t>(params: impl Iterator<Item = &'t Type>, ret: &Type) -> 
             out.vectors.push((param, vectors as u8));
         }
         let place: Vec<Place> = if let Some(classes) = in_registers {
+            if let Some(parts) = parts(classes, vectors as u8).filter(|_| t.is_composite()) {
+                out.composites.push((param, Composite::Parts(parts)));
+            }
             let each = classes.iter().map(|c| match c {
                 Some(Class::Integer) => {
                     integers += 1;
@@ -183,6 +217,9 @@ pub(super) fn layout<'t>(params: impl Iterator<Item = &'t Type>, ret: &Type) -> 
         } else {
             stack = stack.next_multiple_of(t.align.clamp(8, 1 << 16).next_power_of_two());
             let first = stack / 8;
+            if t.is_composite() {
+                out.composites.push((param, Composite::Stack(stack)));
+            }
             stack = stack.checked_add(t.size.next_multiple_of(8))?;
             let at = |part: u64| u8::try_from(first + part).map_or(Place::Vector, Place::Stack);
             let integer = |part: u64| {
@@ -204,6 +241,25 @@ pub(super) fn layout<'t>(params: impl Iterator<Item = &'t Type>, ret: &Type) -> 
     }
     out.words.truncate(MAX_WORDS);
     Some(out)
+}
+
+/// The parts of a structure in registers, of which the next vector register is the first that is free;
+/// `None` where all are in integer registers.
+fn parts(classes: &[Option<Class>], vectors: u8) -> Option<Vec<Part>> {
+    let mut next = vectors;
+    let parts: Vec<Part> = classes
+        .iter()
+        .map(|class| match class {
+            Some(Class::Integer) => Part::Register,
+            class => {
+                let register = next;
+                // Padding is in none; what it is does not matter.
+                next += u8::from(class.is_some());
+                Part::Vector(register)
+            }
+        })
+        .collect();
+    parts.iter().any(|part| *part != Part::Register).then_some(parts)
 }
 
 fn returned_in_memory(t: &Type) -> bool {
@@ -266,6 +322,40 @@ mod tests {
     fn places(params: &[Type], ret: &Type) -> (Vec<Place>, Vec<Place>) {
         let l = layout(params.iter(), ret).unwrap();
         (l.words.iter().map(|w| w.place).collect(), l.ret)
+    }
+
+    #[test]
+    fn structures_are_where_the_abi_puts_them() {
+        let doubles = composite(16, 8, &[(0, 8, Sse), (8, 8, Sse)]);
+        let mixed = composite(16, 8, &[(0, 8, Sse), (8, 4, Integer)]);
+        let floats = composite(12, 4, &[(0, 4, Sse), (4, 4, Sse), (8, 4, Sse)]);
+        let pair = composite(16, 8, &[(0, 8, Integer), (8, 8, Integer)]);
+        let (big, wide) = (composite(40, 8, &[]), composite(32, 16, &[]));
+        let copied = Type { by_reference: true, ..pair.clone() };
+        let of = |params: &[&Type], ret: &Type| {
+            let l = layout(params.iter().copied(), ret).unwrap();
+            (l.composites, l.ret_composite)
+        };
+        let parts = |all: &[Part]| Composite::Parts(all.to_vec());
+        let (r, v) = (Part::Register, Part::Vector);
+        let void = Type::void();
+        let got = of(&[&doubles, &int(4), &mixed, &double(), &floats, &pair], &doubles);
+        let want =
+            vec![(0, parts(&[v(0), v(1)])), (2, parts(&[v(2), r])), (4, parts(&[v(4), v(5)]))];
+        assert_eq!(got, (want, Some(parts(&[v(0), v(1)]))));
+        let got = of(&[&big, &int(8), &wide, &copied], &big);
+        let want =
+            vec![(0, Composite::Stack(0)), (2, Composite::Stack(48)), (3, Composite::Behind)];
+        assert_eq!(got, (want, Some(Composite::Behind)));
+        // When the registers of one kind are used up, the whole structure is on the stack.
+        let many = [&doubles, &doubles, &doubles, &double(), &doubles, &mixed, &mixed];
+        let got = of(&many, &mixed).0;
+        assert_eq!(
+            got[3..],
+            [(4, Composite::Stack(0)), (5, parts(&[v(7), r])), (6, Composite::Stack(16))]
+        );
+        assert_eq!(of(&[&pair], &pair), (vec![], None));
+        assert_eq!(of(&[], &void), (vec![], None));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use skep::object::btf::{Kind, Member, TypeId, Value, ValueMember};
-use skep::object::{Btf, MAX_WORDS, Place, Prototype, Value as Param, ValueKind};
+use skep::object::{Btf, Composite, MAX_WORDS, Part, Place, Prototype, Value as Param, ValueKind};
 
 /// The largest string that is read, and the pieces that structures are read in: `PIECE`.
 const PIECE: usize = 120;
@@ -25,7 +25,13 @@ pub const VARS: usize = 8;
 const VAR_SIZE: usize = 8;
 /// The word that stands for the result: `RESULT`.
 pub const RESULT: u8 = 0xff;
-/// Structures behind pointers are read up to here.
+/// The word that stands for the place of the return address: `STACK`.
+const STACK: u8 = 0xfe;
+/// From there to the arguments on the stack.
+const RETURN_ADDRESS: u64 = 8;
+/// Words of the stack that a context has.
+const STACK_WORDS: u8 = 6;
+/// Structures behind pointers, and those that are passed in memory, are read up to here.
 const DEEP: usize = 4 * PIECE;
 
 /// Kinds of operations and variables, as in the program.
@@ -153,21 +159,45 @@ impl Plan {
         plan.known = wanted.args;
         if wanted.args {
             for (at, param) in p.params.iter().enumerate() {
-                let shown = match p.vector(at) {
-                    Some(register) => plan.add_float(param, register),
-                    None => plan.add(param, &words_of(p, at), wanted, types),
+                let words = words_of(p, at);
+                let shown = match (p.vector(at), p.composite(at)) {
+                    (Some(register), _) => plan.add_float(param, register),
+                    (None, Some(Composite::Behind)) => match *words {
+                        [word] => plan.add_behind(param, word, 0, types),
+                        _ => plan.nowhere(param),
+                    },
+                    (None, Some(Composite::Stack(from))) => {
+                        plan.add_behind(param, STACK, from + RETURN_ADDRESS, types)
+                    }
+                    (None, Some(Composite::Parts(parts))) => {
+                        let mut words = words_in_registers(p, at);
+                        let reads = parts.iter().map(|part| match part {
+                            Part::Vector(register) => Some((Read::Vector, *register)),
+                            _ => words.next().map(|word| (Read::Word, word)),
+                        });
+                        plan.add_parts(param, reads.collect(), types)
+                    }
+                    _ => plan.add(param, &words, wanted, types),
                 };
                 plan.args.push(shown);
             }
         }
         plan.entry = plan.ops.len();
         if wanted.result && p.ret.kind != ValueKind::Void {
-            let readable = p.ret_words().first() == Some(&Place::Register(0)) && p.ret.size <= 8;
+            let readable = p.ret_words() == [Place::Register(0)];
             let words: &[u8] = if readable { &[RESULT] } else { &[] };
-            let shown = if p.ret.kind == ValueKind::Float {
-                plan.add_float(&p.ret, 0)
-            } else {
-                plan.add(&p.ret, words, wanted, types)
+            let shown = match (&p.ret.kind, p.ret_composite()) {
+                (ValueKind::Float, _) => plan.add_float(&p.ret, 0),
+                (_, Some(Composite::Behind)) => plan.add_behind(&p.ret, RESULT, 0, types),
+                (_, Some(Composite::Parts(parts))) => {
+                    // Of the words of a result the program is shown the first.
+                    let reads = parts.iter().enumerate().map(|(at, part)| match part {
+                        Part::Vector(register) => Some((Read::Vector, *register)),
+                        _ => (at == 0).then_some((Read::Word, RESULT)),
+                    });
+                    plan.add_parts(&p.ret, reads.collect(), types)
+                }
+                _ => plan.add(&p.ret, words, wanted, types),
             };
             plan.result = Some(shown);
         }
@@ -216,10 +246,7 @@ impl Plan {
         match (&how, words) {
             (How::Text, [word]) => fits = fits && self.push(Read::Text, *word, PIECE, 0),
             (How::Behind { size, .. }, [word]) => {
-                for offset in (0..(*size).min(DEEP)).step_by(PIECE) {
-                    let piece = (size - offset).min(PIECE);
-                    fits = fits && self.push(Read::Bytes, *word, piece, offset);
-                }
+                fits = fits && self.push_pieces(*word, 0, *size);
             }
             _ => {}
         }
@@ -229,6 +256,61 @@ impl Plan {
             how = How::Nowhere;
         }
         Shown { name: param.name.clone(), at, how }
+    }
+
+    fn nowhere(&self, param: &Param) -> Shown {
+        Shown { name: param.name.clone(), at: self.size, how: How::Nowhere }
+    }
+
+    /// Adds a structure, so many bytes behind where a word points.
+    fn add_behind(
+        &mut self,
+        param: &Param,
+        word: u8,
+        from: u64,
+        types: &dyn Fn() -> Option<Arc<Btf>>,
+    ) -> Shown {
+        let nowhere = self.nowhere(param);
+        let Some((id, size)) = types().and_then(|btf| find(&btf, &param.text)) else {
+            return nowhere;
+        };
+        let before = (self.ops.len(), self.size);
+        let from = usize::try_from(from).unwrap_or(usize::MAX);
+        if self.push(Read::Word, word, 0, 0) && self.push_pieces(word, from, size) {
+            return Shown { how: How::Behind { id, size }, ..nowhere };
+        }
+        self.ops.truncate(before.0);
+        self.size = before.1;
+        nowhere
+    }
+
+    /// Adds a structure of which each eight bytes are read in a way of their own; `None`: some cannot be.
+    fn add_parts(
+        &mut self,
+        param: &Param,
+        reads: Option<Vec<(Read, u8)>>,
+        types: &dyn Fn() -> Option<Arc<Btf>>,
+    ) -> Shown {
+        let nowhere = self.nowhere(param);
+        let found = types().and_then(|btf| find(&btf, &param.text));
+        let (Some((id, size)), Some(reads)) = (found, reads) else { return nowhere };
+        let before = (self.ops.len(), self.size);
+        if size <= 8 * reads.len() && reads.into_iter().all(|(read, at)| self.push(read, at, 0, 0))
+        {
+            return Shown { how: How::Typed { id, size }, ..nowhere };
+        }
+        self.ops.truncate(before.0);
+        self.size = before.1;
+        nowhere
+    }
+
+    /// Reads what is behind a pointer, in pieces.
+    fn push_pieces(&mut self, word: u8, from: usize, size: usize) -> bool {
+        let pieces = (0..size.min(DEEP)).step_by(PIECE);
+        pieces.into_iter().all(|offset| {
+            let piece = (size - offset).min(PIECE);
+            self.push(Read::Bytes, word, piece, from.saturating_add(offset))
+        })
     }
 
     fn add_float(&mut self, param: &Param, register: u8) -> Shown {
@@ -295,10 +377,22 @@ pub fn words_of(p: &Prototype, param: usize) -> Vec<u8> {
     let all = p.words().iter().enumerate().filter(|(_, w)| w.param == param);
     let (mut words, mut good) = (Vec::new(), true);
     for (at, w) in all {
-        good &= w.place != Place::Vector && at < MAX_WORDS;
+        let is_there = match w.place {
+            Place::Register(_) => true,
+            Place::Stack(word) => word < STACK_WORDS,
+            Place::Vector => false,
+        };
+        good &= is_there && at < MAX_WORDS;
         words.push(at as u8);
     }
     if good { words } else { Vec::new() }
+}
+
+/// The words of an argument that are in integer registers.
+fn words_in_registers(p: &Prototype, param: usize) -> impl Iterator<Item = u8> {
+    let all = p.words().iter().enumerate().take(MAX_WORDS);
+    let here = all.filter(move |(_, w)| w.param == param && matches!(w.place, Place::Register(_)));
+    here.map(|(at, _)| at as u8)
 }
 
 /// Tells whether numbers of a type, by its name in C, C++ or Rust, may be below zero.
