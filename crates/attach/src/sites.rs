@@ -2,6 +2,7 @@
 
 use crate::code::Code;
 use crate::code_cache;
+use crate::live::goroutines::Goroutines;
 pub use crate::runtime::Convention;
 use crate::runtime::{Conventions, Evidence};
 use crate::skip::AttachError;
@@ -28,6 +29,7 @@ pub struct Module {
     file: module::Module,
     list: OnceLock<List>,
     code: OnceLock<Code>,
+    goroutines: OnceLock<Option<&'static Goroutines>>,
 }
 
 /// One function in memory, as its module's file tells of it: where code is changed is not for a
@@ -231,6 +233,7 @@ impl Module {
             file,
             list: OnceLock::new(),
             code: OnceLock::new(),
+            goroutines: OnceLock::new(),
         }
     }
 
@@ -361,6 +364,34 @@ impl Module {
         out.sort_unstable();
         out.dedup();
         out
+    }
+
+    /// The goroutines that may be suspended in its functions. Found on the first call, which must come
+    /// before anything in it is changed.
+    pub(crate) fn goroutines(&self) -> Option<&'static Goroutines> {
+        *self.goroutines.get_or_init(|| {
+            let List { entries, names, .. } = self.list().ok()?;
+            let is_of_go = |e: &Entry| matches!(e.convention, Convention::BehindStackCheck { .. });
+            entries.iter().any(is_of_go).then_some(())?;
+            let find = |name: &str| {
+                let is_it = |e: &&Entry| {
+                    let found = names.best(e.names);
+                    found.strip_prefix(name).is_some_and(|rest| matches!(rest, "" | ".abi0"))
+                };
+                let e = entries.iter().find(is_it)?;
+                self.text_of(e.addr, e.size)
+            };
+            let preempt = find("runtime.asyncPreempt")?;
+            // SAFETY: code of the module, which was found mapped. There are as few as modules of Go.
+            Some(Box::leak(Box::new(unsafe { Goroutines::new(preempt, find("runtime.allgadd")) })))
+        })
+    }
+
+    /// So many bytes of its code, if they are.
+    fn text_of(&self, addr: u64, size: u64) -> Option<Range<u64>> {
+        let range = addr..addr.checked_add(size)?;
+        let all = |t: &Range<u64>| t.start <= range.start && range.end <= t.end;
+        self.text.iter().any(all).then_some(range)
     }
 
     /// Keeps what is known of the module's code for processes that come later.

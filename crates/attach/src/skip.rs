@@ -92,6 +92,9 @@ pub enum Skip {
         /// The thread.
         tid: i32,
     },
+    /// A goroutine stayed suspended among the bytes to change, or there is no telling whether one is.
+    #[error("a goroutine may be suspended among the bytes to change")]
+    Suspended,
     /// The program has a handler for every signal, as those of Go have: none is left to stop its
     /// threads with.
     #[error(

@@ -5,8 +5,9 @@
 
 mod common;
 
+use std::io::Read;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::live::{Target, Tracer};
@@ -294,6 +295,75 @@ fn visit_go(flags: &str) {
     }
     assert!(target.state().code == code, "the code is what it was");
     target.end();
+}
+
+/// More goroutines than processors, all of them in a small function without a frame: those that wait for
+/// their turn are suspended in it.
+const GO_SUSPENDED: &str = r#"package main
+
+import (
+	"fmt"
+	"os"
+	"sync"
+)
+
+type state struct{ a, b, c uint64 }
+
+//go:noinline
+func step(s *state) {
+	s.a++
+	s.b++
+	s.c++
+}
+
+func main() {
+	var wait sync.WaitGroup
+	wait.Add(64)
+	fmt.Println("ready")
+	for n := 0; n < 64; n++ {
+		go func() {
+			var s state
+			for k := 0; k < 50_000_000; k++ {
+				step(&s)
+			}
+			wait.Done()
+		}()
+	}
+	wait.Wait()
+	os.Exit(5)
+}
+"#;
+
+/// The bytes that hooks change are not changed under a goroutine that will go on among them.
+#[test]
+fn goroutines_that_are_suspended_in_a_function() {
+    let (skep, dir) = (Skep::new(), TempDir::new());
+    std::fs::write(skep.path("go.mod"), "module program\n\ngo 1.18\n").unwrap();
+    let program = dir.join("program");
+    let command = ["go", "build", "-o", program.to_str().unwrap(), "."];
+    if !build(&skep, ("main.go", GO_SUSPENDED), &command) {
+        return;
+    }
+    let mut target = Command::new(&program).stdout(Stdio::piped()).spawn().unwrap();
+    let mut ready = [0; 6];
+    target.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+    let pid = target.id().to_string();
+    let (mut attached, mut suspended) = (0, 0);
+    while target.try_wait().unwrap().is_none() && attached + suspended < 40 {
+        let visit = ["trace", "main.step", "--for", "5ms", "-p", &pid];
+        let visit = skep.run(visit);
+        let said = text(&visit.stderr);
+        if visit.status.success() {
+            attached += 1;
+        } else if said.contains("a goroutine may be suspended") {
+            suspended += 1;
+        } else {
+            // It has ended meanwhile.
+            assert!(target.try_wait().unwrap().is_some(), "{said}");
+        }
+    }
+    assert_eq!(target.wait().unwrap().code(), Some(5), "{attached} {suspended}");
+    assert!(attached + suspended > 0);
 }
 
 #[test]

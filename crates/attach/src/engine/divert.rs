@@ -69,6 +69,7 @@ impl State {
             head: Detour::Jump(bridge),
             inner: [0; _],
             hooked: Hooked { entry: new, meta: std::ptr::from_ref(site.meta) as u64 },
+            goroutines: None,
         };
         // SAFETY: the head of an island, which is one store; what is there now does what is
         // promised in its place.

@@ -6,6 +6,7 @@ use crate::hook_list::Meta;
 use crate::hook_lists::CookieWords;
 use crate::island;
 use crate::jump::{PATCH, jump};
+use crate::live::goroutines::Goroutines;
 use crate::patch::change::{Change, Detour, Hooked, current};
 use crate::patch_site::{PatchSite, Shape};
 use crate::sites::Module;
@@ -31,11 +32,13 @@ pub(super) struct Origin {
     text: Range<u64>,
     /// The chunk that their islands are in.
     pub(super) islands: Range<u64>,
+    /// Those of the module, if it is of Go.
+    pub(super) goroutines: Option<&'static Goroutines>,
 }
 
 impl Origin {
     pub(super) fn new(module: &Arc<Module>, text: Range<u64>, islands: Range<u64>) -> Self {
-        Self { module: Arc::downgrade(module), text, islands }
+        Self { module: Arc::downgrade(module), text, islands, goroutines: module.goroutines() }
     }
 
     /// Tells whether they are in the executable range that begins there.
@@ -162,7 +165,8 @@ impl Site {
         };
         let hooked = Hooked { entry: self.bytes(Form::Entry)?.0, meta: self.meta_address() };
         let (at, text) = (self.patch_site.at, self.origin.text.clone());
-        Ok(Change { at, old, new, text, head, inner, hooked })
+        let goroutines = self.origin.goroutines;
+        Ok(Change { at, old, new, text, head, inner, hooked, goroutines })
     }
 
     fn meta_address(&self) -> u64 {
@@ -205,6 +209,7 @@ impl Site {
             head: Detour::Jump(target),
             inner: [0; PATCH],
             hooked: Hooked { entry: new, meta: self.meta_address() },
+            goroutines: None,
         })
     }
 }

@@ -9,6 +9,7 @@
 //! code itself: nothing is written any more when they go on. What they find is the old bytes or the
 //! new ones, and none of them is in the middle of either.
 
+use super::goroutines::Look;
 use super::saved_contexts::Copy;
 use crate::patch::change::{Change, current, word};
 use crate::skip::Skip;
@@ -18,6 +19,11 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 /// Most changes that are made while the threads stand: they wait for less than a millisecond.
 const AT_ONCE: usize = 2048;
+
+/// How often changes are tried that suspended goroutines are in the way of, and the pause between, in
+/// nanoseconds.
+const ROUNDS: usize = 20;
+const PAUSE: u64 = 2_000_000;
 
 /// What is told of bytes that were not written.
 const EIO: i32 = 5;
@@ -91,14 +97,26 @@ impl Tracer {
         let mut copy = Copy::new();
         let mut results = Vec::with_capacity(changes.len());
         for some in changes.chunks(AT_ONCE) {
-            let edits: Vec<Edit> = some.iter().map(|c| [c.at, word(c.old), word(c.new)]).collect();
-            match self.make(&edits, &moves(some), &mut stacks, &mut copy) {
-                Ok(()) | Err(Unstopped::Gone) => {}
-                Err(Unstopped::Busy) => break,
+            let (moves, mut look) = (moves(some), Look::new(some));
+            for round in 0..ROUNDS {
+                let mut edits: Vec<Edit> =
+                    some.iter().map(|c| [c.at, word(c.old), word(c.new)]).collect();
+                match self.make(&mut edits, &moves, &mut stacks, &mut copy, look.as_mut()) {
+                    Ok(()) | Err(Unstopped::Gone) => {}
+                    Err(Unstopped::Busy) if round == 0 => return results,
+                    Err(Unstopped::Busy) => break,
+                }
+                if !look.as_ref().is_some_and(Look::is_any_blocked) || round + 1 == ROUNDS {
+                    break;
+                }
+                // Those that are suspended go on soon.
+                sys::wait(&AtomicU32::new(0), 0, PAUSE);
             }
+            let is_blocked = |n| look.as_ref().is_some_and(|look| look.is_blocked(n));
             // SAFETY: the caller's promise: mapped code. A tracer that was killed says nothing.
-            results.extend(some.iter().map(|c| match unsafe { current(c.at) } {
+            results.extend(some.iter().enumerate().map(|(n, c)| match unsafe { current(c.at) } {
                 now if now == c.new => Ok(()),
+                now if now == c.old && is_blocked(n) => Err(Skip::Suspended),
                 now if now == c.old => Err(Skip::Protected { errno: EIO }),
                 _ => Err(Skip::Foreign),
             }));
@@ -106,21 +124,32 @@ impl Tracer {
         results
     }
 
-    /// Has bytes written while no other thread runs or is in their middle. Nothing is allocated while
-    /// they stand.
+    /// Has bytes written while no other thread runs or is in their middle, and no goroutine is suspended
+    /// there: `look` says of which that is so. Nothing is allocated while they stand.
     fn make(
         &self,
-        edits: &[Edit],
+        edits: &mut [Edit],
         moves: &[Move],
         stacks: &mut [u64],
         copy: &mut Copy,
+        mut look: Option<&mut Look>,
     ) -> Result<(), Unstopped> {
         let mask = sys::block_signals();
         let stood = (self.stop)(moves, stacks);
-        for stack in stacks.iter().take(stood.unwrap_or(0)) {
+        let stacks = stacks.get(..stood.unwrap_or(0)).unwrap_or_default();
+        if let Some(look) = look.as_mut().filter(|_| stood.is_ok()) {
+            look.search(stacks);
+            for (n, [_, old, new]) in edits.iter_mut().enumerate() {
+                if look.is_blocked(n) {
+                    *new = *old;
+                }
+            }
+        }
+        for stack in stacks {
             let moved = |rip| {
                 let n = moves.binary_search_by_key(&rip, |[from, _]| *from).ok()?;
-                moves.get(n).map(|[_, to]| *to)
+                let stays = look.as_ref().is_some_and(|look| look.is_blocked_at(rip));
+                moves.get(n).filter(|_| !stays).map(|[_, to]| *to)
             };
             // SAFETY: the word is the instruction pointer in a context that the thread, which stands,
             // goes back to; the copy of the instruction there does the same.

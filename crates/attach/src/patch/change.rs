@@ -1,6 +1,7 @@
 //! One change of code: five bytes, and what a thread does that runs into them meanwhile.
 
 use crate::jump::{PATCH, jump_target};
+use crate::live::goroutines::Goroutines;
 use crate::sys;
 use std::ops::Range;
 
@@ -22,6 +23,8 @@ pub(crate) struct Change {
     pub(crate) inner: [u64; PATCH],
     /// How hooks of the place look.
     pub(crate) hooked: Hooked,
+    /// Those that may be suspended among the instructions of the old bytes.
+    pub(crate) goroutines: Option<&'static Goroutines>,
 }
 
 /// How the five bytes of a place look that has hooks: a jump to one of its islands, each of which has

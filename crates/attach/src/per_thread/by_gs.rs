@@ -88,5 +88,5 @@ fn checks() -> Vec<(u64, u64)> {
 fn unchanged(at: u64) -> Change {
     let hooked = Hooked { entry: [0; 5], meta: 0 };
     let (text, head) = (0..u64::MAX, Detour::Jump(0));
-    Change { at, old: [0; 5], new: [0; 5], text, head, inner: [0; 5], hooked }
+    Change { at, old: [0; 5], new: [0; 5], text, head, inner: [0; 5], hooked, goroutines: None }
 }

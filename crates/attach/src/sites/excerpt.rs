@@ -51,6 +51,7 @@ impl Module {
             file: self.file.clone(),
             list: OnceLock::from(List { entries, names: table, edges: Vec::new() }),
             code: OnceLock::new(),
+            goroutines: OnceLock::new(),
         })
     }
 }
