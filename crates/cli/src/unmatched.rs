@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use skep::link::Pattern;
-use skep_proc::demangle::demangle;
+use skep_proc::demangle::{bare, demangle};
 use skep_proc::elf::{Elf, Functions};
 use skep_proc::launch::{self, Linkage};
 use skep_proc::libraries::{self, Environment};
@@ -159,11 +159,6 @@ fn has(functions: &Functions, pattern: &Pattern) -> bool {
             let Cow::Owned(name) = demangle(&symbol) else { return false };
             pattern.matches_function(&name) || pattern.matches_function(bare(&name))
         })
-}
-
-/// `ns::f` of `ns::f(int)`.
-fn bare(demangled: &str) -> &str {
-    demangled.split('(').next().unwrap_or(demangled)
 }
 
 /// How unlike two names are; `None`: too much to be a typo.

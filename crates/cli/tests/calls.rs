@@ -254,6 +254,40 @@ fn structures_by_value_are_what_the_program_says() {
     assert_eq!(calls, said);
 }
 
+/// Both lambdas were called `main::{lambda`, and the template `void run<void `.
+#[test]
+fn names_of_cpp_lose_their_parameters_only() {
+    let (dir, skep) = (TempDir::new(), Skep::new());
+    let source = dir.path().join("lambdas.cc");
+    let code = "
+        #define N __attribute__((noinline))
+        volatile int sink;
+        template <typename F> N void run(F f, int n) { f(n); sink += n; }
+        N void plain(int n) { sink += n; }
+        int main() {
+            auto one = [](int n) N { sink += n; };
+            auto two = [](int n) N { sink -= n; };
+            one(1);
+            two(2);
+            run<void (*)(int)>(plain, 3);
+        }
+    ";
+    fs::write(&source, code).expect("written");
+    let program = Cc::cxx().args(&["-O1"]).compile(&[&source], &dir.path().join("lambdas"));
+    let program = program.to_str().expect("text");
+    let trace = |functions: &str| traced(&skep, &dir, &[functions, "--args", "--", program]).1;
+    let second = "main::{lambda(int)#2}::operator()";
+    assert_eq!(trace(&format!("lambdas:{second}")), [format!("{second}(…)")]);
+    let mut calls = trace("lambdas:main::*,*run*");
+    calls.sort();
+    let wanted = [
+        "main::{lambda(int)#1}::operator()(…)",
+        "main::{lambda(int)#2}::operator()(…)",
+        "void run<void (*)(int)>(…)",
+    ];
+    assert_eq!(calls, wanted);
+}
+
 /// A list of nodes with bit fields, names behind pointers and constants that two enumerations have.
 const LIST: &str = r#"
 #include <stdio.h>

@@ -5,11 +5,10 @@ use std::fmt::{self, Display};
 use std::io::{self, Write};
 
 use skep::link::FunctionRecord;
-use skep_proc::demangle::demangle;
+use skep_proc::demangle::{bare, demangle};
 
 use super::calls;
 use super::calls::list::{Form, List};
-use super::calls::reader::bare;
 use super::calls::timeline::{self, Named};
 use super::recording::{Event, Item, Reader, Summary, Unreadable};
 use super::report::{Counted, Ended, Outputs, Sums};

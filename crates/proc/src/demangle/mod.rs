@@ -39,6 +39,46 @@ pub fn short(name: &str) -> Cow<'_, str> {
     plain(name, true).map_or(Cow::Borrowed(name), Cow::Owned)
 }
 
+/// Cuts the parameters off a demangled name of C++, with the qualifiers behind them. Other names come back
+/// as they are.
+///
+/// ```
+/// assert_eq!(skep_proc::demangle::bare("foo::bar(int) const"), "foo::bar");
+/// ```
+pub fn bare(name: &str) -> &str {
+    let Some(close) = name.rfind(')') else { return name };
+    let (list, behind) = name.split_at(close + 1);
+    if !behind.split_whitespace().all(is_behind_parameters) {
+        return name;
+    }
+    let mut depth = 0_usize;
+    let open = list.bytes().rposition(|b| {
+        match b {
+            b')' => depth += 1,
+            b'(' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth == 0
+    });
+    match open.and_then(|open| name.get(..open)) {
+        Some("") | None => name,
+        Some(before) if is_operator(before) => name,
+        Some(before) => before,
+    }
+}
+
+/// Qualifiers, and what says that the compiler made a copy: `[clone .cold]`.
+fn is_behind_parameters(word: &str) -> bool {
+    matches!(word, "const" | "const&" | "const&&" | "volatile" | "&" | "&&" | "[clone")
+        || (word.starts_with('.') && word.ends_with(']'))
+}
+
+/// Tells whether parentheses behind this belong to the name `operator()`.
+fn is_operator(before: &str) -> bool {
+    let inside = |c: char| c.is_alphanumeric() || c == '_';
+    before.strip_suffix("operator").is_some_and(|scope| !scope.ends_with(inside))
+}
+
 fn plain(name: &str, short: bool) -> Option<String> {
     #[cfg(feature = "users")]
     if !short && let Some(text) = usual(name) {
@@ -136,6 +176,57 @@ mod tests {
             if !brief.is_empty() {
                 assert_eq!(short(mangled), brief);
             }
+        }
+    }
+
+    /// Names were cut at their first parenthesis: lambdas got one name, and templates lost their ends.
+    #[test]
+    fn names_lose_their_parameters_and_nothing_else() {
+        for (name, wanted) in [
+            ("ns::f(int, char*)", "ns::f"),
+            ("ns::f()", "ns::f"),
+            ("f(void (*)(int), std::function<void (int)>)", "f"),
+            ("(anonymous namespace)::g(int)", "(anonymous namespace)::g"),
+            ("ns::(anonymous namespace)::h()", "ns::(anonymous namespace)::h"),
+            ("C::operator()(int) const", "C::operator()"),
+            ("C::operator()() const &", "C::operator()"),
+            ("C::cooperator(int)", "C::cooperator"),
+            ("operator<(A const&, A const&)", "operator<"),
+            (
+                "std::ostream& operator<< <int>(std::ostream&, A<int> const&)",
+                "std::ostream& operator<< <int>",
+            ),
+            ("C::operator->() const", "C::operator->"),
+            ("C::operator void (*)(int)()", "C::operator void (*)(int)"),
+            ("operator new(unsigned long)", "operator new"),
+            ("main::{lambda(int)#1}::operator()(int) const", "main::{lambda(int)#1}::operator()"),
+            ("main::{lambda(int)#2}::_FUN(int)", "main::{lambda(int)#2}::_FUN"),
+            ("f(int)::{lambda()#1}::operator()() const", "f(int)::{lambda()#1}::operator()"),
+            ("void run<void (*)(int)>(void (*)(int), int)", "void run<void (*)(int)>"),
+            ("void run<&(f(int))>()", "void run<&(f(int))>"),
+            (
+                "std::function<void (int)>::operator()(int) const",
+                "std::function<void (int)>::operator()",
+            ),
+            ("S<(Color)1>::get() volatile", "S<(Color)1>::get"),
+            ("f[abi:cxx11](int)", "f[abi:cxx11]"),
+            ("A::b() [clone .cold]", "A::b"),
+            ("A::b(int) const [clone .part.0] [clone .isra.0]", "A::b"),
+            // No parameters at the end.
+            ("main", "main"),
+            ("", ""),
+            ("vtable for Foo", "vtable for Foo"),
+            ("guard variable for f(int)::x", "guard variable for f(int)::x"),
+            ("C::operator()", "C::operator()"),
+            ("run<void (*)(int)>", "run<void (*)(int)>"),
+            ("main::{lambda(int)#1}", "main::{lambda(int)#1}"),
+            ("(anonymous namespace)", "(anonymous namespace)"),
+            ("<fn(u8) -> u8 as a::B<(u8, u8)>>::c", "<fn(u8) -> u8 as a::B<(u8, u8)>>::c"),
+            ("main.(*T).Method", "main.(*T).Method"),
+            (")", ")"),
+            ("f)(", "f)("),
+        ] {
+            assert_eq!(bare(name), wanted);
         }
     }
 

@@ -110,7 +110,7 @@ fn first<'p, 'n>(
     patterns.clone().next()?;
     let Cow::Owned(name) = skep_proc::demangle::demangle(name) else { return None };
     // `ns::f` means `ns::f(int)` as well.
-    let bare = name.split('(').next().unwrap_or(&name);
+    let bare = skep_proc::demangle::bare(&name);
     let mut patterns = patterns;
     patterns.find(|(_, p)| p.matches_function(&name) || p.matches_function(bare)).map(|(at, _)| at)
 }
@@ -140,6 +140,10 @@ mod tests {
             (find("/bin/p", true, "only", &[]), find("/bin/p", false, "only", &[])),
             (Some(3), None)
         );
+        let lambda = Selection::of(&list(&["main::{lambda(int)#2}::operator()"]), &[]).unwrap();
+        let find = |name| lambda.module("/bin/p", true, false)?.function(name, [].into_iter());
+        assert_eq!(find("_ZZ4mainENKUliE_clEi"), None);
+        assert_eq!(find("_ZZ4mainENKUliE0_clEi"), Some(0));
         let some = Selection::of(&list(&["libx:a"]), &[]).unwrap();
         assert!(some.module("/bin/p", true, false).is_none(), "nothing there can match");
         assert!(all.module("/lib/libskep_preload.so", false, true).is_none());

@@ -73,7 +73,7 @@ impl History {
     fn is_meant(&self, record: &Record<'_>, state: &LinkState) -> bool {
         let Some(f) = state.functions.get(record.function as usize) else { return false };
         let demangled = skep_proc::demangle::demangle(&f.name);
-        let plain = super::reader::bare(&demangled);
+        let plain = skep_proc::demangle::bare(&demangled);
         self.functions.iter().any(|p| {
             p.matches_module(module_path(state, f.module))
                 && [f.name.as_str(), &demangled, plain].iter().any(|n| p.matches_function(n))

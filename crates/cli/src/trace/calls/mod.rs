@@ -269,7 +269,7 @@ impl Calls {
                 n => format!(" and of {n} more"),
             };
             let demangled = skep_proc::demangle::demangle(name);
-            let name = reader::bare(&demangled);
+            let name = skep_proc::demangle::bare(&demangled);
             printer.note(&format!(
                 "the arguments of `{name}`{more} are not known: {why}; `--prototype 'int {name}(char *path, int flags)'` would declare them"
             ));

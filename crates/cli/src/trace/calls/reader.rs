@@ -8,7 +8,7 @@ use std::time::Duration;
 use skep::Dir;
 use skep::link::{AgentRecord, Link, LinkState};
 use skep::maps::{Consumer, Map};
-use skep_proc::demangle::demangle;
+use skep_proc::demangle::{bare, demangle};
 
 use super::Outputs;
 use super::history::History;
@@ -253,31 +253,4 @@ fn process_name(agents: &[AgentRecord], pid: u32, own: impl Fn() -> Option<Strin
     let exe = |agent: &AgentRecord| file_name(&agent.exe).to_owned();
     let agent = agents.iter().rev().find(|a| a.pid == pid).map(exe);
     agent.or_else(own).or_else(|| agents.last().map(exe)).unwrap_or_default()
-}
-
-/// A name without the parameters that C++ has in it.
-pub fn bare(name: &str) -> &str {
-    let end = name.match_indices('(').map(|(at, _)| at).find(|at| {
-        let (before, behind) = name.split_at(*at);
-        !before.is_empty() && !before.ends_with("operator") && !behind.starts_with("(anonymous")
-    });
-    end.and_then(|at| name.get(..at)).unwrap_or(name)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::bare;
-
-    #[test]
-    fn names_are_without_parameters() {
-        for (name, wanted) in [
-            ("main", "main"),
-            ("ns::f(int, char*)", "ns::f"),
-            ("(anonymous namespace)::g(int)", "(anonymous namespace)::g"),
-            ("ns::(anonymous namespace)::h()", "ns::(anonymous namespace)::h"),
-            ("C::operator()(int) const", "C::operator()"),
-        ] {
-            assert_eq!(bare(name), wanted);
-        }
-    }
 }

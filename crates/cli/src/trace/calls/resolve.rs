@@ -118,7 +118,7 @@ impl Resolved {
 
 fn prototype(catalog: &Catalog, declared: &Declared, f: &Listed) -> Result<Arc<Prototype>, String> {
     let demangled = skep_proc::demangle::demangle(&f.name);
-    let plain = demangled.split('(').next().unwrap_or_default();
+    let plain = skep_proc::demangle::bare(&demangled);
     let names: Vec<&str> =
         [f.name.as_str(), plain].into_iter().chain(f.aliases.iter().map(String::as_str)).collect();
     if let Some(own) = declared.own(&names) {
@@ -153,7 +153,7 @@ fn nothing_fits(condition: &Condition, lacks: &[bool], listed: &[Listed]) -> Fai
             let name = skep_proc::demangle::demangle(&f.name);
             failure.hint(format!(
                 "{missing}`{}` has ({}), and `ret` is {}",
-                name.split('(').next().unwrap_or_default(),
+                skep_proc::demangle::bare(&name),
                 params.join(", "),
                 p.ret.text
             ))
