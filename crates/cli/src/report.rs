@@ -11,6 +11,7 @@ use skep_text::fields::Fields;
 
 use crate::args::SortBy;
 use crate::estimate::Stat;
+use crate::printer::one_line;
 use crate::units;
 
 /// What a report says of a function's calls.
@@ -130,7 +131,7 @@ impl Part<'_> {
         match self {
             Self::Caller(name) => cut(name.as_deref().unwrap_or(NOT_TRACED), room),
             Self::Thread { tid: id, name, .. } | Self::Process { pid: id, name } => {
-                format!("{name}/{id}")
+                format!("{}/{id}", one_line(name))
             }
         }
     }
@@ -362,8 +363,9 @@ const NAME_COLUMN: usize = 48;
 pub fn table(out: &mut dyn Write, rows: &[Row<'_>], width: Option<usize>) -> io::Result<()> {
     let none = || "-".to_owned();
     let percentile = |ns: Option<u64>| ns.map_or_else(none, units::time);
+    let modules: Vec<Cow<'_, str>> = rows.iter().map(|r| one_line(r.module())).collect();
     let module_width =
-        rows.iter().map(|r| r.module().chars().count()).max().unwrap_or(0).max("module".len());
+        modules.iter().map(|m| m.chars().count()).max().unwrap_or(0).max("module".len());
     let part = rows.first().and_then(|r| r.part.as_ref());
     let room = width.map(|w| {
         let room = w.saturating_sub(10 + 2 * 10 + 2 * 9 + 2 + 2 + module_width);
@@ -390,7 +392,7 @@ pub fn table(out: &mut dyn Write, rows: &[Row<'_>], width: Option<usize>) -> io:
             None => "module".to_owned(),
         }
     )?;
-    for (row, name) in rows.iter().zip(&names) {
+    for ((row, name), module) in rows.iter().zip(&names).zip(&modules) {
         let stat = &row.stat;
         writeln!(
             out,
@@ -405,8 +407,8 @@ pub fn table(out: &mut dyn Write, rows: &[Row<'_>], width: Option<usize>) -> io:
             percentile(stat.p50_ns),
             percentile(stat.p99_ns),
             match &row.part {
-                Some(part) => format!("{:module_width$}  {}", row.module(), part.text(room)),
-                None => row.module().to_owned(),
+                Some(part) => format!("{module:module_width$}  {}", part.text(room)),
+                None => module.to_string(),
             }
         )?;
     }
@@ -424,13 +426,14 @@ fn marked(ns: u64, error_ns: Option<u64>, running: u64) -> String {
     )
 }
 
-/// Cuts a name to the room that there is.
+/// A name in one line, cut to the room that there is.
 pub fn cut(name: &str, room: Option<usize>) -> String {
+    let name = one_line(name);
     match room {
         Some(room) if name.chars().count() > room => {
             name.chars().take(room.saturating_sub(1)).chain(['…']).collect()
         }
-        _ => name.to_owned(),
+        _ => name.into_owned(),
     }
 }
 
@@ -447,7 +450,10 @@ pub fn skipped_lines(skipped: &[Skipped], all: bool) -> Vec<String> {
     if all {
         return skipped
             .iter()
-            .map(|s| format!("  {}:{}: {}", file_name(&s.path), s.function, s.reason))
+            .map(|s| {
+                let (module, function) = (one_line(file_name(&s.path)), one_line(&s.function));
+                format!("  {module}:{function}: {}", s.reason)
+            })
             .collect();
     }
     let mut groups: BTreeMap<String, Vec<&Skipped>> = BTreeMap::new();
@@ -464,14 +470,14 @@ pub fn skipped_lines(skipped: &[Skipped], all: bool) -> Vec<String> {
             _ => general,
         };
         let mut length = 0;
-        let short = |name: &&str| {
+        let short = |name: &Cow<'_, str>| {
             length += name.chars().count() + 2;
             length <= EXAMPLES_LENGTH
         };
-        let mut names: Vec<&str> =
-            members.iter().take(EXAMPLES).map(|m| m.function.as_str()).take_while(short).collect();
+        let names = members.iter().take(EXAMPLES).map(|m| one_line(&m.function));
+        let mut names: Vec<Cow<'_, str>> = names.take_while(short).collect();
         if names.len() < members.len() {
-            names.push("…");
+            names.push("…".into());
         }
         format!("{:>6}  {reason}: {}", members.len(), names.join(", "))
     };
@@ -532,6 +538,42 @@ mod tests {
             sort(&mut rows, by, usize::MAX);
             assert_eq!(order(&rows), want, "{by:?}");
         }
+    }
+
+    /// A function may be called anything by whoever wrote the program; the terminal obeyed such names.
+    #[test]
+    fn names_steer_no_terminal_and_stay_in_their_line() -> io::Result<()> {
+        let mut rows = [row("\x1b[2Jx\ny", &bytes(1, 9, 2, &[(3, 1)]))];
+        rows[0].path = "/lib/\x1b.so";
+        let mut out = Vec::new();
+        for part in [
+            None,
+            Some(Part::Caller(Some("\r".into()))),
+            Some(Part::Process { pid: 1, name: "\t" }),
+        ] {
+            rows[0].part = part;
+            table(&mut out, &rows, None)?;
+        }
+        let text = String::from_utf8_lossy(&out);
+        let shown: Vec<&str> = text
+            .lines()
+            .skip(1)
+            .step_by(2)
+            .filter_map(|l| l.split_once("  \\"))
+            .map(|(_, l)| l)
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                r"033[2Jx\012y  \033.so",
+                r"033[2Jx\012y  \033.so  \015",
+                r"033[2Jx\012y  \033.so  \011/1"
+            ]
+        );
+        let skipped = [Skipped { function: "\n".into(), path: "/l".into(), reason: "why".into() }];
+        assert_eq!(skipped_lines(&skipped, true), [r"  l:\012: why"]);
+        assert_eq!(skipped_lines(&skipped, false), [r"     1  why: \012"]);
+        Ok(())
     }
 
     #[test]

@@ -19,7 +19,7 @@ use super::objects::{carried, own_failure};
 use super::report::Ended;
 use crate::args::TraceArgs;
 use crate::failure::{Failure, Result};
-use crate::printer::{Output, Printer};
+use crate::printer::{Output, Printer, one_line};
 use crate::report::file_name;
 use crate::sites::{Sites, module_path};
 use crate::unit::junit::escaped;
@@ -166,7 +166,7 @@ impl Coverage {
             writeln!(out, "{:>10}{:>10}{:>8}  module", "functions", "called", "%")?;
             modules.iter().try_for_each(|(path, (all, called))| {
                 let percent = 100.0 * *called as f64 / *all as f64;
-                writeln!(out, "{all:>10}{called:>10}{percent:>8.1}  {}", file_name(path))
+                writeln!(out, "{all:>10}{called:>10}{percent:>8.1}  {}", one_line(file_name(path)))
             })
         })
     }
@@ -214,12 +214,12 @@ fn find_lines(functions: &mut [Function<'_>]) -> usize {
 /// As `geninfo` of lcov writes it. A function's first line stands for its lines.
 fn lcov(out: &mut dyn Write, files: &Files<'_>) -> io::Result<()> {
     for (file, functions) in files {
-        writeln!(out, "TN:\nSF:{file}")?;
+        writeln!(out, "TN:\nSF:{}", one_line(file))?;
         for (line, name) in functions.keys() {
-            writeln!(out, "FN:{line},{name}")?;
+            writeln!(out, "FN:{line},{}", one_line(name))?;
         }
         for ((_, name), called) in functions {
-            writeln!(out, "FNDA:{},{name}", u8::from(*called))?;
+            writeln!(out, "FNDA:{},{}", u8::from(*called), one_line(name))?;
         }
         writeln!(out, "FNF:{}\nFNH:{}", functions.len(), count(functions.values()))?;
         let lines = lines(functions);
@@ -280,4 +280,30 @@ fn lines(functions: &BTreeMap<(u32, &str), bool>) -> BTreeMap<u32, bool> {
 
 fn count<'a>(called: impl Iterator<Item = &'a bool>) -> usize {
     called.filter(|called| **called).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A line end in a name made two records of one.
+    #[test]
+    fn records_of_lcov_end_where_they_end() -> io::Result<()> {
+        let functions = BTreeMap::from([((7, "nl\nend_of_record\x1b"), true)]);
+        let mut out = Vec::new();
+        lcov(&mut out, &BTreeMap::from([("/a\nb.c", functions)]))?;
+        let wanted = r"TN:
+SF:/a\012b.c
+FN:7,nl\012end_of_record\033
+FNDA:1,nl\012end_of_record\033
+FNF:1
+FNH:1
+DA:7,1
+LF:1
+LH:1
+end_of_record
+";
+        assert_eq!(String::from_utf8_lossy(&out), wanted);
+        Ok(())
+    }
 }

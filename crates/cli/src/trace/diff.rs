@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::args::{SortBy, TraceArgs};
 use crate::failure::{Failure, Result};
-use crate::printer::{Output, Printer};
+use crate::printer::{Output, Printer, one_line};
 use crate::report::cut;
 use crate::units;
 
@@ -180,8 +180,9 @@ fn sort(rows: &mut [Row], by: SortBy) {
 }
 
 fn table(out: &mut dyn Write, rows: &[Row], width: Option<usize>) -> io::Result<()> {
+    let modules: Vec<_> = rows.iter().map(|r| one_line(&r.module)).collect();
     let module_width =
-        rows.iter().map(|r| r.module.chars().count()).max().unwrap_or(0).max("module".len());
+        modules.iter().map(|m| m.chars().count()).max().unwrap_or(0).max("module".len());
     let room = width.map(|w| w.saturating_sub(5 * 11 + 2 + 2 + module_width).max(16));
     let names: Vec<String> = rows.iter().map(|r| cut(&r.name, room)).collect();
     let longest = names.iter().map(|n| n.chars().count()).max().unwrap_or(0);
@@ -191,7 +192,7 @@ fn table(out: &mut dyn Write, rows: &[Row], width: Option<usize>) -> io::Result<
         "{:>11}{:>11}{:>11}{:>11}{:>11}  {:name_width$}  module",
         "calls", "after", "self", "after", "diff", "function"
     )?;
-    for (row, name) in rows.iter().zip(&names) {
+    for ((row, name), module) in rows.iter().zip(&names).zip(&modules) {
         let calls = |f: &Option<Figures>| f.map_or_else(|| "-".to_owned(), |f| f.calls.to_string());
         let time = |f: &Option<Figures>| {
             f.and_then(|f| f.self_ns).map_or_else(|| "-".to_owned(), units::time)
@@ -209,12 +210,11 @@ fn table(out: &mut dyn Write, rows: &[Row], width: Option<usize>) -> io::Result<
         };
         writeln!(
             out,
-            "{:>11}{:>11}{:>11}{:>11}{diff:>11}  {name:name_width$}  {}",
+            "{:>11}{:>11}{:>11}{:>11}{diff:>11}  {name:name_width$}  {module}",
             calls(&row.before),
             calls(&row.after),
             time(&row.before),
             time(&row.after),
-            row.module,
         )?;
     }
     Ok(())

@@ -7,6 +7,7 @@ use std::io::{self, Write};
 use serde_json::{Map, Value as Json};
 
 use super::timeline::{Named, Timeline};
+use crate::printer::one_line;
 use crate::trace::recording::{Event, Summary};
 use crate::units;
 
@@ -89,7 +90,9 @@ impl List {
                 let (seconds, micros) = (micros / 1_000_000, micros % 1_000_000);
                 let took = event.took_ns.map_or_else(|| "-".to_owned(), units::time);
                 let tid = event.tid;
-                writeln!(out, "{seconds:>5}.{micros:06} {tid:>8} {took:>8}  {name}{values}")
+                let shown = format!("{name}{values}");
+                let shown = one_line(&shown);
+                writeln!(out, "{seconds:>5}.{micros:06} {tid:>8} {took:>8}  {shown}")
             }
         }
     }
