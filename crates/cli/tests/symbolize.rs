@@ -710,6 +710,19 @@ fn a_core_file_is_asked_for_the_addresses_of_its_process() {
     );
 }
 
+/// Each stack weighed 0, and nothing was said.
+#[test]
+fn a_weight_that_no_map_has_is_refused_before_the_command_runs() {
+    let (skep, dir) = (Skep::new(), TempDir::new());
+    let (object, folded) = (object("allocations.bpf.o"), dir.join("folded").display().to_string());
+    let args = ["run", &object, "--folded", &folded, "--weight", "byte", "--", "/bin/echo", "ran"];
+    fails(&skep, &args, 2, "has a number `byte` in its values");
+    let ended = skep.run(args);
+    assert!(text(&ended.stderr).contains("there are `bytes`, `calls`"), "{}", ended.transcript());
+    assert_eq!(text(&ended.stdout), "");
+    assert!(!dir.join("folded").exists());
+}
+
 /// Stacks of a program whose calls are known: as lines, as a picture, as a profile.
 #[test]
 fn stacks_have_the_names_of_their_functions() {

@@ -92,7 +92,7 @@ fn run_here(args: &RunArgs, printer: Printer) -> Result<u8> {
             }
         }
     }
-    let stacks = Stacks::open(args)?;
+    let stacks = Stacks::open(args, &loaded)?;
     if stacks.is_some() {
         for link in links() {
             link.want_mapped()?;

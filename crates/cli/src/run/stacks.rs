@@ -5,16 +5,17 @@
 //! (`bpf_get_stack`); or as text in a key, addresses in hex with `;` between them, the outermost
 //! first. The value is the weight.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use skep::isa::MapType;
+use skep::load::LoadedMap;
 use skep::object::btf::Value;
 use skep_text::entries::{Entries, Entry};
 use skep_text::key::Key;
 
 use super::load::Loaded;
 use crate::args::RunArgs;
-use crate::failure::{Context, Result};
+use crate::failure::{Context, Failure, Result};
 use crate::printer::Printer;
 use crate::stacks::{Files, Stack, named};
 
@@ -24,8 +25,11 @@ pub struct Stacks {
 }
 
 impl Stacks {
-    /// Creates the files that were asked for; `None` if there is none.
-    pub fn open(args: &RunArgs) -> Result<Option<Self>> {
+    /// Creates the files that were asked for; `None` if there is none. Fails if no map has the weight.
+    pub fn open(args: &RunArgs, loaded: &[Loaded]) -> Result<Option<Self>> {
+        if let Some(weight) = &args.weight {
+            check_weight(weight, &weights(loaded))?;
+        }
         let files = Files::open(args.folded.as_ref(), args.flame.as_ref(), args.pprof.as_ref())?;
         Ok((!files.is_empty()).then_some(Self { files }))
     }
@@ -53,16 +57,7 @@ fn collect(loaded: &Loaded, weight: Option<&str>, out: &mut Vec<Stack>) -> Resul
     let mut used = false;
     for m in &loaded.maps {
         let typed = Entries::new(&m.map, &m.name, loaded.object.btf.as_deref(), false);
-        let def = m.map.def();
-        let plain = matches!(
-            def.map_type,
-            MapType::Hash
-                | MapType::LruHash
-                | MapType::PercpuHash
-                | MapType::LruPercpuHash
-                | MapType::QpTrie
-        );
-        if !plain {
+        if !has_keys(m) {
             continue;
         }
         for entry in typed.iter() {
@@ -78,6 +73,66 @@ fn collect(loaded: &Loaded, weight: Option<&str>, out: &mut Vec<Stack>) -> Resul
         out.extend(by_number.into_values().map(|addrs| Stack { addrs, root: None, weight: 1 }));
     }
     Ok(())
+}
+
+/// Tells whether keys of a map may stand for stacks.
+fn has_keys(map: &LoadedMap) -> bool {
+    matches!(
+        map.map.def().map_type,
+        MapType::Hash
+            | MapType::LruHash
+            | MapType::PercpuHash
+            | MapType::LruPercpuHash
+            | MapType::QpTrie
+    )
+}
+
+/// What may be the weight in maps that may have stacks: names of members, empty for a value that is a
+/// number itself.
+fn weights(loaded: &[Loaded]) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for object in loaded {
+        let numbered = object.maps.iter().any(|m| m.map.def().map_type == MapType::StackTrace);
+        for m in object.maps.iter().filter(|m| has_keys(m)) {
+            let typed = Entries::new(&m.map, &m.name, object.object.btf.as_deref(), false);
+            // Zeros show what members there are.
+            let zeros = |size: u32| vec![0; size as usize];
+            let (key, value) = (m.map.def().key_size, m.map.def().value_size);
+            if may_be_stack(&typed.key(&zeros(key)), numbered) {
+                names.extend(numbers(&typed.value(&zeros(value))).map(|(name, _)| name.to_owned()));
+            }
+        }
+    }
+    names
+}
+
+/// Tells whether keys like this one can stand for stacks; `numbered`: there is a map of stacks.
+fn may_be_stack(key: &Key, numbered: bool) -> bool {
+    let Key::Typed(value) = key else { return true };
+    members(value).any(|(name, member)| match member {
+        Value::Array(words) => words.len() > 1 && words.iter().all(|w| unsigned(w).is_some()),
+        Value::Uint(_) | Value::Int(_) => numbered && names_stack(name),
+        _ => false,
+    })
+}
+
+/// Tells whether a number of this name may be that of a stack.
+fn names_stack(name: &str) -> bool {
+    name.is_empty() || name.contains("stack")
+}
+
+fn check_weight(asked: &str, names: &BTreeSet<String>) -> Result {
+    if names.contains(asked) || names.contains("") {
+        return Ok(());
+    }
+    let failure = Failure::environment(format!(
+        "--weight: no map with call stacks has a number `{asked}` in its values"
+    ));
+    if names.is_empty() {
+        return Err(failure);
+    }
+    let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+    Err(failure.hint(format!("there are {}", names.join(", "))))
 }
 
 /// The stacks in maps of stacks, by number.
@@ -109,7 +164,7 @@ fn stack_of(
         Key::Bytes(text) => addresses_of_text(text)?,
         Key::Typed(value) => {
             let mut found = None;
-            each_member(value, &mut |name, member| match member {
+            members(value).for_each(|(name, member)| match member {
                 Value::Array(words) if found.is_none() => {
                     let words: Option<Vec<u64>> = words.iter().map(unsigned).collect();
                     found = words
@@ -118,8 +173,7 @@ fn stack_of(
                 }
                 Value::Text(text) if root.is_none() => root = Some(text.clone()),
                 Value::Uint(_) | Value::Int(_) if found.is_none() => {
-                    let is_stack = name.is_empty() || name.contains("stack");
-                    let number = integer(member).filter(|_| is_stack);
+                    let number = integer(member).filter(|_| names_stack(name));
                     found = number.and_then(|n| by_number.get(&u32::try_from(n).ok()?)).cloned();
                 }
                 _ => {}
@@ -131,12 +185,18 @@ fn stack_of(
     (!addrs.is_empty()).then_some(Stack { addrs, root, weight })
 }
 
-/// Calls `f` with the value, or with each member of a structure and its name.
-fn each_member<'v>(value: &'v Value, f: &mut dyn FnMut(&str, &'v Value)) {
-    match value {
-        Value::Struct(members) => members.iter().for_each(|m| f(&m.name, &m.value)),
-        value => f("", value),
-    }
+/// The members of a structure with their names, or the value itself.
+fn members(value: &Value) -> impl Iterator<Item = (&str, &Value)> {
+    let (members, whole) = match value {
+        Value::Struct(members) => (members.as_slice(), None),
+        value => (&[][..], Some(("", value))),
+    };
+    members.iter().map(|m| (m.name.as_str(), &m.value)).chain(whole)
+}
+
+/// The numbers among them.
+fn numbers(value: &Value) -> impl Iterator<Item = (&str, u64)> {
+    members(value).filter_map(|(name, member)| Some((name, unsigned(member)?)))
 }
 
 fn integer(value: &Value) -> Option<i128> {
@@ -156,13 +216,8 @@ fn unsigned(value: &Value) -> Option<u64> {
 
 /// The number of a value that is asked for, else its first.
 fn weight_of(value: &Value, asked: Option<&str>) -> u64 {
-    let mut found = None;
-    each_member(value, &mut |name, member| {
-        if found.is_none() && asked.is_none_or(|asked| asked == name || name.is_empty()) {
-            found = unsigned(member);
-        }
-    });
-    found.unwrap_or(0)
+    let is_meant = |name: &str| asked.is_none_or(|asked| asked == name || name.is_empty());
+    numbers(value).find(|(name, _)| is_meant(name)).map_or(0, |(_, number)| number)
 }
 
 /// Reads `AAA;BBB;CCC`, the outermost first.
@@ -195,5 +250,35 @@ mod tests {
         assert_eq!(weight_of(&value, Some("bytes")), 90);
         assert_eq!(weight_of(&value, Some("none")), 0);
         assert_eq!(weight_of(&Value::Uint(7), Some("bytes")), 7);
+    }
+
+    /// A member that no map has was a weight of 0 for each stack.
+    #[test]
+    fn a_weight_that_no_map_has_is_refused() {
+        let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        assert!(check_weight("bytes", &set(&["bytes", "calls"])).is_ok());
+        assert!(check_weight("calls", &set(&[""])).is_ok());
+        let refused = |names| {
+            let failure = check_weight("byte", &set(names)).expect_err("it is not there");
+            (failure.message, failure.hint)
+        };
+        let message = "--weight: no map with call stacks has a number `byte` in its values";
+        let hint = Some("there are `bytes`, `calls`".to_owned());
+        assert_eq!(refused(&["bytes", "calls"]), (message.to_owned(), hint));
+        assert_eq!(refused(&[]), (message.to_owned(), None));
+    }
+
+    #[test]
+    fn keys_that_may_be_stacks() {
+        let key = |name: &str, value| {
+            let name = name.to_owned();
+            Key::Typed(Value::Struct(vec![skep::object::btf::ValueMember { name, value }]))
+        };
+        let words = Value::Array(vec![Value::Uint(0); 2]);
+        assert!(may_be_stack(&Key::Bytes(vec![0]), false));
+        assert!(may_be_stack(&key("ips", words), false));
+        assert!(may_be_stack(&key("user_stack", Value::Int(0)), true));
+        assert!(!may_be_stack(&key("user_stack", Value::Int(0)), false));
+        assert!(!may_be_stack(&key("pid", Value::Int(0)), true));
     }
 }
