@@ -52,7 +52,7 @@ fn prometheus_reads_what_was_traced() {
 #[test]
 fn opentelemetry_reads_what_was_traced() {
     let skep = Skep::new();
-    let request = out(&skep, &["export", "otlp", &traced(&skep), "--label", "host_name=here"]);
+    let request = out(&skep, &["export", "otlp", &traced(&skep), "--label", "service.name=here"]);
     assert!(json(request.as_bytes())["resourceMetrics"].is_array());
     let script = "
 import sys
@@ -154,7 +154,7 @@ fn what_is_no_report_is_said() {
     fails(&skep, &["export", "otlp", &file], 2, "is no report: it has no `functions`");
     fails(&skep, &["export", "otlp", &file], 2, "hint: `skep trace --json -o FILE` writes one");
     fails(&skep, &["export", "otlp", "/no/such"], 2, "cannot read `/no/such`");
-    for label in ["job", "1a=b", "function=x", "a b=c"] {
+    for label in ["job", "1a=b", "function=x", "a b=c", "service.name=web", "le=1"] {
         fails(&skep, &["export", "prometheus", &file, "--label", label], 2, "--label");
     }
     let twice = ["export", "otlp", &file, "--label", "a=1", "--label", "b=2", "--label", "a=3"];

@@ -12,7 +12,7 @@ Examples:
   skep export parquet report.json --label host=web1 -o report.parquet";
 
 /// What other systems read.
-#[derive(ValueEnum, Clone, Copy, Debug)]
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Format {
     /// The text format of Prometheus, for textfile collectors and push gateways
     Prometheus,
@@ -30,7 +30,8 @@ pub struct ExportArgs {
     /// A report of `skep trace --json`; `-` is stdin
     #[arg(default_value = "-", value_name = "REPORT")]
     pub report: PathBuf,
-    /// Add a label to all metrics, or a column, as in job=web; can be repeated
+    /// Add a label to all metrics, an attribute of the resource, or a column, as in job=web; can be
+    /// repeated
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
     pub labels: Vec<(String, String)>,
     /// Write to FILE instead of stdout
@@ -40,12 +41,5 @@ pub struct ExportArgs {
 
 fn label(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
-    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    if !name.starts_with(|c: char| c.is_ascii_alphabetic()) || !name.chars().all(is_word) {
-        return Err("a name has letters, digits and `_`, and begins with a letter".to_owned());
-    }
-    if ["function", "module", "quantile"].contains(&name) {
-        return Err(format!("`{name}` is a label of skep's own"));
-    }
     Ok((name.to_owned(), value.to_owned()))
 }

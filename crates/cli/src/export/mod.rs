@@ -73,11 +73,11 @@ pub fn run(args: &ExportArgs, printer: Printer) -> Result<u8> {
     if let Some((_, (name, _))) = args.labels.iter().enumerate().find(again) {
         return Err(Failure::environment(format!("--label: `{name}` is given twice")));
     }
-    let is_table = matches!(args.format, ExportFormat::Parquet);
-    if is_table && let Some((name, _)) = args.labels.iter().find(|(name, _)| parquet::is_own(name))
-    {
-        return Err(Failure::environment(format!("--label: `{name}` is a column of skep's own")));
+    for (name, _) in &args.labels {
+        check_label(args.format, name)
+            .map_err(|why| Failure::environment(format!("--label: `{name}` {why}")))?;
     }
+    let is_table = matches!(args.format, ExportFormat::Parquet);
     if is_table && args.output.is_none() && io::stdout().is_terminal() {
         return Err(Failure::environment("a table in Parquet is nothing for a terminal")
             .hint("write it to a file: `-o FILE.parquet`"));
@@ -94,6 +94,27 @@ pub fn run(args: &ExportArgs, printer: Printer) -> Result<u8> {
         }
     }
     Ok(0)
+}
+
+/// Fails with what is wrong unless a label may have this name.
+fn check_label(format: ExportFormat, name: &str) -> Result<(), &'static str> {
+    let is_attribute = matches!(format, ExportFormat::Otlp);
+    let is_word =
+        |c: char| c.is_ascii_alphanumeric() || c == '_' || (is_attribute && matches!(c, '.' | '-'));
+    if !name.starts_with(|c: char| c.is_ascii_alphabetic()) || !name.chars().all(is_word) {
+        return Err(match is_attribute {
+            true => "is no name of letters, digits, `_`, `.` and `-` that begins with a letter",
+            false => "is no name of letters, digits and `_` that begins with a letter",
+        });
+    }
+    match format {
+        ExportFormat::Otlp if name == SDK => Err("is an attribute of skep's own"),
+        ExportFormat::Parquet if parquet::is_own(name) => Err("is a column of skep's own"),
+        _ if ["function", "module", "quantile"].contains(&name) => Err("is a label of skep's own"),
+        // The bounds of histograms, and nothing else.
+        ExportFormat::Prometheus if name == "le" => Err("is a label of Prometheus's own"),
+        _ => Ok(()),
+    }
 }
 
 /// Returns the report, and when it was written.
@@ -192,6 +213,9 @@ const METRICS: [Metric; 5] = [
     ("skep.call.p99", "s", "What one call in a hundred took longer than.", false, |f| time(f, P99)),
 ];
 
+/// The attribute that says who measured.
+const SDK: &str = "telemetry.sdk.name";
+
 /// Writes an `ExportMetricsServiceRequest` in the JSON form of OTLP, where 64-bit numbers are texts.
 fn otlp(out: &mut dyn Write, report: &Report, labels: &Labels, end: SystemTime) -> io::Result<()> {
     let end = end.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_nanos();
@@ -200,7 +224,7 @@ fn otlp(out: &mut dyn Write, report: &Report, labels: &Labels, end: SystemTime) 
     let attribute = |key: &str, value: &str| {
         format!("{{\"key\":\"{key}\",\"value\":{{\"stringValue\":{}}}}}", Value::from(value))
     };
-    let mut resource = vec![attribute("telemetry.sdk.name", "skep")];
+    let mut resource = vec![attribute(SDK, "skep")];
     resource.extend(labels.iter().map(|(name, value)| attribute(name, value)));
     write!(
         out,
@@ -252,6 +276,30 @@ mod tests {
         Report::of(&document).expect("a report")
     }
 
+    /// `service.name`, the attribute that all collectors look for, was refused.
+    #[test]
+    fn names_of_labels_are_those_of_the_format() {
+        use ExportFormat::{Otlp, Parquet, Prometheus};
+        for (name, good) in [
+            ("host_1", &[Otlp, Parquet, Prometheus][..]),
+            ("service.name", &[Otlp]),
+            ("k8s.pod-name", &[Otlp]),
+            ("le", &[Otlp, Parquet]),
+            ("calls", &[Otlp, Prometheus]),
+            ("telemetry.sdk.name", &[]),
+            ("function", &[]),
+            ("1a", &[]),
+            (".a", &[]),
+            ("a\"b", &[]),
+            ("", &[]),
+        ] {
+            for format in [Otlp, Parquet, Prometheus] {
+                let got = check_label(format, name);
+                assert_eq!(got.is_ok(), good.contains(&format), "{name}: {format:?} {got:?}");
+            }
+        }
+    }
+
     #[test]
     fn prometheus_has_each_series_once() {
         let (mut out, labels) = (Vec::new(), [("job".to_owned(), "we\"b".to_owned())]);
@@ -282,10 +330,15 @@ mod tests {
     fn otlp_has_numbers_as_texts_and_times_from_the_report() {
         let end = UNIX_EPOCH + Duration::from_secs(100);
         let mut out = Vec::new();
-        otlp(&mut out, &report(), &[("host".to_owned(), "a\"".to_owned())], end).expect("memory");
+        otlp(&mut out, &report(), &[("host.name".to_owned(), "a\"".to_owned())], end)
+            .expect("memory");
         let request: Value = serde_json::from_slice(&out).expect("JSON");
         let of = &request["resourceMetrics"][0];
-        assert_eq!(of["resource"]["attributes"][1]["value"]["stringValue"], "a\"");
+        let host = &of["resource"]["attributes"][1];
+        assert_eq!(
+            (&host["key"], &host["value"]["stringValue"]),
+            (&json!("host.name"), &json!("a\""))
+        );
         let metrics = of["scopeMetrics"][0]["metrics"].as_array().expect("a list");
         let named = |name: &str| metrics.iter().find(|m| m["name"] == name).expect("it is there");
         let calls = &named("skep.calls")["sum"]["dataPoints"];
