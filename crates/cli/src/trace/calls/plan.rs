@@ -10,6 +10,9 @@ use skep::object::{Btf, Composite, MAX_WORDS, Part, Place, Prototype, Value as P
 
 /// The largest string that is read, and the pieces that structures are read in: `PIECE`.
 const PIECE: usize = 120;
+/// Bytes of the longest text that is shown as a whole: the piece ends with a zero byte, and one byte more
+/// than these says that there is more.
+const LONGEST_TEXT: usize = PIECE - 2;
 /// Bytes of a record's data: `DATA`.
 pub const DATA: usize = LAST_AT + 8 + PIECE;
 const LAST_AT: usize = 1016;
@@ -463,8 +466,10 @@ impl Shown {
                 let len = word(self.at + 8)? as i64;
                 match usize::try_from(len) {
                     Ok(len) if (1..=PIECE).contains(&len) => {
-                        let text = data.get(self.at + 16..self.at + 16 + len - 1)?;
-                        let cut = if len == PIECE { "…" } else { "" };
+                        // A text that fills the piece may have ended there: its last byte is what `…` stands for.
+                        let (len, cut) =
+                            if len == PIECE { (LONGEST_TEXT, "…") } else { (len - 1, "") };
+                        let text = data.get(self.at + 16..self.at + 16 + len)?;
                         Value::Text(String::from_utf8_lossy(text).into_owned() + cut)
                     }
                     _ => Value::Pointer(first),
@@ -505,4 +510,31 @@ fn cut(value: Value, btf: &Btf, id: TypeId, known: usize) -> Value {
         .map(|(v, _)| v)
         .collect();
     Value::Struct(kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A text of 119 bytes was shown with `…`, and nothing was behind it.
+    #[test]
+    fn an_ellipsis_says_that_there_is_more() {
+        let shown = |text: &str| {
+            // As `bpf_probe_read_user_str` reads it.
+            let piece: String = text.chars().take(PIECE - 1).collect();
+            let words = [1, piece.len() as u64 + 1];
+            let mut data: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            data.extend(piece.as_bytes());
+            data.resize(16 + PIECE, 0);
+            Shown { name: String::new(), at: 0, how: How::Text }.value(&data, None)
+        };
+        for len in [0, 1, LONGEST_TEXT] {
+            let text = "x".repeat(len);
+            assert_eq!(shown(&text), Some(Value::Text(text)));
+        }
+        for len in [LONGEST_TEXT + 1, LONGEST_TEXT + 2, 1000] {
+            let wanted = "x".repeat(LONGEST_TEXT) + "…";
+            assert_eq!(shown(&"x".repeat(len)), Some(Value::Text(wanted)), "{len}");
+        }
+    }
 }
