@@ -5,10 +5,10 @@
 
 use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::failure::{Failure, Result};
-use crate::replace::Replacement;
+use crate::replace::{self, Replacement};
 
 /// A text of another's making, such as the name of a file, in one line and without commands to the terminal:
 /// control characters are in octal, as the kernel writes them in `/proc/PID/maps`.
@@ -79,6 +79,23 @@ fn harmless(text: &str) -> Cow<'_, str> {
         if is_obeyed(c) { shown.extend(c.escape_debug()) } else { shown.push(c) }
     }
     Cow::Owned(shown)
+}
+
+/// Fails if two options name the same file to write: what one of them wrote would be lost.
+pub fn check_apart(options: &[(&str, Option<&Path>)]) -> Result {
+    let mut places: Vec<(&str, PathBuf)> = Vec::new();
+    for (option, path) in options {
+        let Some(path) = path else { continue };
+        let Some(place) = replace::place(path) else { continue };
+        if let Some((other, _)) = places.iter().find(|(_, other)| *other == place) {
+            let path = path.display();
+            return Err(Failure::environment(format!(
+                "`{other}` and `{option}` name the same file, `{path}`"
+            )));
+        }
+        places.push((option, place));
+    }
+    Ok(())
 }
 
 /// Prints; knows what the user wants to hear.
@@ -184,5 +201,35 @@ impl Printer {
     fn err(self, text: &str) {
         // Nobody is left to be told when this fails.
         drop(writeln!(io::stderr().lock(), "{text}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use skep_testkit::TempDir;
+
+    use super::*;
+
+    /// The later one replaced what the other had written.
+    #[test]
+    fn two_options_do_not_name_the_same_file() {
+        let dir = TempDir::new();
+        let [path, same, other] = ["x", "./x", "y"].map(|name| dir.path().join(name));
+        let check = |b: &Path| {
+            check_apart(&[("--output", Some(&path)), ("--pprof", None), ("--flame", Some(b))])
+        };
+        let refused = |b| {
+            let message = check(b).expect_err("it is the same").message;
+            let wanted = format!("`--output` and `--flame` name the same file, `{}`", b.display());
+            assert_eq!(message, wanted);
+        };
+        refused(&same);
+        assert!(check(&other).is_ok());
+        std::fs::write(&path, "old").expect("a file");
+        refused(&same);
+        std::os::unix::fs::symlink("x", &other).expect("a link");
+        refused(&other);
+        let null = Some(Path::new("/dev/null"));
+        assert!(check_apart(&[("--output", null), ("--flame", null)]).is_ok());
     }
 }

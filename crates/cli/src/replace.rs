@@ -109,6 +109,15 @@ impl Replacement {
     }
 }
 
+/// Where a file is or will be; `None` for devices and pipes, which take what several write.
+pub fn place(path: &Path) -> Option<PathBuf> {
+    if let Ok(found) = fs::metadata(path) {
+        return if found.is_file() { fs::canonicalize(path).ok() } else { None };
+    }
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Some(fs::canonicalize(folder).ok()?.join(path.file_name()?))
+}
+
 impl Write for Replacement {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.file.write(bytes)

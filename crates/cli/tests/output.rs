@@ -38,6 +38,24 @@ fn a_full_disk_leaves_the_older_file() {
     assert!(ended.status.success() && !out.contains("o   l   d"), "{out}\n{err}");
 }
 
+/// The report and the flame graph were written to one file, and the later one was there at the end.
+#[test]
+fn two_outputs_are_not_one_file() {
+    let skep = Skep::new();
+    let (file, ran) =
+        (skep.path("x").display().to_string(), skep.path("ran").display().to_string());
+    let command = ["--", "touch", &ran];
+    let outputs = [
+        ["--json", "-o", &file, "--flame", &file],
+        ["--record", &file, "--pprof", &file, "--exact"],
+    ];
+    for outputs in outputs {
+        let args = [&["trace", "libc.so.6:mem*"][..], &outputs, &command].concat();
+        common::fails(&skep, &args, 2, &format!("name the same file, `{file}`"));
+    }
+    assert!(!skep.path("x").exists() && !skep.path("ran").exists());
+}
+
 /// The limit ended the command by a signal, without a word.
 #[test]
 fn a_limit_for_files_is_an_error() {

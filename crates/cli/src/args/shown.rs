@@ -72,6 +72,18 @@ impl ShownArgs {
         self.chrome.as_deref().or(self.perfetto.as_deref())
     }
 
+    /// The files that are written, with the options that name them.
+    pub fn files(&self) -> [(&str, Option<&Path>); 6] {
+        [
+            ("--output", self.report.output.as_deref()),
+            ("--flame", self.flame.as_deref()),
+            ("--folded", self.folded.as_deref()),
+            ("--pprof", self.pprof.as_deref()),
+            ("--chrome", self.chrome.as_deref()),
+            ("--perfetto", self.perfetto.as_deref()),
+        ]
+    }
+
     /// Tells whether call paths are looked at.
     pub fn wants_paths(&self) -> bool {
         self.tree

@@ -16,7 +16,7 @@ use skep_text::key::Key;
 use super::load::Loaded;
 use crate::args::RunArgs;
 use crate::failure::{Context, Failure, Result};
-use crate::printer::Printer;
+use crate::printer::{Printer, check_apart};
 use crate::stacks::{Files, Stack, named};
 
 /// Files that stacks are written to, created before the command starts.
@@ -30,6 +30,12 @@ impl Stacks {
         if let Some(weight) = &args.weight {
             check_weight(weight, &weights(loaded))?;
         }
+        check_apart(&[
+            ("--output", args.report.output.as_deref()),
+            ("--folded", args.folded.as_deref()),
+            ("--flame", args.flame.as_deref()),
+            ("--pprof", args.pprof.as_deref()),
+        ])?;
         let files = Files::open(args.folded.as_ref(), args.flame.as_ref(), args.pprof.as_ref())?;
         Ok((!files.is_empty()).then_some(Self { files }))
     }

@@ -16,12 +16,13 @@ use super::tree::{Node, Thread, Tree};
 use crate::args::RecordingArgs;
 use crate::failure::{Failure, Result};
 use crate::missed;
-use crate::printer::{Output, Printer};
+use crate::printer::{Output, Printer, check_apart};
 use crate::report::file_name;
 use crate::sites::{Sites, module_path};
 
 /// Shows a recording.
 pub fn run(args: &RecordingArgs, printer: Printer) -> Result<u8> {
+    check_apart(&args.shown.files())?;
     let name = args.file.display();
     let file = std::fs::read(&args.file)
         .map_err(|e| Failure::environment(format!("cannot read `{name}`: {e}")))?;

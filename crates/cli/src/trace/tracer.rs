@@ -15,7 +15,7 @@ use super::report::{self, Ended};
 use super::top::Top;
 use crate::args::TraceArgs;
 use crate::failure::Result;
-use crate::printer::{Output, Printer};
+use crate::printer::{Output, Printer, check_apart};
 use crate::sites::Sites;
 use crate::terminal::Terminal;
 
@@ -29,6 +29,8 @@ pub enum Outputs {
 impl Outputs {
     /// Creates the files that were asked for.
     pub fn open(args: &TraceArgs) -> Result<Self> {
+        let own = [("--record", args.record.as_deref()), ("--coverage", args.coverage.as_deref())];
+        check_apart(&[&args.shown.files()[..], &own].concat())?;
         if let Some(path) = &args.coverage {
             coverage::Outputs::open(args, path).map(Self::Coverage)
         } else if args.wants_calls() {
