@@ -271,9 +271,9 @@ pub struct Function<'a> {
     pub p99_ns: Option<u64>,
     /// Why there are no times.
     #[cfg_attr(test, serde(skip_serializing_if = "Option::is_none"))]
-    entry_only: Option<&'a str>,
+    pub entry_only: Option<&'a str>,
     /// Not all calls were timed.
-    estimated: bool,
+    pub estimated: bool,
     /// With 95 % confidence the total is not further off than this.
     pub error_ns: u64,
     /// The same for the self time.

@@ -6,8 +6,7 @@ use std::io::{self, Write};
 use crate::report::{Function, Row};
 
 /// The first line, behind `function`.
-const COLUMNS: &str =
-    "module,calls,total_ns,self_ns,p50_ns,p99_ns,error_ns,self_error_ns,running,path,symbol";
+const COLUMNS: &str = "module,calls,total_ns,self_ns,p50_ns,p99_ns,entry_only,estimated,error_ns,self_error_ns,running,path,symbol";
 
 /// Writes a line of names, and one for each row. What is not known is empty. `columns`: those that tell
 /// the rows of a function apart.
@@ -35,6 +34,7 @@ pub fn write(out: &mut dyn Write, rows: &[Row<'_>], columns: &[&str]) -> io::Res
                 None => write!(out, ",")?,
             }
         }
+        write!(out, ",{},{}", field(f.entry_only.unwrap_or_default()), f.estimated)?;
         write!(out, ",{},{},{}", f.error_ns, f.self_error_ns, f.running)?;
         write!(out, ",{},{}\r\n", field(f.path), field(row.symbol))?;
     }
@@ -53,6 +53,45 @@ fn field(text: &str) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::{Figures, Part};
+
+    /// `estimated` and `entry_only` were in JSON only.
+    #[test]
+    fn columns_are_the_members_of_json() -> io::Result<()> {
+        let stat = Figures {
+            calls: 4,
+            total_ns: 0,
+            self_ns: 0,
+            error_ns: None,
+            self_error_ns: None,
+            running: 1,
+            p50_ns: None,
+            p99_ns: None,
+        };
+        let row = Row {
+            name: "f(int)".into(),
+            symbol: "_Z1fi",
+            path: "/lib/x.so",
+            entry_only: Some("it jumps, and returns elsewhere"),
+            stat,
+            part: Some(Part::Thread { pid: 1, tid: 2, name: "main" }),
+        };
+        let (mut out, mut json) = (Vec::new(), Vec::new());
+        Function::from(&row).write(&mut json);
+        write(&mut out, &[row], &["pid", "tid", "comm"])?;
+        let text = String::from_utf8_lossy(&out);
+        let (head, values) = text.split_once("\r\n").expect("two lines");
+        let mut names: Vec<&str> = head.split(',').collect();
+        names[0] = "name";
+        names.sort_unstable();
+        let members: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&json)?;
+        let mut members: Vec<&str> = members.keys().map(String::as_str).collect();
+        members.sort_unstable();
+        assert_eq!(names, members);
+        let wanted = "f(int),1,2,main,x.so,4,,,,,\"it jumps, and returns elsewhere\",false,0,0,1,/lib/x.so,_Z1fi\r\n";
+        assert_eq!(values, wanted);
+        Ok(())
+    }
 
     #[test]
     fn fields_end_where_they_end() {
