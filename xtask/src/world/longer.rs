@@ -21,6 +21,8 @@ const fn longer(
     Longer { name, what, prepare: &[], command, status }
 }
 
+const SHELL: &str = "arithmetic, subshells, pipes, a trap";
+
 const LONGER: &[Longer] = &[
     longer(
         "python3",
@@ -34,8 +36,14 @@ const LONGER: &[Longer] = &[
         &["{0}", "{work}/live/perl.pl"],
         5,
     ),
-    longer("bash", "arithmetic, subshells, pipes, a trap", &["{0}", "{work}/live/shell.sh"], 6),
-    longer("dash", "arithmetic, subshells, pipes, a trap", &["{0}", "{work}/live/shell.sh"], 6),
+    longer(
+        "bash",
+        "arrays, patterns, coprocess, process substitution, recursion",
+        &["{0}", "{work}/live/bash.sh"],
+        6,
+    ),
+    longer("bash-posix", SHELL, &["{0}", "--posix", "{work}/live/shell.sh"], 6),
+    longer("dash", SHELL, &["{0}", "{work}/live/shell.sh"], 6),
     longer(
         "ruby",
         "threads, exceptions, patterns, garbage, children",
@@ -55,30 +63,99 @@ const LONGER: &[Longer] = &[
         6,
     ),
     Longer {
-        name: "java",
-        what: "threads that throw, allocate and collect",
         prepare: &[&["{1}", "-d", "{build}", "{work}/live/Live.java"]],
-        command: &["{0}", "-cp", "{build}", "Live"],
-        status: 4,
+        ..longer(
+            "java",
+            "threads that throw, allocate and collect",
+            &["{0}", "-cp", "{build}", "Live"],
+            4,
+        )
     },
     Longer {
-        name: "go-cgo",
-        what: "goroutines, panics, garbage, C calls",
-        prepare: &[&[
-            "env",
-            "CGO_ENABLED=1",
-            "GOFLAGS=-mod=mod",
-            "{0}",
-            "build",
-            "-o",
-            "{build}/live",
-            "{work}/live/go.go",
-        ]],
-        command: &["{build}/live"],
-        status: 5,
+        prepare: &[
+            &["cp", "{work}/live/go.go", "{work}/go-cgo.go", "{build}"],
+            &[
+                "env",
+                "CGO_ENABLED=1",
+                "GOFLAGS=-mod=mod",
+                "{0}",
+                "build",
+                "-ldflags=-linkmode=external",
+                "-o",
+                "{build}/live",
+                "go.go",
+                "go-cgo.go",
+            ],
+        ],
+        ..longer(
+            "go-cgo",
+            "goroutines, panics, garbage, C calls, children, signals",
+            &["{build}/live"],
+            5,
+        )
+    },
+    Longer {
+        prepare: &[
+            &["cp", "{work}/live/go.go", "{work}/go-pure.go", "{build}"],
+            &["env", "CGO_ENABLED=0", "{0}", "build", "-o", "{build}/live", "go.go", "go-pure.go"],
+        ],
+        ..longer("go-static", "the same without C, statically linked", &["{build}/live"], 5)
     },
     longer("lua", "coroutines, errors, patterns, collector", &["{0}", "{work}/live/lua.lua"], 9),
     longer("luajit", "the same, compiled as it runs", &["{0}", "{work}/live/lua.lua"], 9),
+    Longer {
+        prepare: &[
+            &["cp", "{work}/live/ocaml.ml", "{build}/live.ml"],
+            &[
+                "{0}",
+                "-I",
+                "+unix",
+                "-I",
+                "+threads",
+                "unix.cmxa",
+                "threads.cmxa",
+                "-o",
+                "{build}/live",
+                "{build}/live.ml",
+            ],
+        ],
+        ..longer(
+            "ocaml",
+            "native code: exceptions, both collectors, threads, a timer, children",
+            &["{build}/live", "1200000"],
+            6,
+        )
+    },
+    Longer {
+        prepare: &[
+            &["cp", "{work}/live/ocaml.ml", "{build}/live.ml"],
+            &[
+                "{0}",
+                "-I",
+                "+unix",
+                "-I",
+                "+threads",
+                "unix.cma",
+                "threads.cma",
+                "-o",
+                "{build}/live",
+                "{build}/live.ml",
+            ],
+        ],
+        ..longer("ocaml-bytecode", "the same as bytecode", &["{1}", "{build}/live", "250000"], 6)
+    },
+    longer(
+        "erlang",
+        "processes that crash, links, ETS, patterns, children",
+        &["{1}", "{work}/live/erlang.escript"],
+        7,
+    ),
+    longer(
+        "R",
+        "conditions, closures, matrices, patterns",
+        &["{1}", "--vanilla", "{work}/live/r.R"],
+        3,
+    ),
     longer("tcl", "errors, patterns, recursion, children", &["{0}", "{work}/live/tcl.tcl"], 7),
     longer(
         "guile",
@@ -87,16 +164,56 @@ const LONGER: &[Longer] = &[
         5,
     ),
     longer(
-        "R",
-        "conditions, closures, matrices, patterns",
-        &["{1}", "--vanilla", "{work}/live/r.R"],
-        3,
+        "sbcl",
+        "conditions, restarts, the compiler, collector, threads, children",
+        &["{0}", "--script", "{work}/live/sbcl.lisp"],
+        6,
     ),
+    longer(
+        "gforth",
+        "recursion, exceptions, memory, children",
+        &["{0}", "{work}/live/gforth.fs"],
+        0,
+    ),
+    Longer {
+        prepare: &[&[
+            "{0}",
+            "-v0",
+            "-O",
+            "-threaded",
+            "-outputdir",
+            "{build}",
+            "-o",
+            "{build}/live",
+            "{work}/live/haskell.hs",
+        ]],
+        ..longer(
+            "ghc",
+            "what it compiles: laziness, exceptions, threads, collector, children",
+            &["{build}/live", "+RTS", "-N2"],
+            5,
+        )
+    },
+    Longer {
+        prepare: &[&["{1}", "-out:{build}/live.exe", "{work}/live/csharp.cs"]],
+        ..longer(
+            "mono",
+            "tasks, exceptions, null references, collector, children",
+            &["{0}", "{build}/live.exe"],
+            9,
+        )
+    },
     longer(
         "sqlite3",
         "an index of 300,000 rows, recursive queries, windows, vacuum",
         &["{0}", "x.db", ".read {work}/live/query.sql"],
         0,
+    ),
+    longer(
+        "emacs",
+        "buffers, patterns, conditions, collector, children",
+        &["{0}", "-Q", "--batch", "-l", "{work}/live/emacs.el"],
+        4,
     ),
 ];
 
@@ -107,4 +224,21 @@ pub fn longer_work(program: &Program) -> Program {
     };
     let Longer { what, prepare, command, status, .. } = *longer;
     Program { what, prepare, command, status, ..*program }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::super::programs::PROGRAMS;
+    use super::LONGER;
+
+    #[test]
+    fn longer_work_is_of_programs_of_the_table_once_each() {
+        let names: BTreeSet<&str> = LONGER.iter().map(|longer| longer.name).collect();
+        assert_eq!(names.len(), LONGER.len());
+        for name in names {
+            assert!(PROGRAMS.iter().any(|program| program.name == name), "{name}");
+        }
+    }
 }

@@ -490,13 +490,14 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::PROGRAMS;
+    use crate::world::longer::longer_work;
 
     #[test]
     fn names_are_unique_and_every_workload_is_there() {
         let names: BTreeSet<&str> = PROGRAMS.iter().map(|p| p.name).collect();
         assert_eq!(names.len(), PROGRAMS.len());
         let work = crate::root().join("xtask/world");
-        for program in PROGRAMS {
+        for program in PROGRAMS.iter().flat_map(|program| [*program, longer_work(program)]) {
             assert!(
                 !program.command.is_empty()
                     && !program.needs.is_empty()

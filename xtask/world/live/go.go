@@ -1,14 +1,15 @@
-// Goroutines, panics, garbage, C calls.
+// Goroutines, panics, garbage, native calls; children and signals meanwhile.
 package main
 
-// static int twice(int n) { return 2 * n; }
-import "C"
 import (
 	"crypto/sha256"
 	"fmt"
 	"os"
+	"os/exec"
+	"os/signal"
 	"sort"
 	"strings"
+	"syscall"
 )
 
 func caught(n int) (text string) {
@@ -22,12 +23,21 @@ func main() {
 		go func() {
 			sum := [32]byte{byte(seed)}
 			count := 0
-			for n := 0; n < 200000; n++ {
+			for n := 0; n < 900000; n++ {
 				sum = sha256.Sum256(sum[:])
-				count += int(C.twice(C.int(n%7))) + len(strings.ToUpper(caught(n)))
+				count += native(n%7) + len(strings.ToUpper(caught(n)))
 			}
 			done <- fmt.Sprintf("%x %d", sum, count)
 		}()
+	}
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGUSR1)
+	for range 50 {
+		if err := exec.Command("sh", "-c", "exit 7").Run(); err.Error() != "exit status 7" {
+			fmt.Println(err)
+		}
+		syscall.Kill(os.Getpid(), syscall.SIGUSR1)
+		<-signals
 	}
 	var all []string
 	for range 8 {

@@ -1,0 +1,15 @@
+;; Buffers, patterns, conditions, the collector, children.
+(defun fib (n) (if (< n 2) n (+ (fib (- n 1)) (fib (- n 2)))))
+(let ((sum 0))
+  (dotimes (round 90)
+    (with-temp-buffer
+      (dotimes (i 4000) (insert (format "%d line\n" (mod (* i (+ 7919 round)) 4001))))
+      (sort-numeric-fields 1 (point-min) (point-max))
+      (goto-char (point-min))
+      (while (re-search-forward "\\([0-9]+\\) line" nil t) (replace-match "line \\1"))
+      (setq sum (+ sum (fib 16) (string-to-number (substring (md5 (current-buffer)) 0 6) 16))))
+    (dotimes (i 3000) (condition-case nil (signal 'wrong-type-argument (list i)) (error (setq sum (1+ sum)))))
+    (dotimes (_ 1) (setq sum (+ sum (call-process "sh" nil nil nil "-c" "exit 7"))))
+    (garbage-collect))
+  (princ (format "%d\n" sum)))
+(kill-emacs 4)

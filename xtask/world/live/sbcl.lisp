@@ -1,0 +1,17 @@
+;; Conditions and restarts, the compiler, garbage collection, big numbers, threads, children.
+(defun fib (n) (if (< n 2) n (+ (fib (- n 1)) (fib (- n 2)))))
+(define-condition bottom (error) ((n :initarg :n :reader n)))
+(defun deep (n) (if (= n 0) (error 'bottom :n 7) (+ 1 (deep (- n 1)))))
+(defun work (seed)
+  (loop for n from 1 to 170000
+        sum (handler-case (deep (mod n 100)) (bottom (c) (n c)))
+        sum (handler-bind ((bottom (lambda (c) (declare (ignore c)) (invoke-restart 'use 3)))) (restart-case (deep 10) (use (v) v)))
+        sum (length (write-to-string (expt (+ n seed) 40)))
+        sum (length (make-array 1000 :initial-element n))))
+(defun compiled (n) (funcall (compile nil `(lambda (x) (loop for i below ,n sum (mod (* i x) 7)))) 5))
+(let ((sums #+sb-thread (let ((threads (loop for n below 4 collect (let ((n n)) (sb-thread:make-thread (lambda () (work n)))))))
+                          (loop repeat 20 do (sb-ext:gc :full t) (sb-ext:run-program "/bin/true" '()))
+                          (mapcar #'sb-thread:join-thread threads))
+            #-sb-thread (loop for n below 4 collect (work n))))
+  (format t "~a ~a ~a~%" sums (loop for n from 1 to 100 sum (compiled n)) (fib 32)))
+(finish-output) (sb-ext:exit :code 6 :abort nil)
