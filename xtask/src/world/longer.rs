@@ -107,8 +107,18 @@ const LONGER: &[Longer] = &[
         ],
         ..longer("go-static", "the same without C, statically linked", &["{build}/live"], 5)
     },
-    longer("lua", "coroutines, errors, patterns, collector", &["{0}", "{work}/live/lua.lua"], 9),
-    longer("luajit", "the same, compiled as it runs", &["{0}", "{work}/live/lua.lua"], 9),
+    longer(
+        "lua",
+        "coroutines, errors, patterns, collector",
+        &["{0}", "{work}/live/lua.lua", "10000000"],
+        9,
+    ),
+    longer(
+        "luajit",
+        "the same, compiled as it runs",
+        &["{0}", "{work}/live/lua.lua", "2500000"],
+        9,
+    ),
     Longer {
         prepare: &[
             &["cp", "{work}/live/ocaml.ml", "{build}/live.ml"],

@@ -1,6 +1,6 @@
--- Coroutines, errors, patterns, collector.
+-- Coroutines, errors, patterns, collector; the argument says how much.
 local sum = 0
-for n = 1, 10000000 do
+for n = 1, arg[1] do
   local co = coroutine.wrap(function(x) local y = coroutine.yield(x + 1); return y end)
   sum = sum + co(n) % 7 + co(n) % 5
   local ok = pcall(error, n)

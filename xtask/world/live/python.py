@@ -3,7 +3,7 @@ import hashlib, re, subprocess, sys, threading
 done = []
 def work(seed):
     digest = b''
-    for n in range(60000):
+    for n in range(120000):
         digest = hashlib.sha256(digest + bytes([seed])).digest()
         re.sub('[0-9a-f]{3}', lambda m: m.group(0)[::-1], digest.hex())
         try:
