@@ -67,7 +67,7 @@ fn slice_in(code: &[u8], start: u64) -> Option<u64> {
 #[derive(Debug)]
 pub(super) struct Look {
     /// Instructions in the middle of what is to be changed, sorted, each with the number of the change.
-    places: Vec<(u64, usize)>,
+    places: Vec<[u64; 2]>,
     runtimes: Vec<&'static Goroutines>,
     /// By the number of the change: somebody is in its middle, or nobody knows.
     blocked: Vec<bool>,
@@ -79,14 +79,15 @@ pub(super) struct Look {
 
 impl Look {
     /// Prepares one; `None`: no goroutine can be in the middle of these.
+    #[inline(never)]
     pub(super) fn new(changes: &[Change]) -> Option<Self> {
-        let mut places = Vec::new();
+        let mut places: Vec<[u64; 2]> = Vec::new();
         let mut runtimes: Vec<&'static Goroutines> = Vec::new();
-        for (number, change) in changes.iter().enumerate() {
+        for (change, number) in changes.iter().zip(0..) {
             let Some(runtime) = change.goroutines else { continue };
             let inner = change.inner.iter().zip(change.at..).filter(|(to, _)| **to != 0);
             let before = places.len();
-            places.extend(inner.map(|(_, at)| (at, number)));
+            places.extend(inner.map(|(_, at)| [at, number]));
             if places.len() > before && !runtimes.iter().any(|r| ptr::eq(*r, runtime)) {
                 runtimes.push(runtime);
             }
@@ -110,9 +111,7 @@ impl Look {
 
     /// Tells whether it is so for the change around an instruction.
     pub(super) fn is_blocked_at(&self, addr: u64) -> bool {
-        let found = self.places.binary_search_by_key(&addr, |(at, _)| *at).ok();
-        let place = found.and_then(|found| self.places.get(found));
-        place.is_some_and(|(_, number)| self.is_blocked(*number))
+        number_at(&self.places, addr).is_some_and(|number| self.is_blocked(number))
     }
 
     /// Tells whether any must not.
@@ -121,6 +120,7 @@ impl Look {
     }
 
     /// Looks who is where. `stacks`: the stack pointers of all threads but the calling one, which stand.
+    #[inline(never)]
     pub(super) fn search(&mut self, stacks: &[u64]) {
         self.blocked.fill(false);
         let runtimes = std::mem::take(&mut self.runtimes);
@@ -128,11 +128,11 @@ impl Look {
         self.runtimes = runtimes;
         stacks.iter().for_each(|stack| self.search_thread(*stack));
         if !known {
-            self.places.iter().for_each(|(_, number)| {
-                if let Some(blocked) = self.blocked.get_mut(*number) {
+            for [_, number] in &self.places {
+                if let Some(blocked) = self.blocked.get_mut(*number as usize) {
                     *blocked = true;
                 }
-            });
+            }
         }
     }
 
@@ -205,15 +205,20 @@ impl Look {
     }
 }
 
-/// Notes that somebody goes on there.
-fn mark(places: &[(u64, usize)], blocked: &mut [bool], word: u64) {
-    let (Some((first, _)), Some((last, _))) = (places.first(), places.last()) else { return };
-    if word < *first || word > *last {
-        return;
+/// The number of the change that an instruction is in the middle of.
+fn number_at(places: &[[u64; 2]], addr: u64) -> Option<usize> {
+    let ([first, _], [last, _]) = (places.first()?, places.last()?);
+    // As nearly all words are.
+    if addr < *first || addr > *last {
+        return None;
     }
-    let found = places.binary_search_by_key(&word, |(at, _)| *at).ok();
-    let number = found.and_then(|found| places.get(found)).map(|(_, number)| *number);
-    if let Some(blocked) = number.and_then(|number| blocked.get_mut(number)) {
+    let found = places.binary_search_by_key(&addr, |[at, _]| *at).ok()?;
+    places.get(found).map(|[_, number]| *number as usize)
+}
+
+/// Notes that somebody goes on there.
+fn mark(places: &[[u64; 2]], blocked: &mut [bool], word: u64) {
+    if let Some(blocked) = number_at(places, word).and_then(|number| blocked.get_mut(number)) {
         *blocked = true;
     }
 }

@@ -77,18 +77,13 @@ pub(crate) unsafe fn apply(
     let traced = Tracer::of_this_thread().map(|t| unsafe { t.apply(changes, tasks.count()) });
     let mut results = traced.unwrap_or_default();
     let rest = changes.get(results.len()..).unwrap_or_default();
-    if rest.is_empty() {
-        return results;
-    }
     // Signals reach threads only: of goroutines that are suspended nobody knows where.
-    let is_left = |c: &&Change| c.goroutines.is_some() && c.inner.iter().any(|to| *to != 0);
-    let some: Vec<Change> = rest.iter().filter(|c| !is_left(c)).cloned().collect();
-    // SAFETY: the caller's promise.
-    let mut done = unsafe { apply_by_signals(writable, &some, &tasks, limbo) }.into_iter();
-    results.extend(rest.iter().map(|c| {
-        let left = is_left(&c).then_some(Err(Skip::Suspended));
-        left.or_else(|| done.next()).unwrap_or(Err(Skip::Busy { tid: 0 }))
-    }));
+    if rest.iter().any(|c| c.goroutines.is_some() && c.inner.iter().any(|to| *to != 0)) {
+        results.resize(changes.len(), Err(Skip::Suspended));
+    } else if !rest.is_empty() {
+        // SAFETY: the caller's promise.
+        results.extend(unsafe { apply_by_signals(writable, rest, &tasks, limbo) });
+    }
     results
 }
 

@@ -48,7 +48,7 @@ pub fn short(name: &str) -> Cow<'_, str> {
 pub fn bare(name: &str) -> &str {
     let Some(close) = name.rfind(')') else { return name };
     let (list, behind) = name.split_at(close + 1);
-    if !behind.split_whitespace().all(is_behind_parameters) {
+    if !behind.split(' ').all(is_behind_parameters) {
         return name;
     }
     let mut depth = 0_usize;
@@ -69,14 +69,14 @@ pub fn bare(name: &str) -> &str {
 
 /// Qualifiers, and what says that the compiler made a copy: `[clone .cold]`.
 fn is_behind_parameters(word: &str) -> bool {
-    matches!(word, "const" | "const&" | "const&&" | "volatile" | "&" | "&&" | "[clone")
+    matches!(word, "" | "const" | "const&" | "const&&" | "volatile" | "&" | "&&" | "[clone")
         || (word.starts_with('.') && word.ends_with(']'))
 }
 
 /// Tells whether parentheses behind this belong to the name `operator()`.
 fn is_operator(before: &str) -> bool {
-    let inside = |c: char| c.is_alphanumeric() || c == '_';
-    before.strip_suffix("operator").is_some_and(|scope| !scope.ends_with(inside))
+    let inside = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || !b.is_ascii();
+    before.strip_suffix("operator").is_some_and(|scope| !scope.bytes().last().is_some_and(inside))
 }
 
 fn plain(name: &str, short: bool) -> Option<String> {
