@@ -67,6 +67,7 @@ mod engine;
 mod flow;
 mod fork_once;
 pub mod frame;
+mod goroutines;
 mod hook;
 mod hook_code;
 mod hook_list;

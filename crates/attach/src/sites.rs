@@ -1,8 +1,8 @@
 //! What can be hooked: the modules of the own process and their functions.
 
-use crate::code::Code;
+use crate::code::{self, Code};
 use crate::code_cache;
-use crate::live::goroutines::Goroutines;
+use crate::goroutines::Goroutines;
 pub use crate::runtime::Convention;
 use crate::runtime::{Conventions, Evidence};
 use crate::skip::AttachError;
@@ -382,8 +382,11 @@ impl Module {
                 self.text_of(e.addr, e.size)
             };
             let preempt = find("runtime.asyncPreempt")?;
-            // SAFETY: code of the module, which was found mapped. There are as few as modules of Go.
-            Some(Box::leak(Box::new(unsafe { Goroutines::new(preempt, find("runtime.allgadd")) })))
+            let add = find("runtime.allgadd");
+            // SAFETY: code of the module, which was found mapped.
+            let add = add.as_ref().map(|add| (unsafe { code::bytes(add) }, add.start));
+            // There are as few as modules of Go.
+            Some(Box::leak(Box::new(Goroutines::new(preempt, add))))
         })
     }
 

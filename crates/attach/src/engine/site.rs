@@ -2,11 +2,11 @@
 
 use super::entries::Entries;
 use crate::code;
+use crate::goroutines::Goroutines;
 use crate::hook_list::Meta;
 use crate::hook_lists::CookieWords;
 use crate::island;
 use crate::jump::{PATCH, jump};
-use crate::live::goroutines::Goroutines;
 use crate::patch::change::{Change, Detour, Hooked, current};
 use crate::patch_site::{PatchSite, Shape};
 use crate::sites::Module;

@@ -7,15 +7,12 @@
 //! bytes, or a thread is on the way there, these are not changed. Nor is it sent to the instruction's copy:
 //! Go looks the address up in its own tables when it walks that stack.
 //!
-//! Go's list of all goroutines (`runtime.allgs`) is found by the code that adds to it, as programs without
-//! symbols have that too. What is read of a goroutine has been at the same place since Go 1.4: the bounds of
-//! its stack, and its stack pointer while it is suspended (`g` in runtime/runtime2.go).
+//! What is read of a goroutine has been at the same place since Go 1.4: the bounds of its stack, and its
+//! stack pointer while it is suspended (`g` in runtime/runtime2.go).
 
-use crate::code;
+use crate::goroutines::Goroutines;
 use crate::patch::change::Change;
 use crate::sys;
-use iced_x86::{Decoder, DecoderOptions, MemorySize, OpKind};
-use std::ops::Range;
 use std::ptr;
 
 /// Words of a goroutine that are read: its stack's bounds are the first two.
@@ -29,39 +26,6 @@ const TOGETHER: usize = 32;
 /// Stacks that are looked at for a thread: its own, and those that signals have interrupted.
 const STACKS: usize = 8;
 const PAGE: u64 = 4096;
-
-/// What is known of the Go runtime in a module.
-#[derive(Debug)]
-pub(crate) struct Goroutines {
-    /// `runtime.asyncPreempt`.
-    preempt: Range<u64>,
-    /// Where the list of all of them is: its address, length and capacity. `None`: nobody knows.
-    list: Option<u64>,
-}
-
-impl Goroutines {
-    /// `preempt`: where `runtime.asyncPreempt` is; `add`: `runtime.allgadd`.
-    ///
-    /// # Safety
-    /// Code is mapped there.
-    pub(crate) unsafe fn new(preempt: Range<u64>, add: Option<Range<u64>>) -> Self {
-        // SAFETY: the caller's promise.
-        let list = add.and_then(|add| slice_in(unsafe { code::bytes(&add) }, add.start));
-        Self { preempt, list }
-    }
-}
-
-/// Finds the variable that some code reads as a slice: three words, one behind the other.
-fn slice_in(code: &[u8], start: u64) -> Option<u64> {
-    let mut words = Vec::new();
-    for i in Decoder::with_ip(64, code, start, DecoderOptions::NONE) {
-        let reads = (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);
-        if reads && i.is_ip_rel_memory_operand() && i.memory_size() == MemorySize::UInt64 {
-            words.push(i.ip_rel_memory_address());
-        }
-    }
-    words.iter().copied().find(|at| words.contains(&(at + 8)) && words.contains(&(at + 16)))
-}
 
 /// A look at all goroutines and threads while they stand. Nothing is allocated then.
 #[derive(Debug)]
@@ -233,6 +197,7 @@ fn read(into: &mut [u64], from: &[[u64; 2]]) -> Option<()> {
 mod tests {
     use super::*;
     use crate::patch::change::{Detour, Hooked};
+    use std::ops::Range;
 
     const PREEMPT: Range<u64> = 0x5000..0x5100;
 
@@ -321,22 +286,5 @@ mod tests {
             let bad = Box::leak(Box::new(Goroutines { preempt: PREEMPT, list }));
             assert_eq!(blocked(bad, &[]), [0, 1]);
         }
-    }
-
-    #[test]
-    fn a_slice_is_known_by_its_three_words() {
-        // mov rcx,[rip+0x100+16]; cmp [rip+..],rbx; mov rax,[rip+0x100]; mov rbx,[rip+0x100+8]
-        let load = |modrm: u8, to: u64, at: u64| {
-            let by = (to as i64 - at as i64 - 7) as i32;
-            [&[0x48, 0x8b, modrm][..], &by.to_le_bytes()].concat()
-        };
-        let words = [(0x0d, 0x8110), (0x1d, 0x9000), (0x05, 0x8100), (0x1d, 0x8108)];
-        let code: Vec<u8> = words
-            .iter()
-            .zip(0..)
-            .flat_map(|((modrm, to), n)| load(*modrm, *to, 0x1000 + 7 * n))
-            .collect();
-        assert_eq!(slice_in(&code, 0x1000), Some(0x8100));
-        assert_eq!(slice_in(&code[..21], 0x1000), None);
     }
 }

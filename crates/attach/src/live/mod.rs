@@ -36,7 +36,7 @@ use stop_the_world::{Sleepers, Stop, with_world_stopped};
 pub use tracer::{Edit, Move, Tracer, Unstopped};
 
 mod breakpoints;
-pub(crate) mod goroutines;
+mod goroutines;
 mod handlers;
 mod limbo;
 mod saved_contexts;

@@ -1,7 +1,7 @@
 //! One change of code: five bytes, and what a thread does that runs into them meanwhile.
 
+use crate::goroutines::Goroutines;
 use crate::jump::{PATCH, jump_target};
-use crate::live::goroutines::Goroutines;
 use crate::sys;
 use std::ops::Range;
 
