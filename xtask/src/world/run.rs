@@ -322,8 +322,24 @@ fn command(line: &[String], here: &Path) -> Command {
 /// where programs print them.
 fn normal(text: &str, here: &Path, port: u16) -> String {
     let text = text.replace(&*here.to_string_lossy(), "HERE");
-    let text = if port == 0 { text } else { text.replace(&port.to_string(), "PORT") };
+    let text = if port == 0 { text } else { without_number(&text, &port.to_string(), "PORT") };
     text.lines().map(|line| without_numbers_of_processes(line) + "\n").collect()
+}
+
+/// Puts a word in the place of a number, where it is not a part of a longer one.
+fn without_number(text: &str, number: &str, word: &str) -> String {
+    let (mut out, mut done) = (String::new(), 0);
+    for (at, found) in text.match_indices(number) {
+        let end = at + found.len();
+        let is_digit = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_digit);
+        let bytes = text.as_bytes();
+        if !is_digit(at.checked_sub(1).and_then(|at| bytes.get(at))) && !is_digit(bytes.get(end)) {
+            out.push_str(&text[done..at]);
+            out.push_str(word);
+            done = end;
+        }
+    }
+    out + &text[done..]
 }
 
 /// `process 123`, `pid 123` (gdb and shells say such things).
@@ -512,6 +528,16 @@ mod tests {
         assert_eq!(
             normal(text, Path::new("/tmp/x"), 8080),
             "[Inferior 1 (process N) exited]\nat HERE/file:PORT pid N at 5\n"
+        );
+    }
+
+    /// Redis counted to a number that its port was a part of, and differed from itself.
+    #[test]
+    fn a_port_is_a_number_of_its_own() {
+        let text = ":14028900 40289 402890 x40289:40289\n40289";
+        assert_eq!(
+            normal(text, Path::new("/tmp/x"), 40289),
+            ":14028900 PORT 402890 xPORT:PORT\nPORT\n"
         );
     }
 
