@@ -13,9 +13,9 @@ const LIVE: &str = "\
 # What skep attached to while it ran
 
 Each program did the work named here alone, and while `skep trace '*' --for 50ms -p` attached to every function of every module and left again,
-again and again, from another point of the work on in each run; by turns to the program itself and to the youngest process below it. Output,
-errors and exit status were compared. *Same* counts the visited runs in which all three were what they are without skep. *Visits* are those
-of all runs, functions and calls those of one; work that is done within milliseconds is over before skep is there.
+again and again, beginning at a different point of the work in each run; by turns to the program itself and to the youngest process below
+it. Output, errors and exit status were compared. *Same* counts the visited runs in which all three were what they are without skep. *Visits* are those
+of all runs, functions and calls those of one; work that takes only milliseconds is over before skep arrives.
 `cargo xtask world --live NAME` tries one again; the work is in `xtask/world/`.
 ";
 
