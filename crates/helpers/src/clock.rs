@@ -81,7 +81,7 @@ fn sample() -> Sample {
 /// wait for as much of its span as has passed by then.
 ///
 /// ```
-/// use std::time::{Duration, Instant};
+/// use std::time::Duration;
 /// skep_helpers::clock::note();
 /// std::thread::sleep(Duration::from_millis(4)); // other work
 /// skep_helpers::clock::rate(Duration::from_millis(4));
@@ -90,15 +90,19 @@ pub fn note() {
     noted();
 }
 
-/// Notes the time if it is not noted; gives what is.
-fn noted() -> Sample {
+/// Notes the time if it is not noted; gives what is. `None`: the counter is not to be trusted, and perhaps
+/// not to be read.
+fn noted() -> Option<Sample> {
+    if !trusted() {
+        return None;
+    }
     let now = sample();
     // Who cannot have it measures by itself: a child forked in the middle would wait for ever.
-    let Ok(mut note) = NOTE.try_lock() else { return now };
+    let Ok(mut note) = NOTE.try_lock() else { return Some(now) };
     let is_good = |old: &Sample| u128::from(now.nanos.wrapping_sub(old.nanos)) < LONGEST.as_nanos();
     let since = note.filter(is_good).unwrap_or(now);
     *note = Some(since);
-    since
+    *note
 }
 
 /// Measures nanoseconds per tick, times 2^32, over `span` at least; 0 when the counter is not to be
@@ -107,10 +111,7 @@ fn noted() -> Sample {
 /// The two samples are each within some 20 ns of the truth: 5 ms give ten parts in a million.
 #[must_use]
 pub fn rate(span: Duration) -> u64 {
-    if !trusted() {
-        return 0;
-    }
-    let first = noted();
+    let Some(first) = noted() else { return 0 };
     let passed = monotonic(ClockId::Monotonic).wrapping_sub(first.nanos);
     std::thread::sleep(span.saturating_sub(Duration::from_nanos(passed)));
     let last = sample();
@@ -203,15 +204,17 @@ mod tests {
     fn no_measurement_waits_for_time_that_has_passed() {
         let span = Duration::from_millis(40);
         let first = rate(span);
-        let since = noted();
+        assert_eq!((first > 0, noted().is_some()), (trusted(), trusted()));
+        let Some(since) = noted() else { return };
         let again = rate(span);
-        assert_eq!(since.nanos, noted().nanos, "it is the same note");
+        assert_eq!(Some(since.nanos), noted().map(|note| note.nanos), "it is the same note");
         let apart = first.abs_diff(again);
         assert!(apart <= first / 1000, "{first} {again}");
         let now = monotonic(ClockId::Monotonic);
         let old = Sample { nanos: now - 1_000_000_001, ..since };
         *NOTE.lock().unwrap() = Some(old);
-        assert!(noted().nanos >= now, "the system may have slept since");
+        let new = noted().map(|note| note.nanos);
+        assert!(new >= Some(now), "the system may have slept since");
     }
 
     #[test]
