@@ -74,6 +74,17 @@ pub fn failed(map: &Map) -> impl Fn(skep::maps::MapError) -> Failure {
     move |e| Failure::new(e.errno(), format!("map `{name}`: {e}"))
 }
 
+/// Refuses values of another size than the map's. (The library takes those of per-CPU maps with
+/// another number of CPUs, which files of other machines have.)
+pub fn check_value(map: &Map, size: usize) -> Result<(), Failure> {
+    let want = map.user_value_size();
+    if size == want {
+        return Ok(());
+    }
+    let text = format!("map `{}`: values have {want} bytes, not {size}", map.name());
+    Err(Failure::new(errno::EINVAL, text))
+}
+
 fn number(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
@@ -227,6 +238,7 @@ impl Element {
     ) -> Answer {
         let map = handle::get::<Map>(self.map)?;
         memory::check_apart(self.key, self.value)?;
+        check_value(&map, self.value.1)?;
         // SAFETY: the caller's promise; they do not overlap.
         let (key, value) = unsafe {
             (
@@ -286,6 +298,7 @@ pub unsafe extern "C" fn skep_map_update(
         let map = handle::get::<Map>(map)?;
         let key = memory::input(key, key_size, "key")?;
         let value = memory::input(value, value_size, "value")?;
+        check_value(&map, value_size)?;
         map.update(key, value, flags).map_err(failed(&map)).map(|()| 0)
     })
 }

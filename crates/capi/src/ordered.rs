@@ -9,7 +9,7 @@ use skep::maps::{KeyRange, Nearest};
 use crate::call::{Answer, Failure, call};
 use crate::errno;
 use crate::handle::{self, Handle};
-use crate::map::failed;
+use crate::map::{check_value, failed};
 use crate::memory;
 
 /// `SKEP_PREFIX`.
@@ -46,10 +46,7 @@ pub unsafe extern "C" fn skep_map_lookup_nearest(
         let room = memory::number(found_size, "size of the key that is found")?;
         memory::check_apart((value.cast_const(), value_size), (found, room))?;
         let key = memory::input(key, key_size, "key")?;
-        if value_size != map.user_value_size() {
-            let text = format!("values have {} bytes, not {value_size}", map.user_value_size());
-            return Err(Failure::new(errno::EINVAL, text));
-        }
+        check_value(&map, value_size)?;
         let (near, its) = map.lookup_nearest(key, which).map_err(failed(&map))?;
         memory::set(found_size, near.len(), "size of the key that is found")?;
         let Some(out) = memory::output(found, room, "key that is found")?.get_mut(..near.len())

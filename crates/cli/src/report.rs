@@ -5,7 +5,9 @@ use std::borrow::Cow;
 use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use std::time::{Duration, SystemTime};
 
+use serde::Serialize;
 use serde_json::{Value, json};
 use skep_text::fields::Fields;
 
@@ -13,6 +15,23 @@ use crate::args::SortBy;
 use crate::estimate::Stat;
 use crate::printer::one_line;
 use crate::units;
+
+/// How long something was traced, and when that ended.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Wall {
+    #[serde(rename = "wall_ns")]
+    pub ns: u64,
+    pub ended_unix_ns: u64,
+}
+
+impl Wall {
+    /// What took so long and ended so long ago.
+    pub fn new(ns: u64, ago: Duration) -> Self {
+        let ended = SystemTime::now() - ago;
+        let since = ended.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Self { ns, ended_unix_ns: since.as_nanos() as u64 }
+    }
+}
 
 /// What a report says of a function's calls.
 #[derive(Clone, Copy, Debug)]

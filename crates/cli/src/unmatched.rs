@@ -133,7 +133,12 @@ pub fn check(command: &[OsString], patterns: &[String]) -> Result {
 fn modules(name: &OsString) -> Option<Vec<PathBuf>> {
     let path = launch::find(name, std::env::var_os("PATH").as_deref()).ok()?;
     let found = launch::inspect(path).ok()?;
-    let Linkage::Dynamic { linker, .. } = &found.linkage else { return None };
+    let linker = match &found.linkage {
+        Linkage::Dynamic { linker, .. } => linker,
+        // The agent is put in, where that is allowed.
+        Linkage::Static if found.secure.is_none() => return Some(vec![found.program]),
+        _ => return None,
+    };
     if found.preload_obstacle().is_some() {
         return None;
     }

@@ -3,7 +3,7 @@
 mod common;
 
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use common::{LEAVES, Skep, fails, json, out, target, text};
 use skep_testkit::run::run;
@@ -47,6 +47,36 @@ fn prometheus_reads_what_was_traced() {
     }
     let read = run(Command::new("promtool").args(["check", "metrics"]), metrics.as_bytes(), LIMIT);
     assert_eq!(read.shell_status(), 0, "{}", read.transcript());
+}
+
+/// The points of metrics are at the end of the trace, also when the file is copied or the report made
+/// later.
+#[test]
+fn reports_know_when_they_were_made() {
+    let skep = Skep::new();
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let (before, recording) = (now(), skep.path("recording").display().to_string());
+    out(&skep, &["-q", "trace", "target:*", "--exact", "--record", &recording, "--", target()]);
+    let after = now();
+    let later = skep.path("later.json").display().to_string();
+    out(&skep, &["report", &recording, "--json", "-o", &later]);
+    assert_eq!(
+        Command::new("touch").args(["-d", "2001-01-01", &later]).status().unwrap().code(),
+        Some(0)
+    );
+    let document = json(&std::fs::read(&later).unwrap());
+    let of = |key: &str| document[key].as_u64().unwrap_or(0);
+    let (ended, wall) = (of("ended_unix_ns"), of("wall_ns"));
+    assert!(before < ended - wall && ended < after, "{before} {wall} {ended} {after}");
+    let request = out(&skep, &["export", "otlp", &later]);
+    assert!(request.contains(&format!("\"timeUnixNano\":\"{ended}\"")), "{ended}: {request}");
+    // Reports of older versions do not say it: the file's time is taken.
+    let mut old = document;
+    old.as_object_mut().unwrap().remove("ended_unix_ns");
+    std::fs::write(&later, old.to_string()).unwrap();
+    assert!(Command::new("touch").args(["-d", "@1000000000", &later]).status().unwrap().success());
+    let request = out(&skep, &["export", "otlp", &later]);
+    assert!(request.contains("\"timeUnixNano\":\"1000000000000000000\""), "{request}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
  * and as C++. Prints nothing; returns the line of what went wrong. */
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "is.h"
 
@@ -142,7 +143,7 @@ static int hostile(skep_session *session)
 	struct { struct skep_map_info info; uint64_t more; } info;
 	skep_map *map = NULL, *gone = NULL;
 	uint32_t key = 1, other = 0;
-	uint64_t value = 7, words[8] = {0};
+	uint64_t value = 7, words[8] = {0}, *all;
 	size_t size = sizeof(other);
 
 	memset(&later, 0, sizeof(later));
@@ -207,6 +208,20 @@ static int hostile(skep_session *session)
 	IS((int)info.more, 0);
 	IS((int)info.info.value_size, 8);
 	IS(strcmp(info.info.name, "numbers"), 0);
+	IS(skep_map_free(map), 0);
+
+	/* Values of all CPUs, or an error: not those of some. */
+	def->type = 5; /* BPF_MAP_TYPE_PERCPU_HASH */
+	IS(skep_map_create(session, def, sizeof(*def), &map), 0);
+	IS(skep_map_info(map, &info.info, sizeof(info)), 0);
+	all = (uint64_t *)calloc(info.info.lookup_size + 8, 1);
+	IS(skep_map_update(map, &key, 4, all, info.info.lookup_size - 8, 0), -EINVAL);
+	IS(skep_map_update(map, &key, 4, all, info.info.lookup_size + 8, 0), -EINVAL);
+	IS(skep_map_update(map, &key, 4, all, info.info.lookup_size, 0), 0);
+	IS(skep_map_lookup(map, &key, 4, all, info.info.lookup_size - 8, 0), -EINVAL);
+	IS(skep_map_lookup(map, &key, 4, all, info.info.lookup_size + 8, 0), -EINVAL);
+	IS(skep_map_lookup(map, &key, 4, all, info.info.lookup_size, 0), 0);
+	free(all);
 	IS(skep_map_free(map), 0);
 	return 0;
 }

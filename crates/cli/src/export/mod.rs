@@ -117,7 +117,8 @@ fn check_label(format: ExportFormat, name: &str) -> Result<(), &'static str> {
     }
 }
 
-/// Returns the report, and when it was written.
+/// Returns the report, and when its trace ended: as it says, or, if it is an older one, when it was
+/// written.
 fn read(path: &Path) -> Result<(Report, SystemTime)> {
     let is_stdin = path == Path::new("-");
     let name = if is_stdin { "standard input".to_owned() } else { format!("`{}`", path.display()) };
@@ -141,7 +142,8 @@ fn read(path: &Path) -> Result<(Report, SystemTime)> {
     };
     let document: Value = serde_json::from_slice(&text).map_err(|e| wrong(e.to_string()))?;
     let report = Report::of(&document).map_err(|key| wrong(format!("it has no `{key}`")))?;
-    Ok((report, end))
+    let said = document["ended_unix_ns"].as_u64().map(|ns| UNIX_EPOCH + Duration::from_nanos(ns));
+    Ok((report, said.unwrap_or(end)))
 }
 
 type Labels = [(String, String)];

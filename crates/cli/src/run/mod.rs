@@ -7,6 +7,7 @@ mod stacks;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use skep::link::create_log;
 use skep::load::LoadedMap;
@@ -23,6 +24,7 @@ use crate::launch::{self, Launch};
 use crate::live::{self, Visit, namespace};
 use crate::objects::Objects;
 use crate::printer::{Output, Printer};
+use crate::report::Wall;
 use crate::sites::Sites;
 use crate::trace::nanos;
 use crate::{directory, rejection, sites, unmatched};
@@ -115,7 +117,11 @@ fn run_here(args: &RunArgs, printer: Printer) -> Result<u8> {
         };
         let visited = visit.make(&ids, unattached, detach, None, printer)?;
         stacks.map_or(Ok(()), |stacks| stacks.write(&loaded, args, printer))?;
-        let ended = Ended { pids: &visited.pids, status: None, wall_ns: visited.wall_ns };
+        let ended = Ended {
+            pids: &visited.pids,
+            status: None,
+            wall: Wall::new(visited.wall_ns, Duration::ZERO),
+        };
         report::print(&loaded, collectors, &ended, &|_| None, output, args, printer)?;
         return Ok(visited.code());
     };
@@ -138,7 +144,11 @@ fn run_here(args: &RunArgs, printer: Printer) -> Result<u8> {
             .note(&format!("`{}` still runs as process {}, untraced", program.name, outcome.pid));
     }
     let written = stacks.map_or(Ok(()), |stacks| stacks.write(&loaded, args, printer));
-    let ended = Ended { pids: &[], status: outcome.status_number(), wall_ns: nanos(&outcome) };
+    let ended = Ended {
+        pids: &[],
+        status: outcome.status_number(),
+        wall: Wall::new(nanos(&outcome), Duration::ZERO),
+    };
     let failure = |sites: &Sites| sites.failure(&program, &outcome);
     let done = report::print(&loaded, collectors, &ended, &failure, output, args, printer);
     let done = written.and(done);

@@ -10,6 +10,7 @@ use crate::events::{Collector, Records};
 use crate::failure::{Context, Failure, Result};
 use crate::missed;
 use crate::printer::{Output, Printer};
+use crate::report::Wall;
 use crate::sites::Sites;
 
 /// How the command ended, or the visit to processes.
@@ -18,7 +19,7 @@ pub struct Ended<'a> {
     pub pids: &'a [u32],
     /// The command's status.
     pub status: Option<i32>,
-    pub wall_ns: u64,
+    pub wall: Wall,
 }
 
 /// Says why nothing was attached, if so.
@@ -47,7 +48,8 @@ pub fn print(
         let mut document = json!({
             "command": Some(command).filter(|_| ended.pids.is_empty()),
             "status": ended.status,
-            "wall_ns": ended.wall_ns,
+            "wall_ns": ended.wall.ns,
+            "ended_unix_ns": ended.wall.ended_unix_ns,
             "programs": programs,
             "maps": maps_json(loaded, args)?,
             "events": records.iter().map(Records::json).collect::<Json>(),

@@ -1,5 +1,7 @@
 //! `skep trace -p`: attaches to processes that run already, and leaves them.
 
+use std::time::Duration;
+
 use skep::prototypes::Catalog;
 
 use super::budget::Budget;
@@ -13,6 +15,7 @@ use crate::failure::Result;
 use crate::live::{self, Visit};
 use crate::orphans::{self, TraceRecord};
 use crate::printer::Printer;
+use crate::report::Wall;
 use crate::sites::Sites;
 use crate::terminal::Terminal;
 use crate::watch::Watch;
@@ -64,8 +67,8 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     let code = visited.code();
     let pids = visited.pids;
     let pid = pids.first().copied().filter(|_| pids.len() == 1);
-    let wall_ns = visited.wall_ns;
-    let ended = Ended { command: None, pids, status: None, wall_ns, end, pid, let_go };
+    let wall = Wall::new(visited.wall_ns, Duration::ZERO);
+    let ended = Ended { command: None, pids, status: None, wall, end, pid, let_go };
     trace.print(&state, &sites, ended, args, printer)?;
     faults.iter().try_for_each(|f| f.note(args, printer))?;
     drop(pins);

@@ -20,7 +20,7 @@ use super::report::Ended;
 use crate::args::TraceArgs;
 use crate::failure::{Failure, Result};
 use crate::printer::{Output, Printer, one_line};
-use crate::report::file_name;
+use crate::report::{Wall, file_name};
 use crate::sites::{Sites, module_path};
 use crate::unit::junit::escaped;
 use crate::{missed, rejection, units};
@@ -79,7 +79,8 @@ struct Document<'a> {
     #[serde(skip_serializing_if = "<[u32]>::is_empty")]
     pids: &'a [u32],
     status: Option<i32>,
-    wall_ns: u64,
+    #[serde(flatten)]
+    wall: Wall,
     sites: Json,
     functions: &'a [Function<'a>],
     missed: u64,
@@ -144,7 +145,7 @@ impl Coverage {
                 command: &ended.command,
                 pids: &ended.pids,
                 status: ended.status,
-                wall_ns: ended.wall_ns,
+                wall: ended.wall,
                 sites: sites.json(),
                 functions: &functions,
                 missed: self.link.missed().total(),

@@ -19,6 +19,7 @@ mod tree;
 
 use std::borrow::Cow;
 use std::ffi::OsString;
+use std::time::Duration;
 
 use crate::agent::Library;
 use crate::args::TraceArgs;
@@ -28,6 +29,7 @@ use crate::launch::{self, Launch, Outcome};
 use crate::live::{self, namespace};
 use crate::orphans::{self, TraceRecord};
 use crate::printer::Printer;
+use crate::report::Wall;
 use crate::sites::{self, Sites};
 use crate::terminal::Terminal;
 use crate::watch::Watch;
@@ -111,7 +113,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
             command: Some(record.command.iter().map(Cow::from).collect()),
             pids: Vec::new(),
             status: outcome.status_number(),
-            wall_ns: nanos(&outcome),
+            wall: Wall::new(nanos(&outcome), Duration::ZERO),
             end,
             pid: Some(outcome.pid),
             let_go,
@@ -137,6 +139,8 @@ fn report_orphan(args: &TraceArgs, id: Option<u32>, printer: Printer) -> Result<
     let runs = pid.is_some_and(is_alive);
     // Nobody saw the end: the last time that was recorded takes its place.
     let end = if runs { trace.link.counter() } else { trace.seen(&state)? };
+    let ago = trace.link.nanos(trace.link.counter().saturating_sub(end));
+    let ago = Duration::from_nanos(ago);
     if runs {
         printer.note(&format!("the command still runs as process {}", pid.unwrap_or(0)));
     }
@@ -144,7 +148,7 @@ fn report_orphan(args: &TraceArgs, id: Option<u32>, printer: Printer) -> Result<
         command: Some(record.command.iter().map(Cow::from).collect()),
         pids: Vec::new(),
         status: None,
-        wall_ns: trace.link.nanos(end.saturating_sub(record.start)),
+        wall: Wall::new(trace.link.nanos(end.saturating_sub(record.start)), ago),
         end,
         pid,
         let_go: Vec::new(),

@@ -152,7 +152,7 @@ fn ended(summary: &Summary) -> Ended<'_> {
         command: summary.command.as_ref().map(|c| c.iter().map(Into::into).collect()),
         pids: summary.pids.clone(),
         status: summary.status,
-        wall_ns: summary.wall_ns,
+        wall: summary.wall,
         end: 0,
         pid: None,
         let_go: Vec::new(),

@@ -19,7 +19,7 @@ use crate::args::ShownArgs;
 use crate::estimate::{Running, Stat};
 use crate::failure::{Context, Result};
 use crate::printer::{Output, Printer};
-use crate::report::{self, Function, Row};
+use crate::report::{self, Function, Row, Wall};
 use crate::running::Threads;
 use crate::sites::{Sites, module_path};
 use crate::stacks::Files;
@@ -45,7 +45,8 @@ struct Head<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pids: Vec<u32>,
     status: Option<i32>,
-    wall_ns: u64,
+    #[serde(flatten)]
+    wall: Wall,
     sites: Json,
 }
 
@@ -122,7 +123,7 @@ pub struct Ended<'a> {
     /// The processes that it was attached to while they ran.
     pub pids: Vec<u32>,
     pub status: Option<i32>,
-    pub wall_ns: u64,
+    pub wall: Wall,
     /// By the clock of the link.
     pub end: u64,
     pub pid: Option<u32>,
@@ -312,7 +313,7 @@ impl Sums<'_> {
                 command: ended.command,
                 pids: ended.pids,
                 status: ended.status,
-                wall_ns: ended.wall_ns,
+                wall: ended.wall,
                 sites: sites.json(),
             };
             let shown = rows.get(..all.min(rows.len())).unwrap_or_default();

@@ -12,7 +12,7 @@ use crate::args::{ShownArgs, SortBy};
 use crate::failure::Result;
 use crate::held::Held;
 use crate::printer::Printer;
-use crate::report::{self, Figures, Row};
+use crate::report::{self, Figures, Row, Wall};
 use crate::sites::Sites;
 use crate::terminal::Terminal;
 use crate::units;
@@ -147,7 +147,7 @@ impl<'a> Top<'a> {
             command: None,
             pids: self.pids.clone(),
             status: None,
-            wall_ns: 0,
+            wall: Wall::default(),
             end: self.trace.link.counter(),
             pid: None,
             let_go: Vec::new(),

@@ -37,6 +37,7 @@ use super::report::Ended;
 use crate::args::TraceArgs;
 use crate::failure::{Context, Failure, Result};
 use crate::printer::{Output, Printer};
+use crate::report::Wall;
 use crate::sites::Sites;
 use crate::{missed, rejection, stats, units};
 use condition::Condition;
@@ -94,7 +95,8 @@ struct Rest<'a> {
     #[serde(skip_serializing_if = "<[u32]>::is_empty")]
     pids: &'a [u32],
     status: Option<i32>,
-    wall_ns: u64,
+    #[serde(flatten)]
+    wall: Wall,
     sites: Json,
     dropped: u64,
     lost: u64,
@@ -116,7 +118,7 @@ pub fn rest(
         command: &ended.command,
         pids: &ended.pids,
         status: ended.status,
-        wall_ns: ended.wall_ns,
+        wall: ended.wall,
         sites: sites.json(),
         dropped,
         lost,

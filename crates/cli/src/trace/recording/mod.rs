@@ -30,9 +30,10 @@ pub use write::Writer;
 
 use super::report::Ended;
 use super::tree::{Node, Thread};
+use crate::report::Wall;
 
 const MAGIC: &[u8] = b"SKEPREC\n";
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 /// Kinds of items.
 const CALL: u64 = 1;
 const PROCESS: u64 = 2;
@@ -59,7 +60,7 @@ pub struct Summary {
     pub command: Option<Vec<String>>,
     pub pids: Vec<u32>,
     pub status: Option<i32>,
-    pub wall_ns: u64,
+    pub wall: Wall,
     pub missed: Missed,
     pub lost: u64,
     pub lost_pages: u64,
@@ -103,7 +104,7 @@ impl Summary {
             command: command.map(|words| words.iter().map(|w| w.clone().into_owned()).collect()),
             pids: ended.pids.clone(),
             status: ended.status,
-            wall_ns: ended.wall_ns,
+            wall: ended.wall,
             missed,
             state: state.clone(),
             ..nothing()
@@ -136,7 +137,7 @@ fn nothing() -> Summary {
         command: None,
         pids: Vec::new(),
         status: None,
-        wall_ns: 0,
+        wall: Wall::default(),
         missed: Missed::default(),
         lost: 0,
         lost_pages: 0,

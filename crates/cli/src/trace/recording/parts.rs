@@ -78,7 +78,8 @@ pub(super) fn summary(pass: &mut dyn Pass, s: &mut Summary) -> Done {
         Ok(())
     })?;
     let m = &mut s.missed;
-    let counts = [&mut s.wall_ns, &mut s.lost, &mut s.lost_pages, &mut s.dropped];
+    let counts =
+        [&mut s.wall.ns, &mut s.wall.ended_unix_ns, &mut s.lost, &mut s.lost_pages, &mut s.dropped];
     let missed = [&mut m.inside, &mut m.stack, &mut m.thread, &mut m.slots, &mut m.namespace];
     counts.into_iter().chain(missed).try_for_each(|n| pass.number(n))?;
     float(pass, &mut s.overhead_ns)?;
