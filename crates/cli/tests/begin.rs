@@ -73,9 +73,10 @@ fn static_programs_and_those_of_another_c_library() {
 #[test]
 fn a_typo_is_answered_before_a_static_program_starts() {
     let skep = Skep::new();
-    for (pattern, want) in
-        [("leef", "hint: similar names are `leaf`"), ("libc.so.6:malloc", "is not linked with `libc.so.6`")]
-    {
+    for (pattern, want) in [
+        ("leef", "hint: similar names are `leaf`"),
+        ("libc.so.6:malloc", "is not linked with `libc.so.6`"),
+    ] {
         let ended = skep.run(["trace", pattern, "--", static_target()]);
         let err = text(&ended.stderr);
         assert!(ended.shell_status() == 2 && ended.stdout.is_empty(), "{}", ended.transcript());

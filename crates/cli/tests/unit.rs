@@ -118,7 +118,7 @@ fn what_differs_is_said() {
     );
     let changed = example.replace("zeros = 13", "zeros = 14");
     let problem = problems_of_second(&skep, &file(&skep, "changed.toml", &changed));
-    assert_eq!(problem, "ran, expected to fail with \"EINVAL\"");
+    assert_eq!(problem, "ran, expected to fail with EINVAL");
 }
 
 fn problems_of_second(skep: &Skep, path: &str) -> String {
@@ -166,6 +166,11 @@ fn wrong_files_are_refused() {
         ),
         ("[[test]]\nname = 'a'\nexpect.map.m = []\n", "`expect` has an unknown key `map`"),
         ("[[test]]\nname = 'a'\nexpect.printed = [1]\n", "no text"),
+        (
+            "[[test]]\nname = 'a'\nexpect.errno = 'EINVALL'\n",
+            "`errno` has \"EINVALL\", which is no error",
+        ),
+        ("[[test]]\nname = 'a'\nexpect.errno = -22\n", "`errno` has -22, which is no error"),
         (
             "[[test]]\nname = 'a'\nexpected = { retval = 0 }\n",
             "test `a` has an unknown key `expected`",

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use skep::isa::ProgramType;
+use skep::isa::{ProgramType, errno};
 use skep::load::{Loaded, Loader};
 use skep::test_run::{Coverage, Engine, Errno, Input, Outcome, Printed, Runner};
 use skep_test::contents::{Samples, contents, samples};
@@ -156,6 +156,11 @@ fn unknown(loaded: &Loaded, name: &str) -> Failure {
         .hint(format!("its maps are {}", known.join(", ")))
 }
 
+/// An error number as programs write it.
+fn name(number: i32) -> String {
+    errno::find(number).map_or_else(|| format!("error {number}"), |e| e.name.to_owned())
+}
+
 /// Compares what a run returned.
 fn results(
     expect: &Expect,
@@ -165,18 +170,13 @@ fn results(
 ) -> Vec<String> {
     let mut problems = Vec::new();
     let done = match (done, &expect.errno) {
+        (Err(errno), Some(wanted)) if errno.0 == *wanted => return problems,
         (Err(errno), Some(wanted)) => {
-            let is_it = wanted.as_i64() == Some(i64::from(errno.0))
-                || wanted.as_str() == skep::isa::errno::find(errno.0).map(|e| e.name);
-            return if is_it {
-                problems
-            } else {
-                vec![format!("failed: {errno}, expected {wanted}")]
-            };
+            return vec![format!("failed: {errno}, expected {}", name(*wanted))];
         }
         (Err(errno), None) => return vec![format!("could not run: {errno} ({})", errno.0)],
         (Ok(done), wanted) => {
-            problems.extend(wanted.as_ref().map(|w| format!("ran, expected to fail with {w}")));
+            problems.extend(wanted.map(|w| format!("ran, expected to fail with {}", name(w))));
             done
         }
     };

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
+use skep::isa::errno::ERRNOS;
 use skep_text::key::read_hex;
 
 use super::table::Table;
@@ -56,7 +57,8 @@ pub struct Element {
 #[derive(Default, Debug)]
 pub struct Expect {
     pub retval: Option<Json>,
-    pub errno: Option<Json>,
+    /// A positive number.
+    pub errno: Option<i32>,
     pub packet: Option<Bytes>,
     pub context: Option<Bytes>,
     pub maps: BTreeMap<String, Json>,
@@ -269,6 +271,15 @@ impl Element {
     }
 }
 
+/// Reads the name or number of an error.
+fn errno(value: &Json) -> Result<i32, String> {
+    let known = match value {
+        Json::String(name) => ERRNOS.iter().find(|e| e.name == name).map(|e| e.number),
+        number => number.as_i64().and_then(|n| i32::try_from(n).ok()).filter(|n| *n > 0),
+    };
+    known.ok_or_else(|| format!("`errno` has {value}, which is no error, as \"EINVAL\" is one"))
+}
+
 impl Expect {
     fn of(whole: Json) -> Result<Self, String> {
         let mut table = Table::of(whole, "`expect`")?;
@@ -279,7 +290,7 @@ impl Expect {
         let printed = if table.has("printed") { Some(table.list("printed", text)?) } else { None };
         let expect = Self {
             retval: table.take("retval"),
-            errno: table.take("errno"),
+            errno: table.take("errno").map(|e| errno(&e)).transpose()?,
             packet: table.take("packet").map(Bytes::of).transpose()?,
             context: table.take("context").map(Bytes::of).transpose()?,
             maps: table.members("maps")?,
