@@ -44,6 +44,8 @@ pub struct Btf {
     strings: String,
     /// Type 0 is `void`.
     types: Vec<Type>,
+    /// Of types out of debug information: where that describes them, in order.
+    places: Vec<(u64, TypeId)>,
 }
 
 impl Hash for Btf {
@@ -144,6 +146,23 @@ impl Btf {
     /// Walks all types with their ids, beginning with 1.
     pub fn types(&self) -> impl Iterator<Item = (TypeId, &Type)> {
         (0..).zip(&self.types).skip(1)
+    }
+
+    /// Finds the structure, union or enumeration that debug information describes at a place
+    /// ([`Value::described_at`](crate::Value::described_at)).
+    ///
+    /// `None` also for one that is only declared there, if several definitions have its name.
+    #[must_use]
+    pub fn described_at(&self, place: u64) -> Option<TypeId> {
+        let at = self.places.binary_search_by_key(&place, |(place, _)| *place).ok()?;
+        self.places.get(at).map(|(_, id)| *id)
+    }
+
+    #[cfg(feature = "dwarf")]
+    pub(crate) fn with_places(mut self, mut places: Vec<(u64, TypeId)>) -> Self {
+        places.sort_unstable();
+        self.places = places;
+        self
     }
 
     /// Finds the first type with this name for which `accept` says yes.

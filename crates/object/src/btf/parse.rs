@@ -113,7 +113,7 @@ impl Btf {
         }
         let strings = lossy(strings);
         let types = parse_types(types, types_at, &strings)?;
-        Ok(Self { raw: bytes.to_vec(), strings, types })
+        Ok(Self { raw: bytes.to_vec(), strings, types, places: Vec::new() })
     }
 
     /// Fills in what the compiler leaves to the linker: the size of a section and where its

@@ -13,7 +13,7 @@ use crate::btf::{
     Member, Param, TypeId,
 };
 use gimli::constants as dw;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Deepest nesting that is compared; what is deeper counts as different.
@@ -32,6 +32,7 @@ pub(super) fn merge(nodes: &Nodes<'_>) -> Result<Btf, DwarfError> {
     let mut merged = Merged { nodes, id_of: vec![0; nodes.all.len()], extra: 0, order: Vec::new() };
     let mut first: HashMap<u128, TypeId> = HashMap::new();
     let mut defined: HashMap<(u8, &str), TypeId> = HashMap::new();
+    let mut ambiguous: HashSet<(u8, &str)> = HashSet::new();
     let mut declared = Vec::new();
     for (i, node) in (0..).zip(&nodes.all) {
         match &node.shape {
@@ -49,12 +50,15 @@ pub(super) fn merge(nodes: &Nodes<'_>) -> Result<Btf, DwarfError> {
         });
         merged.set(i, id);
         if !node.name.is_empty() {
-            defined.entry((node.shape.family(), node.name)).or_insert(id);
+            let name = (node.shape.family(), node.name);
+            if *defined.entry(name).or_insert(id) != id {
+                ambiguous.insert(name);
+            }
         }
         merged.check()?;
     }
     // A declaration stands for the definition, where the program has one.
-    for i in declared {
+    for &i in &declared {
         let Some(node) = nodes.all.get(i as usize) else { continue };
         let id = *defined.entry((node.shape.family(), node.name)).or_insert_with(|| {
             merged.order.push(i);
@@ -63,7 +67,17 @@ pub(super) fn merge(nodes: &Nodes<'_>) -> Result<Btf, DwarfError> {
         merged.set(i, id);
         merged.check()?;
     }
-    merged.write()
+    // Of several definitions nobody says which one is declared.
+    let unclear: HashSet<u32> = declared
+        .into_iter()
+        .filter(|i| {
+            let node = nodes.all.get(*i as usize);
+            node.is_none_or(|n| ambiguous.contains(&(n.shape.family(), n.name)))
+        })
+        .collect();
+    let clear = nodes.described().filter(|(_, i)| !unclear.contains(i));
+    let places = clear.map(|(place, _)| (place, merged.id(Link::At(place)))).collect();
+    Ok(merged.write()?.with_places(places))
 }
 
 impl Shape<'_> {

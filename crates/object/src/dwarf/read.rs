@@ -104,6 +104,15 @@ pub(super) struct Nodes<'a> {
 }
 
 impl Nodes<'_> {
+    /// The structures, unions and enumerations, with where they are.
+    pub fn described(&self) -> impl Iterator<Item = (u64, u32)> {
+        let is_one = |i: u32| {
+            let node = self.all.get(i as usize);
+            node.is_some_and(|n| matches!(n.shape, Shape::Composite(_) | Shape::Enum { .. }))
+        };
+        self.at.iter().map(|(place, i)| (*place, *i)).filter(move |(_, i)| is_one(*i))
+    }
+
     /// Finds what a link refers to; `None` for `void`, and for what is not there.
     pub fn get(&self, link: Link) -> Option<u32> {
         match link {
@@ -144,7 +153,7 @@ pub(super) fn read<'a>(dwarf: &gimli::Dwarf<Slice<'a>>) -> Result<Nodes<'a>, Dwa
 
 fn read_unit<'a>(unit: &UnitRef<'_, Slice<'a>>, nodes: &mut Nodes<'a>) -> Result<(), DwarfError> {
     if let UnitType::Type { type_signature, type_offset } = unit.header.type_() {
-        nodes.signatures.insert(type_signature.0, place(unit, type_offset.0));
+        nodes.signatures.insert(type_signature.0, place(&unit.header, type_offset.0));
     }
     /// An open entry.
     struct Open {
@@ -181,7 +190,7 @@ fn read_unit<'a>(unit: &UnitRef<'_, Slice<'a>>, nodes: &mut Nodes<'a>) -> Result
                     });
                 }
                 let index = nodes.all.len() as u32;
-                nodes.at.insert(place(unit, entry.offset().0), index);
+                nodes.at.insert(place(&unit.header, entry.offset().0), index);
                 nodes.all.push(Node { name, scope: scope.clone(), shape });
                 if entry.has_attr(dw::DW_AT_specification) {
                     nodes.elsewhere.push((index, link(unit, entry, dw::DW_AT_specification)));
@@ -230,9 +239,10 @@ pub(super) fn check_split<'a>(
     }
 }
 
-fn place(unit: &UnitRef<'_, Slice<'_>>, offset: usize) -> u64 {
-    let types = if unit.header.section() == gimli::SectionId::DebugTypes { 1 << 63 } else { 0 };
-    types | (unit.header.offset().0 as u64).wrapping_add(offset as u64) & !(1 << 63)
+/// Where an entry is in `.debug_info`; in `.debug_types` with the highest bit set.
+pub(super) fn place(header: &gimli::UnitHeader<Slice<'_>>, offset: usize) -> u64 {
+    let types = if header.section() == gimli::SectionId::DebugTypes { 1 << 63 } else { 0 };
+    types | (header.offset().0 as u64).wrapping_add(offset as u64) & !(1 << 63)
 }
 
 fn name<'a>(unit: &UnitRef<'_, Slice<'a>>, entry: &Entry<'a>) -> &'a str {
@@ -243,7 +253,7 @@ fn name<'a>(unit: &UnitRef<'_, Slice<'a>>, entry: &Entry<'a>) -> &'a str {
 
 fn link<'a>(unit: &UnitRef<'_, Slice<'a>>, entry: &Entry<'a>, attr: gimli::DwAt) -> Link {
     match entry.attr_value(attr) {
-        Some(Value::UnitRef(offset)) => Link::At(place(unit, offset.0)),
+        Some(Value::UnitRef(offset)) => Link::At(place(&unit.header, offset.0)),
         Some(Value::DebugInfoRef(offset)) => Link::At(offset.0 as u64),
         Some(Value::DebugTypesRef(signature)) => Link::Signature(signature.0),
         _ => Link::Void,

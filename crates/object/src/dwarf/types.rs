@@ -3,7 +3,7 @@
 use super::DwarfError;
 use super::composite::{Members, count};
 use super::functions::{Entry, Language, Slice, Unit};
-use super::read::{flag, number};
+use super::read::{flag, number, place};
 use crate::proto::{Class, Leaf, Type, ValueKind};
 use gimli::{AttributeValue as Value, UnitRef, UnitType, constants as dw};
 use std::collections::HashMap;
@@ -35,6 +35,9 @@ pub(super) struct UnitEntry<'s, 'a> {
     shared: bool,
     pub entry: Entry<'a>,
 }
+
+/// What a pointer leads to: its name, the name of a structure, and where that is described.
+type Pointee = (String, Option<String>, Option<u64>);
 
 /// A function's parameters.
 pub(super) struct Params<'s, 'a> {
@@ -99,6 +102,11 @@ impl<'s, 'a> UnitEntry<'s, 'a> {
             }
         }
         Some(())
+    }
+
+    /// Where it is, in words of [`Btf::described_at`](crate::Btf::described_at).
+    fn place(&self) -> Option<u64> {
+        (!self.shared).then(|| place(&self.unit.header, self.entry.offset().0))
     }
 
     pub fn beside(&self, entry: Entry<'a>) -> Self {
@@ -277,7 +285,9 @@ impl<'s, 'a> Types<'s, 'a> {
                     None if e.entry.has_attr(dw::DW_AT_type) => self.behind(e, depth)?.size,
                     None => return None,
                 };
-                Some(Type::scalar(&tagged("enum", text), ValueKind::Enum, size, Class::Integer))
+                let one =
+                    Type::scalar(&tagged("enum", text), ValueKind::Enum, size, Class::Integer);
+                Some(Type { described_at: e.place(), ..one })
             }
             dw::DW_TAG_structure_type | dw::DW_TAG_class_type | dw::DW_TAG_union_type => {
                 self.composite(e, depth)
@@ -303,19 +313,16 @@ impl<'s, 'a> Types<'s, 'a> {
     }
 
     fn pointer(&mut self, e: &UnitEntry<'s, 'a>, depth: u32) -> Option<Type> {
-        let (to, named) = self.pointee(e, depth)?;
+        let (to, named, described_at) = self.pointee(e, depth)?;
         let star = match e.entry.tag() {
             dw::DW_TAG_pointer_type => "*",
             dw::DW_TAG_reference_type => "&",
             _ => "&&",
         };
         let space = if to.ends_with('*') { "" } else { " " };
-        Some(Type::scalar(
-            &format!("{to}{space}{star}"),
-            ValueKind::Pointer(named),
-            8,
-            Class::Integer,
-        ))
+        let text = format!("{to}{space}{star}");
+        let pointer = Type::scalar(&text, ValueKind::Pointer(named), 8, Class::Integer);
+        Some(Type { described_at, ..pointer })
     }
 
     /// A structure, class or union.
@@ -336,6 +343,7 @@ impl<'s, 'a> Types<'s, 'a> {
             align,
             leaves: members.leaves,
             by_reference: members.by_reference,
+            described_at: e.place(),
         })
     }
 
@@ -352,14 +360,16 @@ impl<'s, 'a> Types<'s, 'a> {
         Some(Type { kind: ValueKind::Struct, size: 16, align: 8, leaves, ..one })
     }
 
-    /// The name of what a pointer leads to, and the same when it is a structure that has a name.
-    fn pointee(&mut self, e: &UnitEntry<'s, 'a>, depth: u32) -> Option<(String, Option<String>)> {
+    /// The name of what a pointer leads to; the same when it is a structure that has a name; where that
+    /// is described.
+    fn pointee(&mut self, e: &UnitEntry<'s, 'a>, depth: u32) -> Option<Pointee> {
         let mut at = e.clone();
         let mut stars = String::new();
         for _ in depth..MAX_DEPTH {
             if !at.entry.has_attr(dw::DW_AT_type) {
                 return Some((
                     if stars.is_empty() { "void".to_owned() } else { format!("void {stars}") },
+                    None,
                     None,
                 ));
             }
@@ -386,6 +396,7 @@ impl<'s, 'a> Types<'s, 'a> {
                     return Some((
                         if stars.is_empty() { text.to_owned() } else { format!("{text} {stars}") },
                         None,
+                        None,
                     ));
                 }
                 _ => "",
@@ -398,6 +409,7 @@ impl<'s, 'a> Types<'s, 'a> {
                 return Some((
                     if stars.is_empty() { all } else { format!("{all} {stars}") },
                     named,
+                    next.place().filter(|_| stars.is_empty()),
                 ));
             }
             at = next;

@@ -74,7 +74,12 @@ fn of_type(btf: &Btf, id: TypeId) -> Option<Type> {
             } else {
                 ValueKind::Union
             };
-            Type { text, kind, size, align, leaves: members.leaves, by_reference: false }
+            Type {
+                size,
+                align,
+                leaves: members.leaves,
+                ..Type::scalar(&text, kind, 0, Class::Integer)
+            }
         }
         _ => return None,
     })

@@ -67,6 +67,9 @@ pub struct Value {
     pub kind: ValueKind,
     /// Bytes.
     pub size: u64,
+    /// Where the debug information describes the structure, union or enumeration that it is or points to
+    /// ([`Btf::described_at`](crate::Btf::described_at)): names may be those of several.
+    pub described_at: Option<u64>,
 }
 
 /// A word of arguments in a context.
@@ -103,8 +106,13 @@ impl Prototype {
         variadic: bool,
     ) -> Option<Self> {
         let layout = sysv::layout(params.iter().map(|(_, t)| t), &ret)?;
-        let value =
-            |name: String, t: Type| Value { name, text: t.text, kind: t.kind, size: t.size };
+        let value = |name: String, t: Type| Value {
+            name,
+            text: t.text,
+            kind: t.kind,
+            size: t.size,
+            described_at: t.described_at,
+        };
         Some(Self {
             name: name.to_owned(),
             params: params.into_iter().map(|(name, t)| value(name, t)).collect(),

@@ -49,6 +49,8 @@ pub(crate) struct Type {
     pub leaves: Vec<Leaf>,
     /// C++ passes a pointer to a copy: the type has a copy constructor or a destructor of its own.
     pub by_reference: bool,
+    /// As in [`Value`](super::Value).
+    pub described_at: Option<u64>,
 }
 
 impl Type {
@@ -63,6 +65,7 @@ impl Type {
             align: size.clamp(1, 16),
             leaves,
             by_reference: false,
+            described_at: None,
         }
     }
 

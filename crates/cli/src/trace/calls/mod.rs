@@ -322,6 +322,7 @@ impl Calls {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use skep::object::btf::Kind;
 
     /// The readers know the layouts of the program's structures by heart.
     #[test]
@@ -333,7 +334,7 @@ mod tests {
         assert_eq!(size("frames"), Some(FRAME_SIZE));
         assert_eq!((size("threads"), size("settings")), (Some(32), Some(16)));
         let btf = object.btf.as_deref().expect("made with -g");
-        let (id, _) = plan::find(btf, "struct frame").expect("a structure");
+        let id = btf.find("frame", |kind| matches!(kind, Kind::Struct(_))).expect("a structure");
         for (member, offset) in [
             ("data", record::HEAD),
             ("vars", condition::NUMBERS as usize),

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use skep::object::btf::{Kind, Member, TypeId, Value, ValueMember};
+use skep::object::btf::{Kind, Member, Type, TypeId, Value, ValueMember};
 use skep::object::{Btf, Composite, MAX_WORDS, Part, Place, Prototype, Value as Param, ValueKind};
 
 /// The largest string that is read, and the pieces that structures are read in: `PIECE`.
@@ -36,6 +36,9 @@ const RETURN_ADDRESS: u64 = 8;
 const STACK_WORDS: u8 = 6;
 /// Structures behind pointers, and those that are passed in memory, are read up to here.
 const DEEP: usize = 4 * PIECE;
+
+/// What types without names are called.
+const ANONYMOUS: &str = "(anonymous)";
 
 /// Kinds of operations and variables, as in the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -219,7 +222,7 @@ impl Plan {
         types: &dyn Fn() -> Option<Arc<Btf>>,
     ) -> Shown {
         let at = self.size;
-        let named = |name: &str| types().and_then(|btf| find(&btf, name));
+        let named = || types().and_then(|btf| find(&btf, param));
         let size = param.size as usize;
         let mut how = match (&param.kind, words) {
             (_, []) => How::Nowhere,
@@ -229,17 +232,14 @@ impl Plan {
                 text if size <= 8 * words.len() => How::Number { size, signed: is_signed(text) },
                 _ => How::Nowhere,
             },
-            (ValueKind::Enum | ValueKind::Struct | ValueKind::Union, _) => {
-                match named(&param.text) {
-                    Some((id, real)) if real == size => How::Typed { id, size },
-                    _ if param.kind == ValueKind::Enum => How::Number { size, signed: true },
-                    _ => How::Hex { size },
-                }
-            }
+            (ValueKind::Enum | ValueKind::Struct | ValueKind::Union, _) => match named() {
+                Some((id, real)) if real == size => How::Typed { id, size },
+                _ if param.kind == ValueKind::Enum => How::Number { size, signed: true },
+                _ => How::Hex { size },
+            },
             (ValueKind::Pointer(_), _) if param.text == "char *" => How::Text,
             (ValueKind::Pointer(Some(_)), _) if wanted.deref => {
-                let text = param.text.trim_end_matches(['*', '&', ' ']);
-                named(text).map_or(How::Pointer, |(id, size)| How::Behind { id, size })
+                named().map_or(How::Pointer, |(id, size)| How::Behind { id, size })
             }
             (ValueKind::Pointer(_), _) => How::Pointer,
             _ => How::Nowhere,
@@ -274,7 +274,7 @@ impl Plan {
         types: &dyn Fn() -> Option<Arc<Btf>>,
     ) -> Shown {
         let nowhere = self.nowhere(param);
-        let Some((id, size)) = types().and_then(|btf| find(&btf, &param.text)) else {
+        let Some((id, size)) = types().and_then(|btf| find(&btf, param)) else {
             return nowhere;
         };
         let before = (self.ops.len(), self.size);
@@ -295,7 +295,7 @@ impl Plan {
         types: &dyn Fn() -> Option<Arc<Btf>>,
     ) -> Shown {
         let nowhere = self.nowhere(param);
-        let found = types().and_then(|btf| find(&btf, &param.text));
+        let found = types().and_then(|btf| find(&btf, param));
         let (Some((id, size)), Some(reads)) = (found, reads) else { return nowhere };
         let before = (self.ops.len(), self.size);
         if size <= 8 * reads.len() && reads.into_iter().all(|(read, at)| self.push(read, at, 0, 0))
@@ -417,16 +417,27 @@ pub fn is_signed(text: &str) -> bool {
         ))
 }
 
-/// Finds a type by what it is called in C: `struct point`, `enum color`.
-pub fn find(btf: &Btf, text: &str) -> Option<(TypeId, usize)> {
-    let name = text.rsplit(' ').next()?;
-    let accept = |kind: &Kind| match text.split(' ').next() {
-        Some("struct") => matches!(kind, Kind::Struct(_)),
-        Some("union") => matches!(kind, Kind::Union(_)),
-        Some("enum") => matches!(kind, Kind::Enum(_) | Kind::Enum64(_)),
-        _ => false,
+/// Finds the structure, union or enumeration that a value is or points to. Of several types with its
+/// name it is the one that the debug information means; where that is not said, none.
+pub fn find(btf: &Btf, value: &Param) -> Option<(TypeId, usize)> {
+    let (kind, name) = value.text.trim_end_matches(['*', '&', ' ']).split_once(' ')?;
+    let is_called = |t: &Type, name: &str| {
+        let fits = match kind {
+            "struct" => matches!(t.kind, Kind::Struct(_)),
+            "union" => matches!(t.kind, Kind::Union(_)),
+            "enum" => matches!(t.kind, Kind::Enum(_) | Kind::Enum64(_)),
+            _ => false,
+        };
+        fits && btf.string(t.name_off) == name
     };
-    let id = btf.find(name, accept)?;
+    // The places may be those of another build.
+    let real = if name == ANONYMOUS { "" } else { name };
+    let meant = value.described_at.and_then(|place| btf.described_at(place));
+    let meant = meant.filter(|id| btf.get(*id).is_ok_and(|t| is_called(t, real)));
+    let id = meant.or_else(|| {
+        let mut all = btf.types().filter(|(_, t)| is_called(t, name)).map(|(id, _)| id);
+        all.next().filter(|_| all.next().is_none())
+    })?;
     Some((id, usize::try_from(btf.size_of(id).ok()?).ok()?))
 }
 

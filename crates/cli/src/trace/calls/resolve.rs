@@ -237,7 +237,7 @@ fn named(
         }
         (Path::Member(_), Some(param)) => {
             let btf = types()?;
-            let (id, _) = find(&btf, param.text.trim_end_matches(['*', '&', ' ']))?;
+            let (id, _) = find(&btf, param)?;
             behind(v, base, at_return, id, &btf)
         }
         _ => None,
@@ -280,7 +280,7 @@ fn constant(v: &Variable, name: &str, p: &Prototype, btf: &Btf) -> Option<Found>
     };
     let of_param = p.params.iter().chain([&p.ret]).find_map(|param| {
         let is_enum = param.kind == ValueKind::Enum;
-        value_in(find(btf, &param.text).filter(|_| is_enum)?.0)
+        value_in(find(btf, param).filter(|_| is_enum)?.0)
     });
     let value = of_param.or_else(|| {
         let mut all = btf.types().filter_map(|(id, _)| value_in(id));
