@@ -15,6 +15,7 @@ static long (*const bpf_get_func_ret)(void *ctx, __u64 *value) = (void *)184;
 /* Not functions of the kernel. */
 extern __u64 skep_get_func_sp(void *ctx) __ksym __weak;
 extern __u64 skep_get_func_vector(void *ctx, __u32 n) __ksym __weak;
+extern __u64 skep_get_func_ret_word(void *ctx, __u32 n) __ksym __weak;
 
 #define MAX_DEPTH 1023
 #define BPF_RB_NO_WAKEUP 1
@@ -27,13 +28,14 @@ extern __u64 skep_get_func_vector(void *ctx, __u32 n) __ksym __weak;
 #define VARS 8
 #define TEXT 64
 
-enum { WORD = 1, STRING = 2, BYTES = 3, VECTOR = 4, CONSTANT = 5, STRING_BEHIND = 6 };
-enum { RESULT = 0xff, STACK = 0xfe };
+enum { WORD = 1, STRING = 2, BYTES = 3, VECTOR = 4, CONSTANT = 5, STRING_BEHIND = 6, COUNTED = 7 };
+enum { RESULT = 0xff, STACK = 0xfe, RESULT2 = 0xfd };
 enum { AT_ENTRY = 1, AT_RETURN = 2 };
 
 struct op {
 	__u8 kind;
-	__u8 word; /* of the arguments; RESULT: the result; STACK: where the return address is; of a VECTOR its register */
+	/* Of the arguments; RESULT: the result; RESULT2: its second word; STACK: where the return address is; of a VECTOR its register */
+	__u8 word;
 	__u16 at; /* in `data`: a multiple of 8 */
 	__u32 size;
 	__s64 offset; /* from where the word points */
@@ -44,8 +46,8 @@ enum { SIGNED = 1, OF_VARIABLE = 2, AT_END = 4 };
 
 /* A variable of the condition. */
 struct var {
-	/* WORD: the word itself; STRING, BYTES: what is at `offset` from where the word points; STRING_BEHIND: what the pointer there
-	 * points to; CONSTANT: `offset`
+	/* WORD: the word itself, from bit `offset` on; STRING, BYTES: what is at `offset` from where the word points; STRING_BEHIND: what
+	 * the pointer there points to; COUNTED: as many bytes as the next word says; CONSTANT: `offset`
 	 */
 	__u8 kind;
 	__u8 word; /* OF_VARIABLE: an earlier variable */
@@ -147,9 +149,17 @@ static __always_inline __u64 word_of(__u64 *ctx, __u32 word)
 		value = skep_get_func_sp(ctx);
 	else if (word == RESULT)
 		bpf_get_func_ret(ctx, &value);
+	else if (word == RESULT2)
+		value = skep_get_func_ret_word(ctx, 1);
 	else
 		bpf_get_func_arg(ctx, word, &value);
 	return value;
+}
+
+/* How long the text is that a word points to: as the next one says. */
+static __always_inline __u64 length_of(__u64 *ctx, __u32 word)
+{
+	return word_of(ctx, word == RESULT ? RESULT2 : word + 1);
 }
 
 /* Reads the arguments, or the result. */
@@ -180,6 +190,12 @@ static __attribute__((noinline)) int capture(__u64 *ctx, struct frame *f, struct
 			continue;
 		}
 		from = (const void *)value + op->offset;
+		if (op->kind == COUNTED) {
+			__u64 length = length_of(ctx, op->word);
+
+			if (size > length)
+				size = length;
+		}
 		if (size > PIECE)
 			size = PIECE;
 		if (op->kind == STRING)
@@ -214,6 +230,16 @@ static __attribute__((noinline)) int variables(__u64 *ctx, struct frame *f, stru
 			f->unknown = 1;
 			continue;
 		}
+		if (v->kind == COUNTED) {
+			__u64 length = length_of(ctx, v->word);
+
+			if (length > TEXT - 1)
+				length = TEXT - 1;
+			if (bpf_probe_read_user(f->texts[i], length, from))
+				f->unknown = 1;
+			f->texts[i][length] = 0;
+			continue;
+		}
 		if (v->kind == STRING || v->kind == STRING_BEHIND) {
 			if (bpf_probe_read_user_str(f->texts[i], TEXT, from) < 0)
 				f->unknown = 1;
@@ -229,6 +255,8 @@ static __attribute__((noinline)) int variables(__u64 *ctx, struct frame *f, stru
 			}
 			value >>= first;
 		}
+		if (v->kind == WORD)
+			value >>= v->offset & 63;
 		shift = (64 - v->bits) & 63;
 		value <<= shift;
 		f->vars[i] = v->flags & SIGNED ? (__u64)((__s64)value >> shift) : value >> shift;

@@ -12,6 +12,7 @@ use common::{Skep, fails, json, out, text};
 use serde_json::Value as Json;
 use skep_testkit::TempDir;
 use skep_testkit::cc::Cc;
+use skep_testkit::skip::{has_command, skip};
 
 /// Prints what its calls look like.
 const PROGRAM: &str = r#"
@@ -232,7 +233,7 @@ int main() {
         right_of(i);
         printf("right_of(k=%d) = { .i = %d, .f = 1.5, .d = %d.25 }\n", i, i, i);
         left_of(i);
-        printf("left_of(k=%d) = …\n", i);
+        printf("left_of(k=%d) = { .d = %d.5, .i = %d }\n", i, i, i);
         deep_of(i);
         printf("deep_of(k=%d) = { .x = %d.5, .y = %d.5, .z = %d.5 }\n", i, i, i + 1, i + 2);
         copied_of(i);
@@ -252,6 +253,67 @@ fn structures_by_value_are_what_the_program_says() {
     let (said, calls) = traced(&skep, &dir, &[functions, "--args", "--ret", "--", program]);
     assert_eq!(said.len(), 3 * 12);
     assert_eq!(calls, said);
+}
+
+/// Without optimization every function is known; with it those that rustc did not change.
+#[test]
+fn values_of_rust_are_what_the_program_says() {
+    if !has_command("rustc") {
+        return skip("rustc");
+    }
+    let (dir, skep) = (TempDir::new(), Skep::new());
+    let program = dir.path().join("passed");
+    let path = program.to_str().expect("text");
+    let own = |call: &String| {
+        ["owned", "bytes", "result", "wrapped", "option"].iter().any(|f| call.starts_with(f))
+    };
+    for level in ["0", "2"] {
+        let mut rustc = Command::new("rustc");
+        let level = format!("-Copt-level={level}");
+        let source = common::data("passed.rs");
+        rustc.args(["--edition=2024", "-g", &level, "-o", path, &source]);
+        assert!(rustc.status().is_ok_and(|s| s.success()));
+        let all = ["passed:passed::*", "--exclude", "*closure*", "--args", "--ret", "--", path];
+        let (said, calls) = traced(&skep, &dir, &all);
+        let call = |line: String| {
+            let line = line.trim_start_matches("passed::").to_owned();
+            let Some((before, rest)) = line.split_once("w=0x") else { return line };
+            let rest = rest.trim_start_matches(|c: char| c.is_ascii_hexdigit());
+            format!("{before}w=0x{rest}")
+        };
+        let calls: Vec<String> = calls.into_iter().map(call).filter(|c| c != "main()").collect();
+        let (mut known, unknown): (Vec<_>, Vec<_>) =
+            calls.into_iter().partition(|c| !c.contains("(…)"));
+        assert_eq!(unknown.is_empty(), level.ends_with('0'), "{unknown:?}");
+        // Not all functions print what they were given.
+        let large = |n: u32, text: &str| {
+            let (head, rest) = text.split_once(", .text = { .data_ptr = 0x").expect("a pointer");
+            assert_eq!(head, format!("{{ .a = {n}, .b = [{n}, 2, 3]"));
+            assert!(rest.contains(", .length = 3 } }"), "{text}");
+        };
+        for (n, call) in (1..).zip(known.iter().filter(|c| c.starts_with("owned"))) {
+            let (argument, result) = call.split_once(") = ").expect("a result");
+            large(n, argument.strip_prefix("owned(s=").expect("an argument"));
+            large(n, result);
+        }
+        let results: Vec<&str> = known.iter().filter_map(|c| c.strip_prefix("result(n=")).collect();
+        assert_eq!(results[..2], ["1) = { .Ok = { .__0 = 1 } }", "2) = { .Ok = { .__0 = 2 } }"]);
+        assert!(results[2].starts_with("3) = { .Err = "), "{results:?}");
+        let bytes: Vec<&String> = known.iter().filter(|c| c.starts_with("bytes")).collect();
+        assert_eq!(bytes[1], "bytes(a=0x01020302, b=…, n=2) = 0x01020302");
+        known.retain(|c| !own(c) || c.starts_with("option") && c.contains("n=3"));
+        let is_known = |line: &String| {
+            let name = line.split('(').next();
+            !unknown.iter().any(|c| c.split('(').next() == name)
+        };
+        let wanted: Vec<String> = said.into_iter().filter(is_known).collect();
+        assert!(wanted.iter().any(|l| l.starts_with("text(") && l.ends_with("…\"")), "{wanted:?}");
+        assert_eq!(known, wanted, "{level}");
+    }
+    let find = ["passed:passed::text", "--args", "--if", "s == \"hel*\"", "--", path];
+    assert_eq!(traced(&skep, &dir, &find).1, ["passed::text(s=\"hello\", n=1)"]);
+    let find = ["passed:passed::text", "--ret", "--if", "ret == \"\"", "--", path];
+    assert_eq!(traced(&skep, &dir, &find).1, ["passed::text(…) = \"\""]);
 }
 
 /// Types of one name in different places: each argument has the members of its own.

@@ -153,6 +153,7 @@ static TABLE: &[Row] = &[
     row(id::SKEP_GET_PREEMPTIONS, time::get_preemptions, Plain),
     row(id::SKEP_GET_FUNC_VECTOR, tracing::get_func_vector, SaveVectors),
     row(id::SKEP_SET_ERRNO, task::set_errno, SaveVectors),
+    row(id::SKEP_GET_FUNC_RET_WORD, tracing::get_func_ret_word, Plain),
     row(kfunc::id::BPF_RDONLY_CAST, first, Plain),
     row(kfunc::id::BPF_RCU_READ_LOCK, nothing, Plain),
     row(kfunc::id::BPF_RCU_READ_UNLOCK, nothing, Plain),

@@ -65,6 +65,19 @@ pub(super) unsafe extern "C" fn get_func_ret(ctx: u64, to: u64, _: u64, _: u64, 
     0
 }
 
+/// Returns word `n` of the result, by the function's prototype; 0 before the function has returned.
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn get_func_ret_word(ctx: u64, n: u64, _: u64, _: u64, _: u64) -> u64 {
+    // SAFETY: as above; there is one word more behind twelve arguments.
+    unsafe {
+        let at = word(ctx, frame::NR_ARGS).saturating_add(n);
+        if word(ctx, frame::IS_RETURN) == 0 || at > frame::MAX_ARGS as u64 {
+            return 0;
+        }
+        word(ctx, (at * 8) as i32)
+    }
+}
+
 /// Returns the low half of vector register `n & 7`: at entry an argument that is a number with a
 /// decimal point, at return such a result in register 0. Nothing on the way here has changed these
 /// registers; where a program is interpreted, they are anybody's.

@@ -28,4 +28,6 @@ helpers! {
     7 SKEP_SET_ERRNO "skep_set_errno" => row(&[Anything], Integer, Only(SESSION));
     8 SKEP_DETACH_FUNC "skep_detach_func" =>
         row(&[Ctx], Integer, Only(&[P::Tracing])).attach(AttachRule::Trampoline);
+    9 SKEP_GET_FUNC_RET_WORD "skep_get_func_ret_word" =>
+        row(&[Ctx, Anything], Integer, Only(&[P::Tracing])).attach(AttachRule::Trampoline);
 }

@@ -2,7 +2,7 @@
 
 use super::kind::{Array, Composite, Enum, Int, Kind, Member as MemberType, TypeId};
 use super::value::{Member, Value, ValueError};
-use super::{Btf, MAX_DEPTH};
+use super::{Btf, DISCRIMINANT, MAX_DEPTH};
 
 /// Most values one call makes. Unions inside unions can ask for any number of views of a few bytes.
 const MAX_VALUES: usize = 1 << 20;
@@ -111,8 +111,10 @@ impl Decoder<'_> {
         bytes: &[u8],
         depth: usize,
     ) -> Result<Value, ValueError> {
-        let mut out = Vec::with_capacity(c.members.len().min(self.left));
-        for m in &c.members {
+        let variant = self.variant(c, bytes)?;
+        let members = variant.map_or(&*c.members, std::slice::from_ref);
+        let mut out = Vec::with_capacity(members.len().min(self.left));
+        for m in members {
             let value = if m.bitfield != 0 {
                 self.bitfield(m, bytes)?
             } else {
@@ -123,6 +125,30 @@ impl Decoder<'_> {
             out.push(Member { name: self.btf.string(m.name_off).to_owned(), value });
         }
         Ok(Value::Struct(out))
+    }
+
+    /// Of the variants of an enumeration of Rust, finds the one that is there.
+    fn variant<'c>(
+        &mut self,
+        c: &'c Composite,
+        bytes: &[u8],
+    ) -> Result<Option<&'c MemberType>, ValueError> {
+        let Some((tag, variants)) = c.members.split_first() else { return Ok(None) };
+        if self.btf.string(tag.name_off) != DISCRIMINANT {
+            return Ok(None);
+        }
+        let (_, t) = self.btf.resolve(tag.type_id)?;
+        let (Kind::Enum(e) | Kind::Enum64(e)) = &t.kind else { return Ok(None) };
+        let width = e.size.saturating_mul(8);
+        let value = self.enumeration(e, bits(bytes, tag.bit_offset, width), width);
+        let Value::Enum { name, .. } = value else { return Ok(None) };
+        let name_of = |m: &&MemberType| self.btf.string(m.name_off);
+        let is_numbered =
+            |m: &&MemberType| e.values.iter().any(|v| self.btf.string(v.name_off) == name_of(m));
+        Ok(match name {
+            Some(name) => variants.iter().find(|m| name_of(m) == name),
+            None => variants.iter().find(|m| !is_numbered(m)),
+        })
     }
 
     fn bitfield(&mut self, m: &MemberType, bytes: &[u8]) -> Result<Value, ValueError> {

@@ -55,6 +55,10 @@ impl Hash for Btf {
     }
 }
 
+/// The member of a structure that says which of the others is there: those are the variants of an
+/// enumeration of Rust. Its type has their names and numbers, and one may have none.
+pub const DISCRIMINANT: &str = "__discriminant";
+
 /// Says why bytes are no valid type information, or why a type cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]

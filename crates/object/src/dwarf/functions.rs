@@ -5,6 +5,7 @@
 
 use super::DwarfError;
 use super::file::{Sections, check, places};
+use super::rust::{is_mangled, minor_version};
 use super::types::{Params, Types};
 use crate::proto::{Prototype, Type, ValueKind};
 use gimli::{AttributeValue as Value, UnitRef, constants as dw};
@@ -147,12 +148,15 @@ pub(super) enum Language {
     /// As the ABI of C says, also structures.
     C,
     Cpp,
-    /// Numbers and pointers as in C; nobody promises anything for structures.
-    Rust,
+    /// Numbers and pointers as in C, structures by a convention of its own; the second number of rustc's
+    /// version.
+    Rust {
+        minor: u32,
+    },
     Other,
 }
 
-fn language(root: &Entry<'_>) -> Language {
+fn language<'a>(unit: &UnitRef<'_, Slice<'a>>, root: &Entry<'a>) -> Language {
     match root.attr_value(dw::DW_AT_language) {
         Some(Value::Language(l)) => match l {
             dw::DW_LANG_C
@@ -168,7 +172,12 @@ fn language(root: &Entry<'_>) -> Language {
             | dw::DW_LANG_C_plus_plus_17
             | dw::DW_LANG_C_plus_plus_20
             | dw::DW_LANG_ObjC_plus_plus => Language::Cpp,
-            dw::DW_LANG_Rust => Language::Rust,
+            dw::DW_LANG_Rust => {
+                let producer = root.attr_value(dw::DW_AT_producer);
+                let text = producer.and_then(|p| unit.attr_string(p).ok());
+                let text = text.and_then(|s| str::from_utf8(s.slice()).ok()).unwrap_or_default();
+                Language::Rust { minor: minor_version(text) }
+            }
             _ => Language::Other,
         },
         _ => Language::Other,
@@ -209,7 +218,7 @@ impl<'a> Search<'_, 'a> {
         let mut tree = unit.entries_tree(None)?;
         let root = tree.root()?;
         super::read::check_split(&unit.unit_ref(self.own), root.entry())?;
-        let language = language(root.entry());
+        let language = language(&unit.unit_ref(self.own), root.entry());
         self.types.enter(language);
         self.children(unit, root, language, names, 0)
     }
@@ -233,7 +242,7 @@ impl<'a> Search<'_, 'a> {
                 }
                 // rustc puts methods where their types are.
                 dw::DW_TAG_structure_type | dw::DW_TAG_enumeration_type
-                    if language == Language::Rust && depth < MAX_DEPTH =>
+                    if matches!(language, Language::Rust { .. }) && depth < MAX_DEPTH =>
                 {
                     self.children(unit, child, language, names.as_deref_mut(), depth + 1)?;
                 }
@@ -289,6 +298,10 @@ impl<'a> Search<'_, 'a> {
             return Err("the compiler changed how it is called");
         }
         let name = chain.iter().find_map(|e| e.text(dw::DW_AT_name)).unwrap_or_default().to_owned();
+        // rustc shows what is captured as variables; bodies of asynchronous functions are such, too.
+        if matches!(language, Language::Rust { .. }) && name.starts_with('{') {
+            return Err("what it captures is passed in front of its arguments");
+        }
         let lists: Vec<Params<'_, 'a>> = chain
             .iter()
             .map(|e| e.params())
@@ -329,10 +342,15 @@ impl<'a> Search<'_, 'a> {
             None => Type::void(),
         };
         let composite = |t: &Type| matches!(t.kind, ValueKind::Struct | ValueKind::Union);
-        if language == Language::Rust
+        if let Language::Rust { minor } = language
             && (composite(&ret) || params.iter().any(|(_, t)| composite(t) || t.size > 8))
         {
-            return Err("Rust does not promise how structures are passed");
+            let symbol = chain.iter().find_map(|e| e.text(dw::DW_AT_linkage_name));
+            if minor == 0 || !symbol.is_some_and(is_mangled) {
+                return Err("Rust does not promise how structures are passed");
+            }
+            return Prototype::of_rust(&name, params, ret)
+                .ok_or("it is not known how Rust passes one of its arguments, or its result");
         }
         let variadic = lists.iter().any(|l| l.variadic);
         Prototype::new(&name, params, ret, variadic)

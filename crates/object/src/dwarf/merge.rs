@@ -406,6 +406,11 @@ impl<'a> Merged<'a> {
         let signed = negative
             || signed_base(of).unwrap_or(false)
                 && values.iter().all(|(_, v)| matches!(v, Number::Signed(_)));
+        let base_size = || match self.nodes.all.get(self.nodes.get(of)? as usize)?.shape {
+            Shape::Base { size, .. } => Some(size),
+            _ => None,
+        };
+        let size = if size == 0 { base_size().unwrap_or(0) } else { size };
         let size = if matches!(size, 1 | 2 | 4 | 8) { size as u32 } else { 4 };
         let bits = |v: Number| match v {
             Number::Signed(n) => n,

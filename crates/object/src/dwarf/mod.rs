@@ -11,13 +11,15 @@
 //! * C++: classes and structures by their plain names, and by `space__name` where they are in a
 //!   namespace or a class. A base class is a member without a name, so that its members are found,
 //!   and a second time one with the class's name.
-//! * Rust: structures and enumerations without fields; variants with fields are left out.
+//! * Rust: an enumeration whose variants have fields is a structure with a member for each variant, and
+//!   in front of them one that says which is there ([`DISCRIMINANT`](crate::btf::DISCRIMINANT)).
 
 mod composite;
 mod file;
 mod functions;
 mod merge;
 mod read;
+mod rust;
 mod types;
 
 pub use functions::{DwarfFunctions, Shared};

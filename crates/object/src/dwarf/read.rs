@@ -2,6 +2,7 @@
 //! other.
 
 use super::DwarfError;
+use crate::btf::DISCRIMINANT;
 use gimli::{
     AttributeValue as Value, DebuggingInformationEntry, UnitRef, UnitType, constants as dw,
 };
@@ -103,6 +104,71 @@ pub(super) struct Nodes<'a> {
     elsewhere: Vec<(u32, Link)>,
 }
 
+/// The variants of an enumeration of Rust, which are members of a structure in one place. What tells
+/// them apart is another member, [`DISCRIMINANT`], whose type has their names.
+#[derive(Clone, Copy)]
+struct Variants {
+    /// The structure.
+    of: u32,
+    /// The type of the member that tells variants apart, and where its entry and that member's are.
+    names: u32,
+    place: u64,
+    tag: Option<u64>,
+    /// Inside of one: its number; the one that has none is meant by all other numbers.
+    one: Option<Option<Number>>,
+}
+
+impl<'a> Nodes<'a> {
+    /// Begins with the variants of a structure.
+    fn variants(
+        &mut self,
+        unit: &UnitRef<'_, Slice<'a>>,
+        entry: &Entry<'a>,
+        of: u32,
+    ) -> Result<Variants, DwarfError> {
+        let place = place(&unit.header, entry.offset().0);
+        let tag = match link(unit, entry, dw::DW_AT_discr) {
+            Link::At(tag) => Some(tag),
+            _ => None,
+        };
+        let shape = Shape::Enum { size: 0, of: Link::Void, values: Vec::new(), declared: false };
+        let names = self.add(place, Node { name: "", scope: String::new(), shape })?;
+        Ok(Variants { of, names, place, tag, one: None })
+    }
+
+    /// Adds a member of a variant, which is all of it, or the member that tells variants apart.
+    fn variant_member(&mut self, unit: &UnitRef<'_, Slice<'a>>, entry: &Entry<'a>, v: Variants) {
+        let Some(mut member) = member(unit, entry) else { return };
+        let names = self.all.get_mut(v.names as usize).map(|n| &mut n.shape);
+        match (v.one, names) {
+            (Some(Some(number)), Some(Shape::Enum { values, .. })) => {
+                values.push((member.name, number));
+            }
+            (Some(_), _) => {}
+            (None, Some(Shape::Enum { of, .. }))
+                if v.tag == Some(place(&unit.header, entry.offset().0)) =>
+            {
+                *of = member.link;
+                member = Member { name: DISCRIMINANT, link: Link::At(v.place), ..member };
+            }
+            _ => return,
+        }
+        if let Some(Shape::Composite(c)) = self.all.get_mut(v.of as usize).map(|n| &mut n.shape) {
+            c.members.push(member);
+        }
+    }
+
+    fn add(&mut self, place: u64, node: Node<'a>) -> Result<u32, DwarfError> {
+        if self.all.len() >= MAX_NODES {
+            return Err(DwarfError::TooMany { what: "types in all units", limit: MAX_NODES });
+        }
+        let index = self.all.len() as u32;
+        self.at.insert(place, index);
+        self.all.push(node);
+        Ok(index)
+    }
+}
+
 impl Nodes<'_> {
     /// The structures, unions and enumerations, with where they are.
     pub fn described(&self) -> impl Iterator<Item = (u64, u32)> {
@@ -159,6 +225,8 @@ fn read_unit<'a>(unit: &UnitRef<'_, Slice<'a>>, nodes: &mut Nodes<'a>) -> Result
     struct Open {
         depth: isize,
         node: Option<u32>,
+        /// It has variants, or is one.
+        variants: Option<Variants>,
         /// Length of the scope's text without it.
         scope: usize,
     }
@@ -175,6 +243,18 @@ fn read_unit<'a>(unit: &UnitRef<'_, Slice<'a>>, nodes: &mut Nodes<'a>) -> Result
             check_split(unit, entry)?;
         }
         let parent = open.last().and_then(|o| o.node);
+        let variants = open.last().and_then(|o| o.variants);
+        let variants = match (entry.tag(), variants, parent) {
+            (dw::DW_TAG_variant_part, _, Some(of)) => Some(nodes.variants(unit, entry, of)?),
+            (dw::DW_TAG_variant, Some(all), _) => {
+                Some(Variants { one: Some(constant(entry, dw::DW_AT_discr_value)), ..all })
+            }
+            (dw::DW_TAG_member, Some(all), _) => {
+                nodes.variant_member(unit, entry, all);
+                None
+            }
+            _ => None,
+        };
         if let Some(parent) = parent
             && let Some(node) = nodes.all.get_mut(parent as usize)
         {
@@ -183,15 +263,8 @@ fn read_unit<'a>(unit: &UnitRef<'_, Slice<'a>>, nodes: &mut Nodes<'a>) -> Result
         let name = name(unit, entry);
         let node = match shape(unit, entry) {
             Some(shape) => {
-                if nodes.all.len() >= MAX_NODES {
-                    return Err(DwarfError::TooMany {
-                        what: "types in all units",
-                        limit: MAX_NODES,
-                    });
-                }
-                let index = nodes.all.len() as u32;
-                nodes.at.insert(place(&unit.header, entry.offset().0), index);
-                nodes.all.push(Node { name, scope: scope.clone(), shape });
+                let at = place(&unit.header, entry.offset().0);
+                let index = nodes.add(at, Node { name, scope: scope.clone(), shape })?;
                 if entry.has_attr(dw::DW_AT_specification) {
                     nodes.elsewhere.push((index, link(unit, entry, dw::DW_AT_specification)));
                 }
@@ -214,7 +287,7 @@ fn read_unit<'a>(unit: &UnitRef<'_, Slice<'a>>, nodes: &mut Nodes<'a>) -> Result
                 }
                 scope.push_str(name);
             }
-            open.push(Open { depth: entry.depth(), node, scope: before });
+            open.push(Open { depth: entry.depth(), node, variants, scope: before });
         }
     }
     Ok(())
@@ -327,7 +400,7 @@ fn child<'a>(
             c.members.extend(member(unit, entry))
         }
         (dw::DW_TAG_enumerator, Shape::Enum { values, .. }) => {
-            if let Some(value) = constant(entry) {
+            if let Some(value) = constant(entry, dw::DW_AT_const_value) {
                 values.push((name(unit, entry), value));
             }
         }
@@ -340,8 +413,8 @@ fn child<'a>(
     Ok(())
 }
 
-fn constant(entry: &Entry<'_>) -> Option<Number> {
-    Some(match entry.attr_value_raw(dw::DW_AT_const_value)? {
+fn constant(entry: &Entry<'_>, attr: gimli::DwAt) -> Option<Number> {
+    Some(match entry.attr_value_raw(attr)? {
         Value::Sdata(n) => Number::Signed(n),
         Value::Udata(n) | Value::Data8(n) => Number::Unsigned(n),
         Value::Data1(n) => Number::Unsigned(n.into()),

@@ -105,7 +105,7 @@ impl<'s, 'a> UnitEntry<'s, 'a> {
     }
 
     /// Where it is, in words of [`Btf::described_at`](crate::Btf::described_at).
-    fn place(&self) -> Option<u64> {
+    pub fn place(&self) -> Option<u64> {
         (!self.shared).then(|| place(&self.unit.header, self.entry.offset().0))
     }
 
@@ -238,7 +238,7 @@ impl<'s, 'a> Types<'s, 'a> {
         self.at(pos, 0)
     }
 
-    fn behind(&mut self, from: &UnitEntry<'s, 'a>, depth: u32) -> Option<Type> {
+    pub(super) fn behind(&mut self, from: &UnitEntry<'s, 'a>, depth: u32) -> Option<Type> {
         if !from.entry.has_attr(dw::DW_AT_type) {
             return Some(Type::void());
         }
@@ -290,7 +290,16 @@ impl<'s, 'a> Types<'s, 'a> {
                 Some(Type { described_at: e.place(), ..one })
             }
             dw::DW_TAG_structure_type | dw::DW_TAG_class_type | dw::DW_TAG_union_type => {
-                self.composite(e, depth)
+                match self.language {
+                    Language::Rust { .. } => self.rust_composite(e, depth),
+                    _ => self.composite(e, depth),
+                }
+            }
+            dw::DW_TAG_array_type
+                if matches!(self.language, Language::Rust { .. })
+                    && !flag(&e.entry, dw::DW_AT_GNU_vector) =>
+            {
+                self.rust_array(e, depth)
             }
             // Others are no arguments; a vector is.
             dw::DW_TAG_array_type if flag(&e.entry, dw::DW_AT_GNU_vector) => {
@@ -344,6 +353,7 @@ impl<'s, 'a> Types<'s, 'a> {
             leaves: members.leaves,
             by_reference: members.by_reference,
             described_at: e.place(),
+            passed: None,
         })
     }
 

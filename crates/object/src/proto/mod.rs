@@ -15,17 +15,23 @@
 //!   where.
 //!
 //! Where the words come from is worked out by the System V ABI (`sysv`): six registers, then the
-//! caller's stack. Contexts have room for [`MAX_WORDS`]; what is behind them is not shown.
+//! caller's stack; for functions of Rust as rustc does it (`rust`). Contexts have room for [`MAX_WORDS`]; what is behind them is not shown.
 //!
 //! [`Prototype`]s come from debug information (feature `dwarf`) or from BTF
 //! ([`Prototype::from_btf`]).
 
 mod btf;
 mod mismatch;
+#[cfg_attr(not(feature = "dwarf"), allow(dead_code))]
+mod rust;
 mod sysv;
 mod text;
 
 pub use mismatch::{Access, Mismatch};
+#[cfg(feature = "dwarf")]
+pub(crate) use rust::{
+    Field, Passed, Scalar, ScalarKind, Variant, of_structure, of_union, of_variants,
+};
 pub(crate) use sysv::{Class, Leaf, Type};
 pub use sysv::{Composite, Part, Place};
 
@@ -106,6 +112,23 @@ impl Prototype {
         variadic: bool,
     ) -> Option<Self> {
         let layout = sysv::layout(params.iter().map(|(_, t)| t), &ret)?;
+        Some(Self::with(layout, name, params, ret, variadic))
+    }
+
+    /// The same of a function with Rust's own convention.
+    #[cfg(feature = "dwarf")]
+    pub(crate) fn of_rust(name: &str, params: Vec<(String, Type)>, ret: Type) -> Option<Self> {
+        let layout = rust::layout(params.iter().map(|(_, t)| t), &ret)?;
+        Some(Self::with(layout, name, params, ret, false))
+    }
+
+    fn with(
+        layout: Layout,
+        name: &str,
+        params: Vec<(String, Type)>,
+        ret: Type,
+        variadic: bool,
+    ) -> Self {
         let value = |name: String, t: Type| Value {
             name,
             text: t.text,
@@ -113,13 +136,13 @@ impl Prototype {
             size: t.size,
             described_at: t.described_at,
         };
-        Some(Self {
+        Self {
             name: name.to_owned(),
             params: params.into_iter().map(|(name, t)| value(name, t)).collect(),
             ret: value(String::new(), ret),
             variadic,
             layout,
-        })
+        }
     }
 
     /// The words of the arguments, in the order of a context.

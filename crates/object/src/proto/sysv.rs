@@ -1,6 +1,7 @@
 //! Where arguments and results are, by the System V ABI for x86-64 (section 3.2.3, "Parameter
 //! Passing").
 
+use super::rust::{Passed, Scalar, ScalarKind};
 use super::{MAX_WORDS, UNTYPED_WORDS as REGISTERS, ValueKind, Word};
 
 /// Vector registers for arguments.
@@ -51,6 +52,8 @@ pub(crate) struct Type {
     pub by_reference: bool,
     /// As in [`Value`](super::Value).
     pub described_at: Option<u64>,
+    /// How Rust passes it; `None`: not known.
+    pub passed: Option<Passed>,
 }
 
 impl Type {
@@ -58,6 +61,12 @@ impl Type {
     pub fn scalar(text: &str, kind: ValueKind, size: u64, class: Class) -> Self {
         let leaf = Leaf { bit_offset: 0, bits: size.saturating_mul(8), class, align: size.max(1) };
         let leaves = if size == 0 { Vec::new() } else { vec![leaf] };
+        let passed = match &kind {
+            _ if size == 0 => Passed::Nothing,
+            ValueKind::Pointer(_) => Passed::One(Scalar::new(size, ScalarKind::Pointer)),
+            ValueKind::Float => Passed::One(Scalar::new(size, ScalarKind::Float)),
+            _ => Passed::One(Scalar::new(size, ScalarKind::Integer)),
+        };
         Self {
             text: text.to_owned(),
             kind,
@@ -66,6 +75,7 @@ impl Type {
             leaves,
             by_reference: false,
             described_at: None,
+            passed: Some(passed),
         }
     }
 
@@ -141,17 +151,26 @@ pub(super) struct Layout {
 pub enum Composite {
     /// Each eight bytes of it are in a register, some of them in vector registers.
     Parts(Vec<Part>),
+    /// Two values of Rust, the second of which begins at this byte: in vector registers, or where the
+    /// words say.
+    Pair {
+        /// The byte.
+        second: u64,
+        /// Where they are.
+        parts: [Part; 2],
+    },
     /// On the caller's stack, so many bytes behind the return address.
     Stack(u64),
-    /// Where the one word of it says: of a C++ type that is not copied as its bytes are; of a result, in
-    /// the memory that the caller gave, whose address is in rax.
+    /// Where the one word of it says: of a C++ type that is not copied as its bytes are, of a Rust one
+    /// of more than eight bytes; of a result, in the memory that the hidden argument said.
     Behind,
 }
 
 /// Where eight bytes of a structure are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// In the next integer register, as its word says; of results rax, then rdx.
+    /// As the next word says, in an integer register; of results rax, then rdx. One of a pair may be on
+    /// the stack.
     Register,
     /// In this vector register, in its low half.
     Vector(u8),

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use skep_object::{Btf, Prototype};
+use skep_object::{Btf, Composite, MAX_WORDS, Prototype};
 use skep_store::link::types::{Layout, NUMBERS, Types};
 use skep_store::link::{PatternError, Selection};
 
@@ -24,6 +24,18 @@ pub struct Listed {
     pub aliases: Vec<String>,
     /// Its prototype, or why none is known.
     pub prototype: Result<Arc<Prototype>, String>,
+}
+
+/// The register of the hidden argument that says where the result goes.
+const HIDDEN: u8 = 0;
+
+/// The word of a context that says where the result is of a function that returns it in memory, for
+/// functions that [`Catalog::number`] told targets of. (At return `rax` says it only in functions that
+/// others than the compiler know of.)
+#[must_use]
+pub fn hidden_word(p: &Prototype) -> Option<usize> {
+    let words = p.words().len();
+    (matches!(p.ret_composite(), Some(Composite::Behind)) && words < MAX_WORDS).then_some(words)
 }
 
 impl Catalog {
@@ -94,13 +106,21 @@ impl Catalog {
 
     /// Tells targets of functions and their numbers, which are from 1 on: a program finds a
     /// function's number in bits 32 to 62 of its attach cookie, if the link's cookies are indexes.
-    /// A function whose prototype is not known shows its six registers.
+    /// A function whose prototype is not known shows its six registers. One that returns its result in
+    /// memory shows where that is behind its arguments: [`hidden_word`].
     #[must_use]
     pub fn number<'l>(&self, functions: impl IntoIterator<Item = (&'l Listed, u32)>) -> Types {
         let mut table = Table::default();
         for (f, number) in functions {
             let words = match &f.prototype {
-                Ok(p) => layout(p),
+                Ok(p) => {
+                    let mut known = layout(p);
+                    if hidden_word(p).is_some() {
+                        known.words.push(HIDDEN);
+                    }
+                    // A second word of the result is there where words are copied.
+                    Layout { direct: known.direct && known.ret.len() < 2, ..known }
+                }
                 Err(_) => Layout { words: (0..6).collect(), ret: vec![0], direct: true },
             };
             if number < NUMBERS {

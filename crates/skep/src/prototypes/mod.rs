@@ -14,7 +14,7 @@ mod module;
 mod program;
 mod resolve;
 
-pub use listed::Listed;
+pub use listed::{Listed, hidden_word};
 pub(crate) use program::{Asked, Proved};
 use resolve::Ask;
 pub use resolve::Resolved;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use skep::object::btf::{Kind, Member, Type, TypeId, Value, ValueMember};
 use skep::object::{Btf, Composite, MAX_WORDS, Part, Place, Prototype, Value as Param, ValueKind};
+use skep::prototypes::hidden_word;
 
 /// The largest string that is read, and the pieces that structures are read in: `PIECE`.
 const PIECE: usize = 120;
@@ -28,8 +29,10 @@ pub const VARS: usize = 8;
 const VAR_SIZE: usize = 8;
 /// The word that stands for the result: `RESULT`.
 pub const RESULT: u8 = 0xff;
+/// The word that stands for its second word: `RESULT2`.
+pub const SECOND_RESULT: u8 = 0xfd;
 /// The word that stands for the place of the return address: `STACK`.
-const STACK: u8 = 0xfe;
+pub const STACK: u8 = 0xfe;
 /// From there to the arguments on the stack.
 const RETURN_ADDRESS: u64 = 8;
 /// Words of the stack that a context has.
@@ -50,6 +53,7 @@ pub enum Read {
     Vector = 4,
     Constant = 5,
     TextBehind = 6,
+    Counted = 7,
 }
 
 /// A variable of the condition, as the program reads it.
@@ -141,10 +145,18 @@ enum How {
     Pointer,
     /// A word, and behind it the string it points to.
     Text,
+    /// A word, its length, and behind them the text.
+    Counted,
     /// An enumeration or a structure: its bytes.
     Typed {
         id: TypeId,
         size: usize,
+    },
+    /// Two words: a structure of Rust, and what is in its second word from this byte on.
+    Pair {
+        id: TypeId,
+        size: usize,
+        second: usize,
     },
     /// A word, and behind it the structure it points to, in pieces.
     Behind {
@@ -176,12 +188,12 @@ impl Plan {
                         plan.add_behind(param, STACK, from + RETURN_ADDRESS, types)
                     }
                     (None, Some(Composite::Parts(parts))) => {
-                        let mut words = words_in_registers(p, at);
-                        let reads = parts.iter().map(|part| match part {
-                            Part::Vector(register) => Some((Read::Vector, *register)),
-                            _ => words.next().map(|word| (Read::Word, word)),
-                        });
-                        plan.add_parts(param, reads.collect(), types)
+                        let reads = reads(parts, integer_words(p, at));
+                        plan.add_parts(param, reads, None, types)
+                    }
+                    (None, Some(Composite::Pair { second, parts })) => {
+                        let reads = reads(parts, integer_words(p, at));
+                        plan.add_parts(param, reads, Some(*second), types)
                     }
                     _ => plan.add(param, &words, wanted, types),
                 };
@@ -190,24 +202,30 @@ impl Plan {
         }
         plan.entry = plan.ops.len();
         if wanted.result && p.ret.kind != ValueKind::Void {
-            let readable = p.ret_words() == [Place::Register(0)];
-            let words: &[u8] = if readable { &[RESULT] } else { &[] };
+            let words: &[u8] = match p.ret_words() {
+                [Place::Register(0)] => &[RESULT],
+                [Place::Register(0), Place::Register(1)] => &[RESULT, SECOND_RESULT],
+                _ => &[],
+            };
             let shown = match (&p.ret.kind, p.ret_composite()) {
                 (ValueKind::Float, _) => plan.add_float(&p.ret, 0),
-                (_, Some(Composite::Behind)) => plan.add_behind(&p.ret, RESULT, 0, types),
+                (_, Some(Composite::Behind)) => match hidden_word(p) {
+                    Some(word) => plan.add_behind(&p.ret, word as u8, 0, types),
+                    None => plan.nowhere(&p.ret),
+                },
                 (_, Some(Composite::Parts(parts))) => {
-                    // Of the words of a result the program is shown the first.
-                    let reads = parts.iter().enumerate().map(|(at, part)| match part {
-                        Part::Vector(register) => Some((Read::Vector, *register)),
-                        _ => (at == 0).then_some((Read::Word, RESULT)),
-                    });
-                    plan.add_parts(&p.ret, reads.collect(), types)
+                    plan.add_parts(&p.ret, reads(parts, result_words(parts)), None, types)
+                }
+                (_, Some(Composite::Pair { second, parts })) => {
+                    let reads = reads(parts, result_words(parts));
+                    plan.add_parts(&p.ret, reads, Some(*second), types)
                 }
                 _ => plan.add(&p.ret, words, wanted, types),
             };
             plan.result = Some(shown);
         }
-        let typed = |s: &Shown| matches!(s.how, How::Typed { .. } | How::Behind { .. });
+        let typed =
+            |s: &Shown| matches!(s.how, How::Typed { .. } | How::Pair { .. } | How::Behind { .. });
         if plan.args.iter().chain(&plan.result).any(typed) {
             plan.types = types();
         }
@@ -232,6 +250,7 @@ impl Plan {
                 text if size <= 8 * words.len() => How::Number { size, signed: is_signed(text) },
                 _ => How::Nowhere,
             },
+            (ValueKind::Struct, [_, _]) if is_text(param) => How::Counted,
             (ValueKind::Enum | ValueKind::Struct | ValueKind::Union, _) => match named() {
                 Some((id, real)) if real == size => How::Typed { id, size },
                 _ if param.kind == ValueKind::Enum => How::Number { size, signed: true },
@@ -248,6 +267,9 @@ impl Plan {
         let mut fits = words.iter().all(|w| self.push(Read::Word, *w, 0, 0));
         match (&how, words) {
             (How::Text, [word]) => fits = fits && self.push(Read::Text, *word, PIECE, 0),
+            (How::Counted, [word, _]) => {
+                fits = fits && self.push(Read::Counted, *word, PIECE, 0);
+            }
             (How::Behind { size, .. }, [word]) => {
                 fits = fits && self.push_pieces(*word, 0, *size);
             }
@@ -287,11 +309,13 @@ impl Plan {
         nowhere
     }
 
-    /// Adds a structure of which each eight bytes are read in a way of their own; `None`: some cannot be.
+    /// Adds a structure of which each eight bytes are read in a way of their own, or of a pair each value;
+    /// `None`: some cannot be.
     fn add_parts(
         &mut self,
         param: &Param,
         reads: Option<Vec<(Read, u8)>>,
+        second: Option<u64>,
         types: &dyn Fn() -> Option<Arc<Btf>>,
     ) -> Shown {
         let nowhere = self.nowhere(param);
@@ -300,7 +324,11 @@ impl Plan {
         let before = (self.ops.len(), self.size);
         if size <= 8 * reads.len() && reads.into_iter().all(|(read, at)| self.push(read, at, 0, 0))
         {
-            return Shown { how: How::Typed { id, size }, ..nowhere };
+            let how = match second {
+                None => How::Typed { id, size },
+                Some(at) => How::Pair { id, size, second: at as usize },
+            };
+            return Shown { how, ..nowhere };
         }
         self.ops.truncate(before.0);
         self.size = before.1;
@@ -391,11 +419,36 @@ pub fn words_of(p: &Prototype, param: usize) -> Vec<u8> {
     if good { words } else { Vec::new() }
 }
 
-/// The words of an argument that are in integer registers.
-fn words_in_registers(p: &Prototype, param: usize) -> impl Iterator<Item = u8> {
+/// The words of an argument that are in integer registers or on the stack.
+fn integer_words(p: &Prototype, param: usize) -> impl Iterator<Item = u8> {
     let all = p.words().iter().enumerate().take(MAX_WORDS);
-    let here = all.filter(move |(_, w)| w.param == param && matches!(w.place, Place::Register(_)));
+    let is_there = |place| match place {
+        Place::Register(_) => true,
+        Place::Stack(word) => word < STACK_WORDS,
+        Place::Vector => false,
+    };
+    let here = all.filter(move |(_, w)| w.param == param && is_there(w.place));
     here.map(|(at, _)| at as u8)
+}
+
+/// The words of a result that are in integer registers.
+fn result_words(parts: &[Part]) -> impl Iterator<Item = u8> {
+    let words = parts.iter().zip([RESULT, SECOND_RESULT]);
+    words.filter(|(part, _)| **part == Part::Register).map(|(_, word)| word)
+}
+
+/// How the parts of a structure are read; `None`: some cannot be.
+fn reads(parts: &[Part], mut words: impl Iterator<Item = u8>) -> Option<Vec<(Read, u8)>> {
+    let read = |part: &Part| match part {
+        Part::Vector(register) => Some((Read::Vector, *register)),
+        Part::Register => Some((Read::Word, words.next()?)),
+    };
+    parts.iter().map(read).collect()
+}
+
+/// Tells whether a value is a text of Rust: a pointer, and a length.
+pub fn is_text(value: &Param) -> bool {
+    matches!(value.text.as_str(), "struct &str" | "struct &mut str")
 }
 
 /// Tells whether numbers of a type, by its name in C, C++ or Rust, may be below zero.
@@ -486,7 +539,28 @@ impl Shown {
                     _ => Value::Pointer(first),
                 }
             }
+            How::Counted => {
+                let len = usize::try_from(word(self.at + 8)?).unwrap_or(usize::MAX);
+                if word(self.at + 16)? != 0 {
+                    return Some(Value::Pointer(first));
+                }
+                let (shown, cut) = if len > PIECE { (LONGEST_TEXT, "…") } else { (len, "") };
+                let text = data.get(self.at + 24..self.at + 24 + shown)?;
+                // Not half a character.
+                let whole = match str::from_utf8(text) {
+                    Err(e) if e.error_len().is_none() && len > PIECE => e.valid_up_to(),
+                    _ => shown,
+                };
+                Value::Text(String::from_utf8_lossy(text.get(..whole)?).into_owned() + cut)
+            }
             How::Typed { id, size } => types?.decode(*id, bytes(*size)?).ok()?,
+            How::Pair { id, size, second } => {
+                let mut whole = bytes((*second).min(8))?.to_vec();
+                whole.resize(*second, 0);
+                let rest = size.checked_sub(*second)?;
+                whole.extend(data.get(self.at + 8..self.at + 8 + rest)?);
+                types?.decode(*id, &whole).ok()?
+            }
             How::Hex { size } => Value::Bytes(bytes(*size)?.to_vec()),
             How::Behind { id, size } => {
                 let mut whole = Vec::with_capacity(*size);

@@ -10,7 +10,7 @@ use skep::object::{Btf, Place, Prototype, ValueKind};
 use skep::prototypes::{Catalog, Listed};
 
 use super::condition::{Condition, Path, Start, Variable};
-use super::plan::{Base, Plan, RESULT, Read, Var, Wanted, find, is_signed, words_of};
+use super::plan::{Base, Plan, RESULT, Read, Var, Wanted, find, is_signed, is_text, words_of};
 use super::prototypes::Declared;
 use crate::args::TraceArgs;
 use crate::failure::{Failure, Result};
@@ -204,13 +204,18 @@ fn named(
         None if at_return => (RESULT, None),
         None => (u8::try_from(number?).ok().filter(|n| *n < REGISTERS)?, None),
         Some(p) if at_return => {
-            let there = p.ret_words().first() == Some(&Place::Register(0)) && p.ret.size <= 8;
+            let there = p.ret_words().first() == Some(&Place::Register(0))
+                && (p.ret.size <= 8 || is_text(&p.ret));
             (RESULT, Some(Some(&p.ret).filter(|_| there)?))
         }
         Some(p) => {
             let at = p.params.iter().position(|param| param.name == name).or(number)?;
-            let [word] = *words_of(p, at) else { return None };
-            (word, Some(p.params.get(at)?))
+            let param = p.params.get(at)?;
+            match *words_of(p, at) {
+                [word] => (word, Some(param)),
+                [word, _] if is_text(param) && p.composite(at).is_none() => (word, Some(param)),
+                _ => return None,
+            }
         }
     };
     let base = Base::Word(word);
@@ -220,6 +225,7 @@ fn named(
         Some(Found { var: Var { read, base, first, bits, signed, at_return, offset: 0 }, to: None })
     };
     match (&v.path, param) {
+        (Path::Whole, Some(param)) if v.text && is_text(param) => var(Read::Counted, 64, false),
         (Path::Whole, _) if v.text => var(Read::Text, 64, false).filter(|_| pointer),
         (Path::Whole, None) => var(Read::Word, 64, true),
         (Path::Whole, Some(param)) => match param.kind {
@@ -235,7 +241,7 @@ fn named(
             }
             var(Read::Bytes, number_size(to)? * 8, is_signed(to))
         }
-        (Path::Member(_), Some(param)) => {
+        (Path::Member(_), Some(param)) if pointer => {
             let btf = types()?;
             let (id, _) = find(&btf, param)?;
             behind(v, base, at_return, id, &btf)
