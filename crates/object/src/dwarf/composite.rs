@@ -1,6 +1,6 @@
 //! What structures and classes consist of, as far as it decides where they are passed.
 
-use super::functions::Language;
+use super::language::Language;
 use super::read::{flag, length, member, number};
 use super::types::{MAX_DEPTH, Pos, Types, UnitEntry};
 use crate::proto::{Class, Leaf};

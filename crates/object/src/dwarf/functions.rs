@@ -5,7 +5,7 @@
 
 use super::DwarfError;
 use super::file::{Sections, check, places};
-use super::rust::{is_mangled, minor_version};
+use super::language::{Language, is_mangled, language};
 use super::types::{Params, Types};
 use crate::proto::{Prototype, Type, ValueKind};
 use gimli::{AttributeValue as Value, UnitRef, constants as dw};
@@ -140,48 +140,6 @@ impl DwarfFunctions {
 struct Names<'s, 'n> {
     wanted: &'s HashSet<&'n str>,
     found: &'s mut Vec<&'n str>,
-}
-
-/// What languages say of how arguments are passed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Language {
-    /// As the ABI of C says, also structures.
-    C,
-    Cpp,
-    /// Numbers and pointers as in C, structures by a convention of its own; the second number of rustc's
-    /// version.
-    Rust {
-        minor: u32,
-    },
-    Other,
-}
-
-fn language<'a>(unit: &UnitRef<'_, Slice<'a>>, root: &Entry<'a>) -> Language {
-    match root.attr_value(dw::DW_AT_language) {
-        Some(Value::Language(l)) => match l {
-            dw::DW_LANG_C
-            | dw::DW_LANG_C89
-            | dw::DW_LANG_C99
-            | dw::DW_LANG_C11
-            | dw::DW_LANG_C17
-            | dw::DW_LANG_ObjC => Language::C,
-            dw::DW_LANG_C_plus_plus
-            | dw::DW_LANG_C_plus_plus_03
-            | dw::DW_LANG_C_plus_plus_11
-            | dw::DW_LANG_C_plus_plus_14
-            | dw::DW_LANG_C_plus_plus_17
-            | dw::DW_LANG_C_plus_plus_20
-            | dw::DW_LANG_ObjC_plus_plus => Language::Cpp,
-            dw::DW_LANG_Rust => {
-                let producer = root.attr_value(dw::DW_AT_producer);
-                let text = producer.and_then(|p| unit.attr_string(p).ok());
-                let text = text.and_then(|s| str::from_utf8(s.slice()).ok()).unwrap_or_default();
-                Language::Rust { minor: minor_version(text) }
-            }
-            _ => Language::Other,
-        },
-        _ => Language::Other,
-    }
 }
 
 struct Search<'s, 'a> {

@@ -17,6 +17,7 @@
 mod composite;
 mod file;
 mod functions;
+mod language;
 mod merge;
 mod read;
 mod rust;

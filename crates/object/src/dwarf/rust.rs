@@ -1,6 +1,6 @@
 //! Structures, unions and enumerations of Rust, as far as it decides how they are passed.
 
-use super::functions::Language;
+use super::language::Language;
 use super::read::{member, number};
 use super::types::{MAX_DEPTH, Types, UnitEntry};
 use crate::proto::{
@@ -11,21 +11,6 @@ use gimli::{AttributeValue as Value, constants as dw};
 
 /// Most variants of an enumeration that are looked at.
 const MAX_VARIANTS: usize = 1 << 12;
-
-/// What stands in front of the version in `DW_AT_producer`.
-const PRODUCER: &str = "rustc version 1.";
-
-/// The second number of the version of rustc that made a unit; 0 for other compilers.
-pub(super) fn minor_version(producer: &str) -> u32 {
-    let Some((_, rest)) = producer.split_once(PRODUCER) else { return 0 };
-    rest.split('.').next().and_then(|minor| minor.parse().ok()).unwrap_or(0)
-}
-
-/// Tells whether a symbol is a name that rustc made: what others call by its own name seldom has Rust's
-/// convention.
-pub(super) fn is_mangled(symbol: &str) -> bool {
-    symbol.starts_with("_R") || symbol.starts_with("_ZN")
-}
 
 impl<'s, 'a> Types<'s, 'a> {
     /// A structure or enumeration with fields, or a union.
@@ -138,19 +123,5 @@ impl<'s, 'a> Types<'s, 'a> {
         let t = self.behind(tag, depth)?;
         let tag = Scalar { size: t.size, align: t.align, kind: ScalarKind::Integer };
         of_variants(size, align, (at, tag), &all, minor)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn versions_and_names_of_rustc() {
-        assert_eq!(minor_version("clang LLVM (rustc version 1.95.0 (59807616e 2026-04-14))"), 95);
-        assert_eq!(minor_version("clang LLVM (rustc version 1.63.0)"), 63);
-        assert_eq!(minor_version("GNU Rust frontend 14"), 0);
-        assert!(is_mangled("_RNvCs1_1r4text") && is_mangled("_ZN1r4text17h53711b803699ca08E"));
-        assert!(!is_mangled("main") && !is_mangled("callback"));
     }
 }

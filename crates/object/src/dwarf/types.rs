@@ -2,7 +2,8 @@
 
 use super::DwarfError;
 use super::composite::{Members, count};
-use super::functions::{Entry, Language, Slice, Unit};
+use super::functions::{Entry, Slice, Unit};
+use super::language::Language;
 use super::read::{flag, number, place};
 use crate::proto::{Class, Leaf, Type, ValueKind};
 use gimli::{AttributeValue as Value, UnitRef, UnitType, constants as dw};
