@@ -114,7 +114,7 @@ fn one_of_another_user() {
     let dir = TempDir::new();
     std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).expect("it is ours");
     let test = dir.join("test");
-    std::fs::copy(std::env::current_exe().expect("there is one"), &test).expect("it is copied");
+    skep_testkit::program::copy(&std::env::current_exe().expect("there is one"), &test);
     let mut tracer = Command::new(test);
     tracer.args(["--ignored", "--exact", "--nocapture", "refused_to_nobody"]);
     tracer.env("SKEP_TEST_PID", pid.to_string()).current_dir("/").uid(65534).gid(65534);
