@@ -44,7 +44,7 @@ fn a_library_that_is_closed_meanwhile() {
     let (opened, is_open) = channel();
     let (may_close, go_on) = channel::<()>();
     // Sometimes it is closed before functions are hooked: how many are, meanwhile, is a matter of luck.
-    let is_first = |round: u64| round % 4 == 0;
+    let is_first = |round: u64| round.is_multiple_of(4);
     let (closed, is_closed) = channel();
     std::thread::scope(|scope| {
         scope.spawn(move || {
