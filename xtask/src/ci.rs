@@ -128,7 +128,7 @@ mod tests {
             let mut runner = Command::new(crate::root().join(".cargo/run-test"));
             let runner =
                 runner.arg(&program).env("SKEP_TEST_LIMIT", "0.1").env_remove("SKEP_STRESS");
-            let ended = run(runner, b"", Duration::from_secs(60));
+            let ended = run(runner, b"", Duration::from_secs(300));
             assert_eq!(ended.status.code(), status, "{}", ended.transcript());
             assert!(
                 String::from_utf8_lossy(&ended.stderr).contains(said),
@@ -151,7 +151,7 @@ mod tests {
             script(&program, "#!/bin/sh\necho $XDG_CACHE_HOME\n");
             let mut runner = Command::new(crate::root().join(".cargo/run-test"));
             let runner = runner.arg(&program).env("XDG_CACHE_HOME", "/home/ada/.cache");
-            let ended = run(runner, b"", Duration::from_secs(60));
+            let ended = run(runner, b"", Duration::from_secs(300));
             let said = String::from_utf8_lossy(&ended.stdout).into_owned();
             assert_eq!(said, format!("{}\n", dir.join(cache).display()), "{}", ended.transcript());
         }

@@ -227,7 +227,7 @@ fn a_process_that_executes_another_program() {
     }
     let skep = Skep::new();
     let mut command = Command::new("sh");
-    command.args(["-c", "echo ready; read word; exec sleep 100"]);
+    command.args(["-c", "echo ready; read word; exec sleep 1000"]);
     let dir = TempDir::new();
     let mut target = Target::start(dir, PathBuf::from("sh"), &command);
     let mut tracer = Tracer::attach(&skep, &target, &["libc.so.6:read"]);

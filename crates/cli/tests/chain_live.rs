@@ -153,7 +153,7 @@ fn counters_are_drawn_in_place_on_a_terminal_and_erased_at_the_end() {
     let dir = skep.path("skep");
     let mut script = Command::new("script");
     script.args(["-qec", &line, "/dev/null"]).env("SKEP_DIR", dir).env("TERM", "xterm");
-    let mut running = start(&script, Duration::from_secs(100));
+    let mut running = start(&script, Duration::from_secs(300));
     let (mut terminal, mut said) = (running.stdout.take().unwrap(), Vec::new());
     let mut ends = false;
     loop {

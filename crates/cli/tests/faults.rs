@@ -188,7 +188,7 @@ fn attached(cc: Cc) {
         ["trace", "serves:f", "--return", "serves:f=0", "--errno", "ECONNREFUSED", "-p", &pid];
     let mut running = skep.start(args);
     let read = || fs::read_to_string(&words).expect("written");
-    let end = Instant::now() + Duration::from_secs(100);
+    let end = Instant::now() + Duration::from_secs(300);
     // Until some calls have returned something else, or it cannot attach.
     while read().matches("other").count() < 4 && Instant::now() < end {
         if running.try_wait().expect("it is ours").is_some() {

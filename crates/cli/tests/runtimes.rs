@@ -48,14 +48,14 @@ fn same_as_alone(skep: &Skep, command: &[&str], status: i32) -> Json {
     let alone = run(
         Command::new(program).args(args).current_dir(skep.path(".")),
         b"",
-        Duration::from_secs(60),
+        Duration::from_secs(300),
     );
     assert_eq!(alone.shell_status(), status, "{}", alone.transcript());
     let report = skep.path("report.json");
     for _ in 0..3 {
         let mut traced = skep.command(["trace", "-q", "*", "--json", "-o"]);
         traced.arg(&report).arg("--").args(command).current_dir(skep.path("."));
-        let traced = run(&mut traced, b"", Duration::from_secs(120));
+        let traced = run(&mut traced, b"", Duration::from_secs(300));
         assert_eq!(traced.shell_status(), status, "{}", traced.transcript());
         assert_eq!(text(&traced.stdout), text(&alone.stdout));
         assert_eq!(text(&traced.stderr), text(&alone.stderr));

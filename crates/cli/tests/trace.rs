@@ -716,7 +716,7 @@ fn what_a_command_leaves_behind_goes_on_unharmed() {
         let begin = std::time::Instant::now();
         while !paths[1].exists() {
             assert!(
-                begin.elapsed() < std::time::Duration::from_secs(120),
+                begin.elapsed() < std::time::Duration::from_secs(300),
                 "round {round}: the process that was left behind is gone or hangs"
             );
             std::thread::yield_now();

@@ -118,7 +118,7 @@ fn one_of_another_user() {
     let mut tracer = Command::new(test);
     tracer.args(["--ignored", "--exact", "--nocapture", "refused_to_nobody"]);
     tracer.env("SKEP_TEST_PID", pid.to_string()).current_dir("/").uid(65534).gid(65534);
-    let ended = run::run(&mut tracer, b"", Duration::from_secs(60));
+    let ended = run::run(&mut tracer, b"", Duration::from_secs(300));
     let said = format!(
         "cannot stop process {pid}: it belongs to user 0; use that user's account, or root's\n"
     );
@@ -188,7 +188,7 @@ fn a_thread_outside_of_the_sandbox_makes_the_calls() {
 fn a_thread_in_a_restartable_sequence_keeps_its_place() {
     let dir = TempDir::new();
     let file = build(&dir, "sequence.c", Cc::c().args(&["-O2", "-Wno-unused-result"]));
-    let probe = run::run(&mut Command::new(&file), b"", Duration::from_secs(60));
+    let probe = run::run(&mut Command::new(&file), b"", Duration::from_secs(300));
     if probe.stdout == b"none\n" {
         return skep_testkit::skip("rseq");
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::run::run;
 
-const LIMIT: Duration = Duration::from_secs(100);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// Copies a program, with its permissions.
 pub fn copy(from: &Path, to: &Path) {

@@ -12,7 +12,7 @@ use skep_testkit::skip::has_command;
 use skep_testkit::trace::skep_bin;
 use skep_testkit::{TempDir, target};
 
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// Says how it was started, and whether it sees anything of skep.
 const HELLO: &str = r#"#include <stdio.h>

@@ -18,7 +18,7 @@ use skep_testkit::run::{Running, signal, start};
 
 use super::Skep;
 
-pub const LIMIT: Duration = Duration::from_secs(120);
+pub const LIMIT: Duration = Duration::from_secs(600);
 
 /// Does what it is told on its input: calls `work` so often on each of eight new threads, or in a
 /// child; opens a library and calls its `late`. Two more threads call `idle` all the time, which it
