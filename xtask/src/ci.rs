@@ -104,11 +104,11 @@ fn test() -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
     use std::process::Command;
     use std::time::Duration;
 
     use skep_testkit::TempDir;
+    use skep_testkit::program::script;
     use skep_testkit::run::run;
 
     /// Cargo's runner, given a program in a folder of test programs and one elsewhere.
@@ -124,12 +124,11 @@ mod tests {
             std::fs::create_dir(dir.join(folder)).unwrap();
             let program = dir.join(folder).join("program");
             let text = if folder == "deps" { "sleep 1000" } else { "sleep 0.3; exit 3" };
-            std::fs::write(&program, format!("#!/bin/sh\n{text}\n")).unwrap();
-            std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+            script(&program, &format!("#!/bin/sh\n{text}\n"));
             let mut runner = Command::new(crate::root().join(".cargo/run-test"));
             let runner =
                 runner.arg(&program).env("SKEP_TEST_LIMIT", "0.1").env_remove("SKEP_STRESS");
-            let ended = run(runner, b"", Duration::from_secs(60));
+            let ended = run(runner, b"", Duration::from_secs(300));
             assert_eq!(ended.status.code(), status, "{}", ended.transcript());
             assert!(
                 String::from_utf8_lossy(&ended.stderr).contains(said),
@@ -149,11 +148,10 @@ mod tests {
         ] {
             let program = dir.join(program);
             std::fs::create_dir_all(program.parent().unwrap()).unwrap();
-            std::fs::write(&program, "#!/bin/sh\necho $XDG_CACHE_HOME\n").unwrap();
-            std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+            script(&program, "#!/bin/sh\necho $XDG_CACHE_HOME\n");
             let mut runner = Command::new(crate::root().join(".cargo/run-test"));
             let runner = runner.arg(&program).env("XDG_CACHE_HOME", "/home/ada/.cache");
-            let ended = run(runner, b"", Duration::from_secs(60));
+            let ended = run(runner, b"", Duration::from_secs(300));
             let said = String::from_utf8_lossy(&ended.stdout).into_owned();
             assert_eq!(said, format!("{}\n", dir.join(cache).display()), "{}", ended.transcript());
         }

@@ -43,7 +43,9 @@ fn a_library_that_is_closed_meanwhile() {
     let engine = Engine::get().expect("engine");
     let (opened, is_open) = channel();
     let (may_close, go_on) = channel::<()>();
-    let (mut hooked, mut skipped) = (0, 0);
+    // Sometimes it is closed before functions are hooked: how many are, meanwhile, is a matter of luck.
+    let is_first = |round: u64| round.is_multiple_of(4);
+    let (closed, is_closed) = channel();
     std::thread::scope(|scope| {
         scope.spawn(move || {
             for round in 1..=ROUNDS {
@@ -59,6 +61,10 @@ fn a_library_that_is_closed_meanwhile() {
                     library = open(round + 1);
                 }
                 close(library);
+                if is_first(round) {
+                    closed.send(()).expect("waited for");
+                    let Ok(()) = go_on.recv() else { return };
+                }
             }
         });
         for round in 1..=ROUNDS {
@@ -74,12 +80,17 @@ fn a_library_that_is_closed_meanwhile() {
             let (hook, _) = counter(Position::Entry);
             let targets: Vec<_> = functions.iter().map(|f| (f, 0)).collect();
             may_close.send(()).expect("waited for");
+            if is_first(round) {
+                is_closed.recv().expect("it is closed");
+            }
             let done = engine.attach(&targets, &[hook]);
-            let ok = done.results.iter().filter(|r| r.is_ok()).count();
-            (hooked, skipped) = (hooked + ok, skipped + done.results.len() - ok);
+            if is_first(round) {
+                let hooked = done.results.iter().filter(|r| r.is_ok()).count();
+                assert_eq!(hooked, 0, "round {round}: functions that are not there");
+                may_close.send(()).expect("waited for");
+            }
             engine.detach(done.id).expect("attached");
         }
         drop(may_close);
     });
-    assert!(skipped > 0, "{hooked} hooked, {skipped} skipped");
 }

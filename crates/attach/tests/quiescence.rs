@@ -32,7 +32,7 @@ const STACK: usize = 1 << 20;
 /// Where on the stack a trampoline makes the frame, and where it is a side frame.
 const DEPTHS: [i64; 2] = [64, 384 << 10];
 /// Nothing is waited for as long as that.
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(300);
 
 /// There is one engine.
 static ALONE: Mutex<()> = Mutex::new(());

@@ -131,7 +131,8 @@ fn storm(name: &str, flags: &[&str], seconds: f64) {
         };
         let end = Instant::now() + Duration::from_secs_f64(seconds);
         let mut live = Vec::new();
-        while Instant::now() < end {
+        // Something is attached in the end, however busy the machine is.
+        while Instant::now() < end || attached == 0 {
             let _muted = mute();
             let pick = next();
             if live.len() < 4 && pick & 1 == 0 {
@@ -171,7 +172,6 @@ fn storm(name: &str, flags: &[&str], seconds: f64) {
         spawned.load(Ordering::Relaxed),
         TICKS.load(Ordering::Relaxed)
     );
-    assert!(attached > 0);
 }
 
 fn seconds() -> f64 {

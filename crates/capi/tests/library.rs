@@ -22,7 +22,7 @@ use skep_testkit::trace::agent_symbols;
 
 const HERE: &str = env!("CARGO_MANIFEST_DIR");
 const OBJECT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../skep/tests/data/library.bpf.o");
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(300);
 const STRICT: &[&str] = &["-Wall", "-Wextra", "-Werror", "-pedantic"];
 
 fn here(path: &str) -> PathBuf {

@@ -12,7 +12,7 @@ use common::{LEAVES, calls, json, target, text};
 use skep_testkit::run::{Ended, run};
 use skep_testkit::skip::{has_command, is_root};
 use skep_testkit::trace::{agent_symbols, skep_bin};
-use skep_testkit::{TempDir, skip};
+use skep_testkit::{TempDir, program, skip};
 
 const LIMIT: Duration = Duration::from_secs(300);
 
@@ -25,7 +25,7 @@ impl Moved {
     fn new() -> Self {
         let dir = TempDir::in_memory();
         fs::create_dir(dir.join("bin")).unwrap();
-        fs::copy(skep_bin(), dir.join("bin/skep")).unwrap();
+        program::copy(skep_bin(), &dir.join("bin/skep"));
         Self { dir }
     }
 
@@ -155,7 +155,7 @@ fn a_directory_that_others_can_enter_is_not_used() {
 fn in_namespace(moved: &Moved, script: &str) -> Option<Ended> {
     // What is mounted may hide where it was built.
     let program = moved.path("program");
-    fs::copy(target(), &program).unwrap();
+    program::copy(target().as_ref(), &program);
     if !is_root() || !has_command("unshare") {
         skip("root and unshare, to mount a file system");
         return None;

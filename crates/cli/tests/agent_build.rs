@@ -52,7 +52,7 @@ fn object(flags: &[&str]) -> Option<Vec<u8>> {
         .arg(&source)
         .arg("-o")
         .arg(&object);
-    let ended = run(&mut rustc, b"", Duration::from_secs(120));
+    let ended = run(&mut rustc, b"", Duration::from_secs(300));
     assert!(ended.status.success(), "{}", ended.transcript());
     Some(std::fs::read(object).unwrap())
 }

@@ -15,6 +15,7 @@ use rustix::process::Signal;
 use serde_json::{Value as Json, json};
 use skep_testkit::TempDir;
 use skep_testkit::cc::Cc;
+use skep_testkit::program;
 use skep_testkit::run::{signal, start};
 use skep_testkit::skip::{has_command, is_root};
 
@@ -45,6 +46,7 @@ fn attached_and_left(mut target: Target, growth: usize) {
     for round in 0..4 {
         let tracer = Tracer::attach(&skep, &target, &["target:work", "target:idle"]);
         assert_ne!(code(target.pid()), before.code, "nothing was hooked");
+        target.tell("idlers");
         target.tell("threads 1000");
         target.tell("main 50");
         target.tell("nest 20");
@@ -201,14 +203,19 @@ fn the_end_of_a_trace() {
 
     let (target, other) = (Target::dynamic(), Target::dynamic());
     let pids = [target.pid(), other.pid()].map(|pid| pid.to_string());
-    let args = ["trace", "target:idle", "-p", &pids[0], "-p", &pids[1], "--for", "300ms", "--json"];
-    let ended = skep.run(args);
-    assert_eq!(ended.status.code(), Some(0), "{}", ended.transcript());
-    let report: Json = serde_json::from_slice(&ended.stdout).expect("JSON");
-    assert!(calls(&report, "idle") > 0);
     let mut wanted = [target.pid(), other.pid()];
     wanted.sort_unstable();
-    assert_eq!(report["pids"], json!(wanted));
+    // On a busy machine nobody may be called in a short time.
+    let was_called = ["300ms", "3s", "30s"].iter().any(|time| {
+        let args =
+            ["trace", "target:idle", "-p", &pids[0], "-p", &pids[1], "--for", time, "--json"];
+        let ended = skep.run(args);
+        assert_eq!(ended.status.code(), Some(0), "{}", ended.transcript());
+        let report: Json = serde_json::from_slice(&ended.stdout).expect("JSON");
+        assert_eq!(report["pids"], json!(wanted));
+        calls(&report, "idle") > 0
+    });
+    assert!(was_called);
 }
 
 /// The trace ends with the program also when that executes another one.
@@ -220,7 +227,7 @@ fn a_process_that_executes_another_program() {
     }
     let skep = Skep::new();
     let mut command = Command::new("sh");
-    command.args(["-c", "echo ready; read word; exec sleep 100"]);
+    command.args(["-c", "echo ready; read word; exec sleep 1000"]);
     let dir = TempDir::new();
     let mut target = Target::start(dir, PathBuf::from("sh"), &command);
     let mut tracer = Tracer::attach(&skep, &target, &["libc.so.6:read"]);
@@ -241,7 +248,7 @@ fn another_mount_namespace() {
     let path = compile(&dir, Cc::c(), &["-static"]);
     let script = "mount -t tmpfs none /dev/shm && mount -t tmpfs none /tmp && exec \"$0\"";
     let bin = Path::new("/var/tmp").join(format!("skep-attach-{}", std::process::id()));
-    fs::copy(&path, &bin).expect("it is copied");
+    program::copy(&path, &bin);
     let mut command = Command::new("unshare");
     command.args(["-m", "sh", "-c", script]).arg(&bin);
     let target = Target::start(dir, bin.clone(), &command);
@@ -371,32 +378,29 @@ fn refusals() {
 #[test]
 fn a_program_that_handles_all_signals() {
     let dir = TempDir::new();
-    let source = "#include <pthread.h>\n#include <signal.h>\n#include <unistd.h>
+    let source = "#include <pthread.h>\n#include <signal.h>\n#include <stdio.h>\n#include <sys/prctl.h>\n#include <unistd.h>
         __attribute__((noinline, noclone)) long work(long n) { static volatile long s; for (long i = 0; i < n; i++) s ^= i * n; return s; }
         static void nothing(int s) { (void)s; }
         static void *loop(void *arg) { for (;;) { work(100); usleep(1000); } return arg; }
         int main(void) {
+            prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
             for (int s = 34; s <= 64; s++) signal(s, nothing);
             pthread_t t;
             pthread_create(&t, 0, loop, 0);
-            loop(0);
+            setvbuf(stdout, 0, _IONBF, 0);
+            for (puts(\"ready\"); getchar() != EOF; puts(\"done\"))
+                for (int i = 0; i < 11; i++) work(100);
+            return 7;
         }\n";
     fs::write(dir.join("handlers.c"), source).expect("it is written");
     let program = Cc::c()
         .args(&["-O1", "-pthread"])
         .compile(&[&dir.join("handlers.c")], &dir.join("handlers"));
-    let mut target = Command::new(program).spawn().expect("it starts");
-    let pid = target.id().to_string();
-    let status = || fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
-    let end = Instant::now() + LIMIT;
-    while !status().contains("Threads:\t2") {
-        assert!(Instant::now() < end, "{}", status());
-    }
+    let mut target = Target::start(dir, program.clone(), &Command::new(program));
     let skep = Skep::new();
-    let ended = skep.run(["trace", "handlers:work", "-p", &pid, "--for", "100ms", "--json"]);
-    assert!(target.try_wait().expect("it is ours").is_none(), "it runs on");
-    target.kill().and_then(|()| target.wait()).expect("it ends");
-    assert_eq!(ended.status.code(), Some(0), "{}", ended.transcript());
-    let report: Json = serde_json::from_slice(&ended.stdout).expect("JSON");
-    assert!(calls(&report, "work") > 10, "{}", ended.transcript());
+    let tracer = Tracer::attach(&skep, &target, &["handlers:work"]);
+    target.tell("");
+    let report = tracer.end();
+    assert!(calls(&report, "work") > 10, "{report}");
+    target.end();
 }

@@ -36,8 +36,9 @@ fn visit(skep: &Skep, target: &Target) {
     assert!(!all.contains("warning") && !all.contains("could not be moved"), "{all}");
 }
 
-/// The program ends its input, says how often its threads came round, and ends.
+/// The program's threads come round, it says how often they did, and ends.
 fn end(mut target: Target) {
+    target.tell("");
     drop(target.running.stdin.take());
     let line = target.line();
     let rounds = line.strip_suffix(" rounds").and_then(|n| n.parse::<u64>().ok());

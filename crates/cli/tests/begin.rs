@@ -14,6 +14,7 @@ use rustix::process::Signal;
 use serde_json::Value as Json;
 use skep_testkit::TempDir;
 use skep_testkit::cc::Cc;
+use skep_testkit::program;
 use skep_testkit::run::{children, run, signal, signal_group};
 use skep_testkit::skip::{has_command, is_root};
 
@@ -60,8 +61,7 @@ fn static_programs_and_those_of_another_c_library() {
         );
         // The same by a script.
         let script = dir.join("script");
-        fs::write(&script, format!("#!{}\n", program.display())).expect("it is written");
-        Command::new("chmod").arg("+x").arg(&script).status().expect("chmod");
+        program::script(&script, &format!("#!{}\n", program.display()));
         // The program takes its own name for the number.
         let report = trace(&skep, "work", &[script.to_str().expect("text")], "0\n");
         assert_eq!(calls(&report, "work"), None, "{report}");
@@ -195,21 +195,22 @@ fn commands_that_cannot_be_executed() {
 /// In a container no more threads may be allowed than there are.
 #[test]
 fn a_user_without_threads_left() {
-    const USER: u32 = 54_321;
+    // Nobody else's, nor another run's of this test: all processes of a user count.
+    let user = 100_000 + std::process::id();
     if !is_root() || !has_command("setpriv") || !has_command("prlimit") {
         return skep_testkit::skip("root, setpriv and prlimit");
     }
     let (skep, dir) = (Skep::new(), TempDir::in_memory());
     let program = dir.join("program");
-    fs::copy(static_target(), &program).expect("it is copied");
+    program::copy(static_target().as_ref(), &program);
     let own = dir.join("skep");
-    std::os::unix::fs::chown(dir.join("."), Some(USER), Some(USER)).expect("root may");
-    let (user, group) = (format!("--reuid={USER}"), format!("--regid={USER}"));
+    std::os::unix::fs::chown(dir.join("."), Some(user), Some(user)).expect("root may");
+    let (as_user, as_group) = (format!("--reuid={user}"), format!("--regid={user}"));
     let args = ["trace", "leaf", "--", program.to_str().expect("text"), "9"];
     let (mut refused, mut last) = (0, String::new());
     for limit in 1..10 {
         let limit = format!("--nproc={limit}");
-        let others = ["setpriv", &user, &group, "--clear-groups", "prlimit", &limit];
+        let others = ["setpriv", &as_user, &as_group, "--clear-groups", "prlimit", &limit];
         let mut command = under(&others, &skep, &args);
         let ended = run(command.env("SKEP_DIR", &own), b"", LIMIT);
         let said = text(&ended.stderr);

@@ -8,7 +8,7 @@ use common::{Skep, calls, fails, json, text};
 use skep_testkit::TempDir;
 use skep_testkit::cc::Cc;
 
-/// Calls `hot` until it has its own bytes again, or a minute is over; prints how often.
+/// Calls `hot` until it has its own bytes again, or four minutes are over; prints how often.
 const PROGRAM: &str = r#"
 #include <stdio.h>
 #include <time.h>
@@ -20,7 +20,7 @@ N void after(void) { sink += 3; asm(""); }
 int main(void) {
     const volatile unsigned char *code = (const unsigned char *)hot;
     unsigned char hooked = code[0];
-    time_t end = time(0) + 60;
+    time_t end = time(0) + 240;
     long calls = 0;
     for (int i = 0; i < 7; i++) cold();
     for (; code[0] == hooked && time(0) < end; calls += 1000)

@@ -12,7 +12,7 @@ use skep_testkit::network::{self, command, veth};
 use skep_testkit::run::Running;
 use skep_testkit::skip;
 
-const LIMIT: Duration = Duration::from_secs(100);
+const LIMIT: Duration = Duration::from_secs(300);
 const DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../skep/tests/data");
 
 /// A directory with files of chains: `fw.toml` drops short packets and marks others, `swap.toml`

@@ -2,13 +2,14 @@
 
 mod common;
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::process::Command;
 use std::time::Duration;
 
+use common::live::state_of;
 use common::{Skep, json, out, text};
 use serde_json::{Value as Json, json};
-use skep_testkit::run::{Running, Signal, run, signal};
+use skep_testkit::run::{Running, Signal, signal, start};
 use skep_testkit::skip;
 
 const OBJECT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../skep/tests/data/chain.bpf.o");
@@ -29,6 +30,15 @@ fn endless(skep: &Skep) -> Running {
     let pipe = running.stdout.as_mut().unwrap();
     pipe.read_exact(&mut [0; 104]).expect("it writes a header and a packet");
     running
+}
+
+/// Whether a process waits until somebody takes what it has written to its output.
+fn waits_to_write(pid: u32) -> bool {
+    match std::fs::read_to_string(format!("/proc/{pid}/syscall")) {
+        Ok(call) => call.starts_with("1 0x1 "),
+        // Where that may not be read: it waits for nothing else.
+        Err(_) => state_of(pid) == 'S',
+    }
 }
 
 /// Ends a run by Ctrl-C; returns its report.
@@ -76,12 +86,10 @@ fn another_process_sees_what_a_running_chain_counts() {
     assert_eq!(show(&skep).get("counted"), None);
     // Nobody reads on, so that both come to a halt, with counts that stay.
     let running = [endless(&skep), endless(&skep)];
-    let (mut seen, mut same) = (show(&skep), 0);
-    while same < 4 {
-        let again = show(&skep);
-        same = if again == seen { same + 1 } else { 0 };
-        seen = again;
+    while !running.iter().all(|running| waits_to_write(running.id())) {
+        std::thread::yield_now();
     }
+    let seen = show(&skep);
     let pids: Vec<u64> =
         seen["running"].as_array().unwrap().iter().map(|r| r["pid"].as_u64().unwrap()).collect();
     assert_eq!(pids, running.each_ref().map(|r| u64::from(r.id())));
@@ -134,20 +142,32 @@ fn who_was_killed_does_not_run_any_more() {
 #[test]
 fn counters_are_drawn_in_place_on_a_terminal_and_erased_at_the_end() {
     let skep = prepared();
-    let command = skep.command(["chain", "run", "fw", "--in", "gen:64+54", "--for", "1200ms"]);
+    let command = skep.command(["chain", "run", "fw", "--in", "gen:64+54"]);
     if Command::new("script").arg("--version").output().is_err() {
         skip("the command `script`, for a terminal");
         return;
     }
     let program = command.get_program().to_str().unwrap().to_owned();
     let words: Vec<&str> = command.get_args().map(|a| a.to_str().unwrap()).collect();
-    let line = format!("stty cols 60 rows 24; {program} {}", words.join(" "));
+    let line = format!("stty cols 60 rows 24 -echo; {program} {}", words.join(" "));
     let dir = skep.path("skep");
     let mut script = Command::new("script");
     script.args(["-qec", &line, "/dev/null"]).env("SKEP_DIR", dir).env("TERM", "xterm");
-    let ended = run(&mut script, b"", Duration::from_secs(60));
-    let said = text(&ended.stdout);
-    assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+    let mut running = start(&script, Duration::from_secs(300));
+    let (mut terminal, mut said) = (running.stdout.take().unwrap(), Vec::new());
+    let mut ends = false;
+    loop {
+        let mut some = [0; 4096];
+        let Ok(count @ 1..) = terminal.read(&mut some) else { break };
+        said.extend_from_slice(&some[..count]);
+        // Drawn twice.
+        if !ends && text(&said).matches("1 drop_short  ").count() > 1 {
+            ends = true;
+            running.stdin.as_mut().unwrap().write_all(b"\x03").unwrap();
+        }
+    }
+    let said = text(&said);
+    assert_eq!(running.wait().unwrap().code(), Some(0), "{said}");
     // Drawn at least once, each time over what stood there, and all erased before the report.
     let (drawn, report) = said.rsplit_once("\x1b[J").expect("something was erased");
     assert!(drawn.contains("1 drop_short  ") && drawn.contains(" packets  "), "{said:?}");

@@ -304,7 +304,7 @@ fn an_input_is_not_written_through_the_shell_either() {
         let mut shell = std::process::Command::new("sh");
         shell.args(["-c", line]).arg(skep_bin()).current_dir(skep.path("."));
         shell.env("SKEP_DIR", skep.path("skep"));
-        let ended = run(&mut shell, b"", Duration::from_secs(60));
+        let ended = run(&mut shell, b"", Duration::from_secs(300));
         assert_eq!(ended.shell_status(), 2, "{line}: {}", ended.transcript());
         assert_eq!(std::fs::read(skep.path("in.pcap")).unwrap(), packets, "{line}");
     }

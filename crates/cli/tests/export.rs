@@ -10,7 +10,7 @@ use skep_testkit::run::run;
 use skep_testkit::skip;
 use skep_testkit::skip::has_command;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// Traces the target's functions and returns the report's file.
 fn traced(skep: &Skep) -> String {

@@ -3,12 +3,14 @@
 mod common;
 
 use std::fs;
+use std::io::Read;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Skep, data, fails, json, out, text};
 use skep_testkit::TempDir;
 use skep_testkit::cc::Cc;
+use skep_testkit::run::{Signal, signal};
 use skep_testkit::skip::has_command;
 
 fn build(cc: Cc, dir: &TempDir, name: &str, source: &str) -> String {
@@ -182,31 +184,35 @@ fn attached(cc: Cc) {
     let file = fs::File::create(&words).expect("created");
     let mut child = Command::new(&program).stdout(file).spawn().expect("it runs");
     let pid = child.id().to_string();
-    let args = [
-        "trace",
-        "serves:f",
-        "--return",
-        "serves:f=0",
-        "--errno",
-        "ECONNREFUSED",
-        "-p",
-        &pid,
-        "--for",
-        "300ms",
-    ];
-    let ended = skep.run(args);
+    let args =
+        ["trace", "serves:f", "--return", "serves:f=0", "--errno", "ECONNREFUSED", "-p", &pid];
+    let mut running = skep.start(args);
     let read = || fs::read_to_string(&words).expect("written");
-    let (before, began) = (read().len(), Instant::now());
-    while read().len() < before + 40 && began.elapsed() < Duration::from_secs(100) {
+    let end = Instant::now() + Duration::from_secs(300);
+    // Until some calls have returned something else, or it cannot attach.
+    while read().matches("other").count() < 4 && Instant::now() < end {
+        if running.try_wait().expect("it is ours").is_some() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    if running.try_wait().expect("it is ours").is_none() {
+        signal(running.id(), Signal::INT);
+    }
+    let mut notes = String::new();
+    running.stderr.take().expect("a pipe").read_to_string(&mut notes).expect("text");
+    let status = running.wait().expect("it ends");
+    let before = read().len();
+    while read().len() < before + 40 && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(10));
     }
     child.kill().expect("it still runs");
     child.wait().expect("ended");
-    let (words, notes) = (read(), text(&ended.stderr));
+    let words = read();
     if notes.contains("ptrace") || notes.contains("not permitted") {
         return skep_testkit::skip("attaching to other processes is not allowed here");
     }
-    assert_eq!(ended.status.code(), Some(0), "{notes}");
+    assert_eq!(status.code(), Some(0), "{notes}");
     let others = words.lines().filter(|l| *l != "own").count();
     assert!(others > 3 && words.lines().all(|l| l == "own" || l == "other 0 1"), "{words}");
     assert!(words.ends_with("own\n"), "{words}");

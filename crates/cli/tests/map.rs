@@ -733,7 +733,7 @@ fn the_kernels_maps_are_not_for_everybody() {
     let bin = skep_testkit::trace::skep_bin();
     // Where others may execute it.
     let dir = skep_testkit::TempDir::in_memory();
-    std::fs::copy(bin, dir.join("skep")).unwrap();
+    skep_testkit::program::copy(bin, &dir.join("skep"));
     drop(Command::new("chmod").args(["-R", "a+rx"]).arg(dir.path()).status());
     let ended = Command::new("setpriv")
         .args(["--reuid=65534", "--clear-groups"])

@@ -201,7 +201,7 @@ fn mistakes_are_refused_in_the_words_of_the_page() {
     let source = std::fs::read_to_string(root().join("gallery/refused.bpf.c")).unwrap();
     let skep = with_gallery();
     let mut verify = skep.command(["prog", "verify", "refused.bpf.o"]);
-    let said = run(verify.current_dir(skep.path(".")), b"", Duration::from_secs(60));
+    let said = run(verify.current_dir(skep.path(".")), b"", Duration::from_secs(300));
     let said = text(&said.stdout);
     let pieces = |language: &str| {
         let blocks: Vec<_> = page.split(language).skip(1).collect();

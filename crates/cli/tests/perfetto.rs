@@ -208,7 +208,7 @@ fn by_perfettos_definitions(file: &Path) {
         return skip("python3 with `perfetto` and `protobuf`");
     }
     let mut python = Command::new("python3");
-    let ended = run(python.args(["-c", PYTHON]).arg(file), b"", Duration::from_secs(60));
+    let ended = run(python.args(["-c", PYTHON]).arg(file), b"", Duration::from_secs(300));
     assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
     let want = "[('leaf', 200), ('tree', 100)] 300 2 ['calls'] \
                 [('n', 'uint_value'), ('ret', 'int_value'), ('ret', 'uint_value'), ('what', 'string_value')]\n";

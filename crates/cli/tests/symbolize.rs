@@ -17,7 +17,7 @@ use skep_testkit::run::{run, start};
 use skep_testkit::skip::{has_command, skip};
 use skep_testkit::trace::skep_bin;
 
-const LIMIT: Duration = Duration::from_secs(100);
+const LIMIT: Duration = Duration::from_secs(600);
 /// The program of the guide, built with flags.
 fn program(dir: &TempDir, flags: &[&str]) -> PathBuf {
     Cc::c().args(flags).compile(&[data("inlined.c").as_ref()], &dir.join("inlined"))

@@ -11,7 +11,7 @@ use skep_testkit::run::run;
 use skep_testkit::skip;
 use skep_testkit::skip::has_command;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// Writes a file of tests.
 fn file(skep: &Skep, name: &str, tests: &str) -> String {

@@ -15,7 +15,7 @@ use skep_testkit::cc::Cc;
 use skep_testkit::run::run;
 use skep_testkit::skip::{has_command, skip};
 
-const LIMIT: Duration = Duration::from_secs(100);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// A program whose functions use `rbp` as any other register.
 fn program(dir: &TempDir, flags: &[&str]) -> PathBuf {

@@ -13,7 +13,7 @@ use skep_testkit::cc::Cc;
 use skep_testkit::run::run;
 
 const GUIDE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/vma.md"));
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// Every command of the guide finds what it asks for, in this process.
 #[test]

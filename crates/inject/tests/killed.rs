@@ -65,7 +65,7 @@ fn killed_in_each(call: &str, tracer_test: &str, file: &Path) {
         tracer.arg(std::env::current_exe().expect("the system knows our executable"));
         tracer.args(["--ignored", "--exact", tracer_test]);
         tracer.env("SKEP_TEST_PID", pid.to_string()).env("SKEP_TEST_FILE", file);
-        let ended = run(&mut tracer, b"", Duration::from_secs(60));
+        let ended = run(&mut tracer, b"", Duration::from_secs(300));
         program.ask();
         if ended.status.success() {
             break;

@@ -50,8 +50,8 @@ const CHURN: usize = 600;
 const NEVER_CHANGED: u64 = 7;
 
 /// Puts keys in, changes them and takes them out, as a user and as a program; other writers have
-/// other keys, so all answers are known. Returns how many changes were made.
-fn churn(map: &Map, keys: &[Vec<u8>], seed: u64, over: &dyn Fn() -> bool) -> u64 {
+/// other keys, so all answers are known.
+fn churn(map: &Map, keys: &[Vec<u8>], seed: u64, over: &dyn Fn() -> bool) {
     let (mut random, mut n) = (Random(seed), seed << 40);
     let mut there = vec![false; keys.len()];
     while !over() {
@@ -81,7 +81,6 @@ fn churn(map: &Map, keys: &[Vec<u8>], seed: u64, over: &dyn Fn() -> bool) -> u64
             }
         }
     }
-    n - (seed << 40)
 }
 
 /// One look at everything by one of many ways; what stays must be there.
@@ -159,26 +158,44 @@ fn what_stays_is_found_beside_writers() {
             map.update(key, &stamped(&map, key, NEVER_CHANGED), NOEXIST).expect("room");
         }
         let looks = rounds(60, 20_000);
+        // Each writer notes when it looks whether it may end. Readers begin when all writers have.
+        let over = |writer: usize| {
+            let shared = Arc::clone(&shared);
+            move || {
+                shared.word(1 + writer).fetch_add(1, Relaxed);
+                shared.word(0).load(Relaxed) != 0
+            }
+        };
+        let begun = {
+            let shared = Arc::clone(&shared);
+            move || (1..=3).all(|n| shared.word(n).load(Relaxed) > 1)
+        };
         let parts: Vec<Vec<_>> = churned.chunks(CHURN / 3).map(<[_]>::to_vec).collect();
         let reader = forked(|| {
             let map = Map::open(map.file().path(), Access::ReadOnly).expect("opens");
             let mut random = Random(100 + seed);
+            while !begun() {
+                std::thread::yield_now();
+            }
             (0..looks).for_each(|_| look(&map, &stable, &mut random));
             0
         });
         let writer = forked(|| {
             let map = Map::open(map.file().path(), Access::ReadWrite).expect("opens");
-            let made = churn(&map, &parts[2], 3, &|| shared.word(0).load(Relaxed) != 0);
-            i32::from(made == 0)
+            churn(&map, &parts[2], 3, &over(2));
+            0
         });
         let writers: Vec<_> = [0, 1]
             .map(|i| {
-                let (map, shared, part) = (Arc::clone(&map), Arc::clone(&shared), parts[i].clone());
-                std::thread::spawn(move || {
-                    churn(&map, &part, i as u64 + 1, &|| shared.word(0).load(Relaxed) != 0)
-                })
+                let (map, over, part) = (Arc::clone(&map), over(i), parts[i].clone());
+                std::thread::spawn(move || churn(&map, &part, i as u64 + 1, &over))
             })
             .into();
+        while !begun() {
+            let failed = writer.has_ended() || writers.iter().any(|w| w.is_finished());
+            assert!(!failed, "a writer failed");
+            std::thread::yield_now();
+        }
         let readers: Vec<_> = [0, 1]
             .map(|i| {
                 let (map, stable) = (Arc::clone(&map), Arc::clone(&stable));
@@ -191,7 +208,7 @@ fn what_stays_is_found_beside_writers() {
         let read: Vec<_> = readers.into_iter().map(std::thread::JoinHandle::join).collect();
         let other = reader.join();
         shared.word(0).store(1, Relaxed);
-        assert!(writers.into_iter().all(|w| w.join().expect("no panic") > 0));
+        assert!(writers.into_iter().all(|w| w.join().is_ok()));
         assert_eq!((writer.join(), other), (0, 0));
         assert!(read.into_iter().all(|r| r.is_ok()));
         // Whatever of the others is there now belongs to one of them.

@@ -12,7 +12,7 @@ use skep_isa::MapType;
 use skep_maps::{Access, Consumer, Map, MapDef, MapError};
 use support::{Dir, Random, forked, rounds, words};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 fn ring(dir: &Dir, size: u32) -> Map {
     dir.make(&MapDef::new(MapType::Ringbuf, 0, 0, size).named("events"))

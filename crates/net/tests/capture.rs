@@ -21,7 +21,7 @@ use skep_testkit::run::run;
 use skep_testkit::skip::has_command;
 use skep_testkit::{TempDir, skip};
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// Writes packets through a sink, batch by batch.
 fn write(sink: &mut dyn Sink, packets: &[Packet]) -> Result<u64, PortError> {

@@ -12,7 +12,7 @@ use skep_testkit::cc::Cc;
 use skep_testkit::run::run;
 use skep_testkit::skip::skip;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// A program that dies in assembly.
 fn die(dir: &TempDir, assembly: &str) -> Option<(PathBuf, PathBuf)> {

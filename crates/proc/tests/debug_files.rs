@@ -12,7 +12,7 @@ use skep_testkit::TempDir;
 use skep_testkit::run::run;
 use skep_testkit::skip::{has_command, skip};
 
-const LIMIT: Duration = Duration::from_secs(100);
+const LIMIT: Duration = Duration::from_secs(300);
 const ALL: Want = Want { lines: true, inlined: true };
 
 fn fixture(name: &str) -> PathBuf {

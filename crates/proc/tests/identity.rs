@@ -19,7 +19,7 @@ use skep_testkit::cc::Cc;
 use skep_testkit::run::{Running, Signal, run, signal, start};
 use skep_testkit::{TempDir, skip};
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// `tests/fixtures/threads.c`.
 struct Threads {

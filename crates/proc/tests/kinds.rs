@@ -94,7 +94,7 @@ impl Fixture {
         let dir = TempDir::new();
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/kinds.c");
         let program = Cc::c().compile(&[source.as_ref()], &dir.join("kinds"));
-        let mut child = start(&Command::new(program), Duration::from_secs(60));
+        let mut child = start(&Command::new(program), Duration::from_secs(300));
         let mut at = BTreeMap::new();
         for line in BufReader::new(child.stdout.take().unwrap()).lines() {
             let line = line.unwrap();

@@ -304,7 +304,7 @@ fn rights_are_needed_to_open_and_can_be_handed_on() {
     }
     let f = Fixture::new("rights");
     let program = f.dir.join("tests");
-    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    skep_testkit::program::copy(&std::env::current_exe().unwrap(), &program);
     let out = Command::new(&program)
         .args(["--ignored", "--exact", "without_rights"])
         .env("SKEP_TEST_PID", f.child.id().to_string())

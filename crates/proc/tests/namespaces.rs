@@ -13,7 +13,7 @@ use skep_proc::maps::{Filter, MapSource, Normalizer, Place, Process, Vma, Want};
 use skep_testkit::run::{Running, start};
 use skep_testkit::{TempDir, skip};
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// Starts a shell script that ends with the fixture's program, and finds that process.
 fn started(script: &str, program: &std::path::Path) -> Option<(Running, u32)> {

@@ -288,7 +288,8 @@ fn a_build_id_that_is_missing_has_a_reason() {
         let program = all.find(|v| v.name.as_ref().is_some_and(|n| n.ends_with(b"/plain")));
         program.map(|v| Ok((live.no_build_id(&v), live.build_id(&v)?))).transpose()
     };
-    let mut tries = (0..10_000).map(|_| ask());
+    let end = Instant::now() + Duration::from_secs(300);
+    let mut tries = std::iter::from_fn(|| (Instant::now() < end).then(ask));
     let found = tries.find(|answer| !matches!(answer, Ok(None))).unwrap_or(Ok(None));
     child.kill().unwrap();
     child.wait().unwrap();

@@ -18,7 +18,7 @@ use skep_testkit::random::Random;
 use skep_testkit::run::run;
 use skep_testkit::{TempDir, skip};
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// What a core file can say of a mapping.
 fn as_in_core(v: &Vma) -> Vma {
@@ -100,7 +100,7 @@ fn a_core_file_of_the_kernel_says_what_the_process_said() {
         return skip("core files in the working directory (kernel.core_pattern)");
     }
     let dir = TempDir::new();
-    let script = "ulimit -c unlimited && exec sleep 60";
+    let script = "ulimit -c unlimited && exec sleep 1000";
     let mut sleep = Command::new("sh");
     sleep.args(["-c", script]).current_dir(dir.path());
     let mut child = skep_testkit::run::start(&sleep, LIMIT);

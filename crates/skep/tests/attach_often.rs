@@ -48,7 +48,7 @@ fn a_process_that_attaches_often_does_not_grow() -> Result<(), Error> {
         || object.attach(["count", "enter", "leave"], Functions::of_self("often.so:small"));
     // What the first of each kind takes stays.
     for _ in 0..200 {
-        attach()?.detach().wait(Duration::from_secs(100));
+        attach()?.detach().wait(Duration::from_secs(300));
     }
     let end = AtomicBool::new(false);
     let (before, after) = std::thread::scope(|scope| -> Result<_, Error> {
@@ -70,7 +70,7 @@ fn a_process_that_attaches_often_does_not_grow() -> Result<(), Error> {
                 break;
             }
             std::thread::sleep(Duration::from_millis(5));
-            attach()?.detach().wait(Duration::from_secs(100));
+            attach()?.detach().wait(Duration::from_secs(300));
             after = Usage::now(session.dir().path());
         }
         Ok((before, after))

@@ -321,7 +321,7 @@ fn garbage_is_removed_beside_chains_that_come_and_go() -> Result<(), Error> {
         })
     };
     for _ in 0..MAKERS {
-        ended.recv_timeout(Duration::from_secs(120)).expect("nobody waits for ever");
+        ended.recv_timeout(Duration::from_secs(300)).expect("nobody waits for ever");
     }
     stop.store(true, Relaxed);
     assert!(collecting.join().is_ok());

@@ -20,7 +20,7 @@ use skep_testkit::skip::without_bpf;
 
 const OBJECT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/packets/packets.bpf.o");
 /// Longer than anything here takes; nothing waits for it but what has failed.
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(300);
 /// Cables: the test has one end of each, the chain the other.
 const CABLES: [(&str, &str); 3] = [("in0", "in1"), ("a0", "a1"), ("b0", "b1")];
 /// Frames that are sent.

@@ -10,7 +10,7 @@ use skep::{Error, Functions, Session};
 mod small_library;
 
 const OBJECT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/slow.bpf.o");
-const LIMIT: Duration = Duration::from_secs(100);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// The files of links and maps.
 fn files(dir: &Path) -> usize {

@@ -65,7 +65,7 @@ fn a_library_that_is_opened_during_an_attach_is_hooked() -> Result<(), Box<dyn s
     for _ in 0..5 {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["--exact", NAME]).env(FIRST, dir.path());
-        let ended = skep_testkit::run::run(&mut command, b"", Duration::from_secs(120));
+        let ended = skep_testkit::run::run(&mut command, b"", Duration::from_secs(300));
         assert!(ended.status.success(), "{}", ended.transcript());
     }
     Ok(())

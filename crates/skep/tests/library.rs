@@ -15,7 +15,7 @@ use skep::zerocopy::{FromBytes, Immutable, IntoBytes};
 use skep::{Array, Error, Functions, HashMap, PerCpuArray, PerCpuHashMap, Queue, Session, Stack};
 
 const OBJECT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/library.bpf.o");
-const FOREVER: Duration = Duration::from_secs(100);
+const FOREVER: Duration = Duration::from_secs(300);
 
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]

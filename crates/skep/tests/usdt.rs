@@ -56,7 +56,7 @@ fn a_program_sees_its_own_probe() -> Result<(), skep::Error> {
     let link = object.program("request")?.attach(functions)?;
     let sum: u64 = (0..10).map(request).sum();
     assert_eq!(sum, 55);
-    assert!(link.detach().wait(Duration::from_secs(100)));
+    assert!(link.detach().wait(Duration::from_secs(300)));
     request(1000);
     let probes: HashMap<i32, Seen> = object.map("probes")?.typed()?;
     let seen = probes.get(&1)?.expect("it ran");

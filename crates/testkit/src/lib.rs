@@ -20,6 +20,7 @@ pub mod cc;
 pub mod many;
 pub mod memory;
 pub mod network;
+pub mod program;
 pub mod random;
 pub mod report;
 pub mod run;

@@ -46,7 +46,7 @@ pub fn traced(functions: usize, build: Build, script: &str) -> Report {
         .arg(&out)
         .arg(&program)
         .env("SKEP_DIR", dir.join("skep"));
-    let ended = run(&mut command, b"", Duration::from_secs(120));
+    let ended = run(&mut command, b"", Duration::from_secs(300));
     assert_eq!(
         String::from_utf8_lossy(&ended.stdout).trim(),
         expected(functions).to_string(),
@@ -134,7 +134,7 @@ mod tests {
     fn the_program_makes_every_call_once() {
         let dir = TempDir::new();
         let program = build(1234, Build::O2, dir.path());
-        let ended = run(&mut Command::new(program), b"", Duration::from_secs(60));
+        let ended = run(&mut Command::new(program), b"", Duration::from_secs(300));
         assert_eq!(String::from_utf8_lossy(&ended.stdout).trim(), expected(1234).to_string());
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::run::run;
 use crate::skip::{is_root, skip};
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// Gives the calling thread, and what it starts, a network namespace of its own, and with `mounts` a
 /// mount namespace whose mounts stay in it; says why it cannot.

@@ -105,7 +105,7 @@ mod tests {
         let ended = run(
             again.args(["--ignored", "--exact", "skip::tests::lacks_much"]),
             b"",
-            Duration::from_secs(60),
+            Duration::from_secs(300),
         );
         let said = String::from_utf8_lossy(&ended.stderr).into_owned();
         assert_eq!(said, "skipped: needs a fairy (skep_testkit: skip::tests::lacks_much)\n");

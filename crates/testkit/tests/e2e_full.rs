@@ -123,7 +123,7 @@ fn files_that_are_cut_off_cost_statistics_and_nothing_else() {
         .build(Build::O2)
         .compile(&[&target::sources().join("cutoff.c")], &dir.join("cutoff"));
     let alone =
-        run::run(Command::new(&program).env_remove("SKEP_DIR"), b"", Duration::from_secs(60));
+        run::run(Command::new(&program).env_remove("SKEP_DIR"), b"", Duration::from_secs(300));
     assert_eq!(alone.shell_status(), 0, "{}", alone.transcript());
     for pattern in ["cutoff:*", "*"] {
         for extra in [&[][..], &["--exact"]] {
@@ -134,7 +134,7 @@ fn files_that_are_cut_off_cost_statistics_and_nothing_else() {
                 .arg("--")
                 .arg(&program)
                 .env("SKEP_DIR", dir.join("skep"));
-            let ended = run::run(&mut command, b"", Duration::from_secs(60));
+            let ended = run::run(&mut command, b"", Duration::from_secs(300));
             assert!(ended.stdout.starts_with(&alone.stdout), "{pattern}: {}", ended.transcript());
             assert!(ended.shell_status() < 128, "skep died: {}", ended.transcript());
             std::fs::remove_dir_all(dir.join("skep")).expect("skep made it");
@@ -155,7 +155,7 @@ fn programs_that_block_signals_of_faults() {
         let alone = run::run(
             Command::new(&program).arg(mode).env_remove("SKEP_DIR"),
             b"",
-            Duration::from_secs(60),
+            Duration::from_secs(300),
         );
         let mut command = Command::new(skep_bin());
         command
@@ -163,7 +163,7 @@ fn programs_that_block_signals_of_faults() {
             .arg(&program)
             .arg(mode)
             .env("SKEP_DIR", dir.join("skep"));
-        let ended = run::run(&mut command, b"", Duration::from_secs(60));
+        let ended = run::run(&mut command, b"", Duration::from_secs(300));
         assert_eq!(
             String::from_utf8_lossy(&ended.stdout),
             String::from_utf8_lossy(&alone.stdout),

@@ -9,7 +9,7 @@ use skep_testkit::cc::{Build, Cc};
 use skep_testkit::run;
 use skep_testkit::trace::skep_bin;
 
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// Compiles a program and compares a traced run of it with one without skep.
 fn ends_the_same(name: &str, source: &str, patterns: &[&str]) {

@@ -11,7 +11,7 @@ use skep_testkit::run::{self, Ended};
 use skep_testkit::trace::skep_bin;
 use skep_testkit::{TempDir, cc, target};
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(300);
 
 const STRICT: &str = "has entered seccomp's strict mode and is not traced from there";
 const NO_COUNTER: &str =

@@ -8,7 +8,7 @@ use skep_testkit::report::Report;
 use skep_testkit::trace::skep_bin;
 use skep_testkit::{TempDir, many, run};
 
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// All of a program's 10,000 functions take less than 256 MiB of its address space; the shell that
 /// starts it is traced too.

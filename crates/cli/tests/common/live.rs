@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::{ChildStderr, ChildStdout, Command};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::Signal;
 use serde_json::Value as Json;
 use skep_testkit::TempDir;
@@ -17,10 +18,11 @@ use skep_testkit::run::{Running, signal, start};
 
 use super::Skep;
 
-pub const LIMIT: Duration = Duration::from_secs(120);
+pub const LIMIT: Duration = Duration::from_secs(600);
 
 /// Does what it is told on its input: calls `work` so often on each of eight new threads, or in a
-/// child; opens a library and calls its `late`. Two more threads call `idle` all the time.
+/// child; opens a library and calls its `late`. Two more threads call `idle` all the time, which it
+/// waits for when it is told to.
 const PROGRAM: &str = r#"
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -34,11 +36,11 @@ const PROGRAM: &str = r#"
 #include <dlfcn.h>
 #endif
 #define N __attribute__((noinline, noclone))
-static volatile long sink;
+static volatile long sink, turns[2];
 N long work(long n) { for (long i = 0; i < 20; i++) sink += i * n; return sink; }
 N long idle(long n) { sink += n; for (long i = 0; i < 5; i++) sink ^= i; return sink; }
 static void *worker(void *p) { for (long i = 0; i < (long)p; i++) work(i); return p; }
-static void *idler(void *p) { for (;;) { idle(3); usleep(200); } return p; }
+static void *idler(void *p) { for (;;) { idle(3); turns[(long)p]++; usleep(200); } return p; }
 static void *nest(void *p) {
     pthread_t t;
     work(1);
@@ -51,7 +53,7 @@ int main(void) {
     char word[64], path[512];
     long n;
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0); // Where Yama wants it.
-    for (int i = 0; i < 2; i++) pthread_create(&t[0], 0, idler, 0);
+    for (long i = 0; i < 2; i++) pthread_create(&t[0], 0, idler, (void *)i);
     setvbuf(stdout, 0, _IONBF, 0);
     puts("ready");
     while (scanf("%63s", word) == 1) {
@@ -69,6 +71,9 @@ int main(void) {
             if (!child) { worker((void *)n); _exit(0); }
             waitpid(child, &status, 0);
             if (status) puts("child failed");
+        } else if (!strcmp(word, "idlers")) {
+            for (int i = 0; i < 2; i++)
+                for (long before = turns[i]; turns[i] < before + 2;) usleep(200);
         } else if (!strcmp(word, "vfork")) {
             int status = 1;
             pid_t child = vfork();
@@ -80,8 +85,16 @@ int main(void) {
             void *library = dlopen(path, RTLD_NOW);
             long (*late)(long) = library ? dlsym(library, "late") : 0;
             if (!late) puts("no library");
-            // The agent looks at the library while we go on.
-            for (int i = 0; late && i < 3000; i++) { late(i); usleep(1000); }
+            // The agent looks at the library while we go on, until a hook is there, or for too long. It begins as a breakpoint.
+            const volatile unsigned char *code = (const unsigned char *)late;
+            unsigned char own[2] = {late ? code[0] : 0, late ? code[4] : 0};
+            for (int i = 0; late && i < 60000; i++) {
+                int is_hooked = code[0] != own[0] || code[4] != own[1];
+                late(i);
+                if (is_hooked && code[0] != 0xcc && code[4] != 0xcc) break;
+                usleep(1000);
+            }
+            for (int i = 0; late && i < 10; i++) late(i);
 #endif
         }
         puts("done");
@@ -161,9 +174,22 @@ impl Target {
 
     /// Has it do something.
     pub fn tell(&mut self, order: &str) {
+        self.order(order);
+        assert_eq!(self.line(), "done", "{order}");
+    }
+
+    /// The same, without waiting until it is done.
+    pub fn order(&mut self, order: &str) {
         let input = self.running.stdin.as_mut().expect("a pipe");
         writeln!(input, "{order}").expect("it reads");
-        assert_eq!(self.line(), "done", "{order}");
+    }
+
+    /// Whether it says nothing for so long.
+    pub fn is_silent_for(&self, time: Duration) -> bool {
+        assert!(self.out.buffer().is_empty());
+        let mut output = [PollFd::new(self.out.get_ref(), PollFlags::IN)];
+        let time = time.try_into().expect("a short time");
+        poll(&mut output, Some(&time)).expect("a pipe") == 0
     }
 
     /// Stops it, and waits until it is, by itself or by who traces it.

@@ -14,6 +14,7 @@ use std::time::Duration;
 use serde_json::Value as Json;
 use skep_testkit::TempDir;
 use skep_testkit::cc::{Build, Cc};
+use skep_testkit::program;
 use skep_testkit::run::{Ended, Running, run, start};
 use skep_testkit::trace::skep_bin;
 
@@ -132,9 +133,8 @@ fn targets() -> &'static Targets {
             // Another run may execute the old file at this moment: put a whole new one in its
             // place.
             let whole = kept.with_extension(std::process::id().to_string());
-            std::fs::copy(fresh, &whole)
-                .and_then(|_| std::fs::rename(&whole, &kept))
-                .expect("cargo made the folder");
+            program::copy(&fresh, &whole);
+            std::fs::rename(&whole, &kept).expect("cargo made the folder");
             kept
         };
         Targets { dynamic: build("target", Build::O2), fixed: build("static", Build::Static) }

@@ -21,7 +21,7 @@ use skep_testkit::trace::skep_bin;
 
 use super::{Skep, text};
 
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(300);
 /// Lines that are recorded of what a command prints.
 const RECORDED: usize = 12;
 

@@ -1,5 +1,5 @@
-// A server of 64 threads and a client process that keeps it busy: each request must come back right. At the end of its input it
-// says how many there were, and how many were not.
+// A server of 64 threads and a client process that keeps it busy: each request must come back right. It answers each byte of its input
+// when 50 more requests were; at the end of its input it says how many there were, and how many came back wrong.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -18,7 +18,7 @@ struct message { uint64_t words[8]; };
 
 static int pairs[THREADS][2];
 static volatile int ended;
-static uint64_t requests, bad;
+static uint64_t requests, bad, answered;
 
 N uint64_t mix(uint64_t n, uint64_t by) { n ^= by; n *= 0x9e3779b97f4a7c15; return n ^ n >> 29; }
 N void handle(struct message *m) {
@@ -40,6 +40,7 @@ static void *serve(void *p) {
     while (whole(fd, &m, sizeof m, 0)) {
         handle(&m);
         if (!whole(fd, &m, sizeof m, 1)) break;
+        __atomic_fetch_add(&answered, 1, __ATOMIC_RELAXED);
     }
     close(fd);
     return p;
@@ -84,7 +85,13 @@ int main(void) {
     for (long i = 0; i < THREADS; i++) pthread_create(&threads[i], 0, serve, (void *)i);
     puts("ready");
     fflush(stdout);
-    while (read(0, &c, 1) > 0) {}
+    while (read(0, &c, 1) > 0) {
+        // A request in each thread may be answered, and its client not back yet.
+        uint64_t until = __atomic_load_n(&answered, __ATOMIC_RELAXED) + 50 + THREADS;
+        while (__atomic_load_n(&answered, __ATOMIC_RELAXED) < until) usleep(1000);
+        puts("done");
+        fflush(stdout);
+    }
     close(end[1]);
     waitpid(client, &status, 0);
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], 0);

@@ -37,7 +37,7 @@ impl Program {
     }
 
     pub fn run(dir: TempDir, command: &Command) -> Self {
-        let mut running = run::start(command, Duration::from_secs(120));
+        let mut running = run::start(command, Duration::from_secs(300));
         let out = BufReader::new(running.stdout.take().expect("a pipe"));
         let mut program = Self { running, out, _dir: dir };
         assert_eq!(program.line(), "ready");

@@ -1,8 +1,10 @@
 // Its first thread is always in a restartable sequence, from which it returns when its input ends.
-// The other thread has a seccomp filter.
+// The other thread has a seccomp filter; it answers when the sequence has begun anew for a signal,
+// which it does not where the kernel has forgotten that the thread is in it.
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <sys/prctl.h>
 #include <sys/rseq.h>
@@ -11,6 +13,9 @@
 
 static volatile int over, begun;
 static volatile long aborted;
+static pthread_t first;
+
+static void nothing(int s) { (void)s; }
 
 static void *reads(void *p) {
   struct sock_filter code[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
@@ -20,7 +25,15 @@ static void *reads(void *p) {
   while (!begun) sched_yield();
   write(1, "ready\n", 6);
   char c;
-  while (read(0, &c, 1) == 1) write(1, "here\n", 5);
+  while (read(0, &c, 1) == 1) {
+    long before = aborted;
+    for (int i = 0; aborted == before; i++) {
+      if (i == 100000) _exit(2);
+      pthread_kill(first, SIGUSR1);
+      usleep(1000);
+    }
+    write(1, "here\n", 5);
+  }
   over = 1;
   return p;
 }
@@ -31,6 +44,8 @@ int main(void) {
     return 0;
   }
   pthread_t t;
+  first = pthread_self();
+  signal(SIGUSR1, nothing);
   if (pthread_create(&t, NULL, reads, NULL)) return 1;
   struct rseq *area = (struct rseq *)((char *)__builtin_thread_pointer() + __rseq_offset);
   __asm__ volatile(

@@ -19,7 +19,7 @@ use skep_testkit::skip;
 use skep_testkit::skip::without_bpf;
 
 /// Longer than anything here takes; nothing waits for it but what has failed.
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(300);
 
 /// A pair of veth devices, `one` and `two`.
 fn veth(mtu: u32) {

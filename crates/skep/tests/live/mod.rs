@@ -17,7 +17,7 @@ use skep_testkit::skip::without_bpf;
 use super::{kernel_side, object};
 
 /// Longer than anything here takes; nothing waits for it but what has failed.
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(300);
 /// The type of the frames that count.
 const TYPE: [u8; 2] = [0x88, 0xb5];
 /// Frames of a run.
