@@ -1,4 +1,4 @@
-/* Which locks threads wait for: how often a mutex was taken, how often that took longer than a microsecond, and for how long. */
+/* Which locks threads wait for, and where: how often a mutex was taken, how often that took longer than a microsecond, and for how long. */
 // clang: -D__TARGET_ARCH_x86
 #include <linux/bpf.h>
 #include <linux/ptrace.h>
@@ -9,8 +9,17 @@ char _license[] SEC("license") = "Dual MIT/GPL";
 
 extern _Bool bpf_session_is_return(void *ctx) __ksym __weak;
 
+struct {
+	__uint(type, BPF_MAP_TYPE_STACK_TRACE);
+	__uint(max_entries, 16384);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, 32 * sizeof(__u64));
+} stacks SEC(".maps");
+
+/* A lock that is taken in several places has an entry for each. */
 struct key {
 	__u64 mutex; /* its address */
+	__u64 stack; /* who takes it: a number in `stacks` */
 };
 
 struct waits {
@@ -29,7 +38,7 @@ struct {
 
 /* What a thread is in the middle of. A session runs at the entry and at the return of the same call. */
 struct call {
-	__u64 mutex;
+	struct key key;
 	__u64 began;
 };
 
@@ -48,7 +57,8 @@ int BPF_KPROBE(lock, __u64 mutex)
 	struct call call = {}, *begun;
 
 	if (!bpf_session_is_return(ctx)) {
-		call.mutex = mutex;
+		call.key.mutex = mutex;
+		call.key.stack = bpf_get_stackid(ctx, &stacks, BPF_F_USER_STACK | 1);
 		call.began = bpf_ktime_get_ns();
 		bpf_map_update_elem(&calls, &thread, &call, BPF_ANY);
 		return 0;
@@ -57,7 +67,7 @@ int BPF_KPROBE(lock, __u64 mutex)
 	if (!begun)
 		return 0;
 	took = bpf_ktime_get_ns() - begun->began;
-	struct key key = { begun->mutex };
+	struct key key = begun->key;
 	bpf_map_update_elem(&locks, &key, &none, BPF_NOEXIST);
 	waits = bpf_map_lookup_elem(&locks, &key);
 	if (!waits)

@@ -34,49 +34,77 @@ struct {
 	__uint(max_entries, 1 << 20);
 } slow SEC(".maps");
 
-/* What sqlite3_prepare_v2 of a thread was given: the text, and where the statement goes. */
+/* A call that has not returned: SQLite reads its schema by statements of its own, in the middle of another one. */
+struct frame {
+	__u64 thread;
+	__u64 stack; /* where its return address is */
+};
+
+static __always_inline struct frame frame_of(__u64 stack)
+{
+	return (struct frame){ bpf_get_current_pid_tgid(), stack };
+}
+
+/* What a call of sqlite3_prepare_v2 was given: the text, and where the statement and the address of what is
+ * behind it in the text go. */
 struct call {
 	const char *sql;
+	__s64 length; /* of the text; negative: to its end */
 	__u64 *statement;
+	const char **tail;
 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
-	__type(key, __u64);
+	__type(key, struct frame);
 	__type(value, struct call);
 } calls SEC(".maps");
 
-SEC("uprobe.multi/libsqlite3*:sqlite3_prepare_v2,sqlite3_prepare_v3")
-int BPF_KPROBE(prepare, void *db, const char *sql, int length, unsigned long a, unsigned long b)
+SEC("uprobe.multi/libsqlite3*:sqlite3_prepare_v2")
+int BPF_KPROBE(prepare, void *db, const char *sql, int length, __u64 *statement, const char **tail)
 {
-	struct call call = { sql, (__u64 *)a };
-	__u64 thread = bpf_get_current_pid_tgid();
+	struct call call = { sql, length, statement, tail };
+	struct frame frame = frame_of(PT_REGS_SP(ctx));
 
-	/* sqlite3_prepare_v3 has flags before the address, which are small. */
-	if (a < 4096)
-		call.statement = (__u64 *)b;
-	bpf_map_update_elem(&calls, &thread, &call, BPF_ANY);
+	bpf_map_update_elem(&calls, &frame, &call, BPF_ANY);
+	return 0;
+}
+
+SEC("uprobe.multi/libsqlite3*:sqlite3_prepare_v3")
+int BPF_KPROBE(prepare_v3, void *db, const char *sql, int length, unsigned int flags, __u64 *statement)
+{
+	struct call call = { sql, length, statement, (const char **)ctx->r9 }; /* the sixth argument */
+	struct frame frame = frame_of(PT_REGS_SP(ctx));
+
+	bpf_map_update_elem(&calls, &frame, &call, BPF_ANY);
 	return 0;
 }
 
 SEC("uretprobe.multi/libsqlite3*:sqlite3_prepare_v2,sqlite3_prepare_v3")
 int BPF_KRETPROBE(prepared)
 {
-	__u64 thread = bpf_get_current_pid_tgid(), statement = 0;
-	struct call *call = bpf_map_lookup_elem(&calls, &thread);
+	struct frame frame = frame_of(PT_REGS_SP(ctx) - 8);
+	struct call *call = bpf_map_lookup_elem(&calls, &frame);
+	__u64 statement = 0, length;
+	const char *tail = 0;
 	struct text text = {};
 
 	if (!call)
 		return 0;
 	bpf_probe_read_user(&statement, sizeof(statement), call->statement);
-	if (bpf_probe_read_user_str(text.sql, sizeof(text.sql), call->sql) > 0)
+	/* Without a tail, what is behind the statement cannot be told from it. */
+	length = call->length < 0 ? TEXT : call->length;
+	if (call->tail && !bpf_probe_read_user(&tail, sizeof(tail), call->tail))
+		length = tail - call->sql;
+	if (length > TEXT - 1)
+		length = TEXT - 1;
+	if (statement && bpf_probe_read_user_str(text.sql, length + 1, call->sql) > 0)
 		bpf_map_update_elem(&statements, &statement, &text, BPF_ANY);
-	bpf_map_delete_elem(&calls, &thread);
+	bpf_map_delete_elem(&calls, &frame);
 	return 0;
 }
 
-/* What a thread is in the middle of. */
 struct step {
 	__u64 statement;
 	__u64 began;
@@ -85,32 +113,34 @@ struct step {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
-	__type(key, __u64);
+	__type(key, struct frame);
 	__type(value, struct step);
 } steps SEC(".maps");
 
 SEC("uprobe.multi/libsqlite3*:sqlite3_step")
 int BPF_KPROBE(step, __u64 statement)
 {
-	__u64 thread = bpf_get_current_pid_tgid();
+	struct frame frame = frame_of(PT_REGS_SP(ctx));
 	struct step step = { statement, bpf_ktime_get_ns() };
 
-	bpf_map_update_elem(&steps, &thread, &step, BPF_ANY);
+	bpf_map_update_elem(&steps, &frame, &step, BPF_ANY);
 	return 0;
 }
 
 SEC("uretprobe.multi/libsqlite3*:sqlite3_step")
 int BPF_KRETPROBE(stepped)
 {
-	__u64 thread = bpf_get_current_pid_tgid(), took;
-	struct step *step = bpf_map_lookup_elem(&steps, &thread);
+	struct frame frame = frame_of(PT_REGS_SP(ctx) - 8);
+	struct step *step = bpf_map_lookup_elem(&steps, &frame);
 	struct text *text;
 	struct slow *record;
+	__u64 took;
 
 	if (!step)
 		return 0;
 	took = bpf_ktime_get_ns() - step->began;
 	text = bpf_map_lookup_elem(&statements, &step->statement);
+	bpf_map_delete_elem(&steps, &frame);
 	if (took < slower_than || !text)
 		return 0;
 	record = bpf_ringbuf_reserve(&slow, sizeof(*record), 0);

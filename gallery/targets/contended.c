@@ -4,17 +4,27 @@
 
 static pthread_mutex_t shared = PTHREAD_MUTEX_INITIALIZER;
 
+__attribute__((noinline)) static void remember(pthread_mutex_t *own)
+{
+	pthread_mutex_lock(own);
+	pthread_mutex_unlock(own);
+}
+
+__attribute__((noinline)) static void publish(void *slow)
+{
+	pthread_mutex_lock(&shared);
+	if (slow)
+		usleep(200);
+	pthread_mutex_unlock(&shared);
+}
+
 static void *work(void *slow)
 {
 	pthread_mutex_t own = PTHREAD_MUTEX_INITIALIZER;
 
 	for (int i = 0; i < 100; i++) {
-		pthread_mutex_lock(&own);
-		pthread_mutex_unlock(&own);
-		pthread_mutex_lock(&shared);
-		if (slow)
-			usleep(200);
-		pthread_mutex_unlock(&shared);
+		remember(&own);
+		publish(slow);
 	}
 	return 0;
 }

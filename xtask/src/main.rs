@@ -7,6 +7,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod bench;
+mod book;
 mod ci;
 mod circles;
 mod dist;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         ["try-package-inside", rest @ ..] => room::package::run_inside(rest),
         ["world", rest @ ..] => world::run(rest),
         ["picture", rest @ ..] => picture::run(rest),
+        ["book", rest @ ..] => book::run(rest),
         ["man", rest @ ..] => dist::man(rest),
         ["dist", rest @ ..] => dist::dist(rest),
         ["mutate", words @ ..] => mutate::run(words),
@@ -71,6 +73,9 @@ fn usage() -> String {
     text.push_str("  clean-room [--keep] [--limit MINUTES] [SUITE...] [-- COMMAND...]\n                          the README's commands on a Debian with nothing on it (debootstrap)\n");
     text.push_str("  world [--runs N] [--live] [--json] [NAME...]\n                          real programs, alone and under `skep trace '*'`, or while it attaches\n                          and leaves: docs/works-with.md, docs/works-with-live.md\n");
     text.push_str("  picture                 draw the README's terminal (docs/terminal.svg)\n");
+    text.push_str(
+        "  book                    what `mdbook build` runs, to have pages of linked files\n",
+    );
     text.push_str("  man [DIR]               write the manual's pages (target/man)\n");
     text.push_str("  dist [--twice] [DIR]    a tarball and a Debian package (target/dist); --twice compares two builds\n");
     text.push_str("  try-package [SUITE...]  that package installed, used and removed on a Debian with nothing on it\n");

@@ -14,6 +14,15 @@ pub fn test_command() -> Result<String> {
     block_after(&text()?, "<!-- ci:test -->")
 }
 
+/// The files that a page links to, relative to its folder, with some words that are no links: code has brackets
+/// and parentheses, too.
+pub fn links(page: &str) -> impl Iterator<Item = &str> {
+    page.split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split(')').next()?.split('#').next())
+        .filter(|file| !file.is_empty() && !file.contains([' ', ':', '&', '"', '<']))
+}
+
 fn text() -> Result<String> {
     std::fs::read_to_string(root().join("README.md")).context("cannot read `README.md`")
 }
@@ -165,15 +174,10 @@ mod tests {
         let (mut links, mut broken) = (0, Vec::new());
         for page in pages {
             let text = std::fs::read_to_string(&page).unwrap();
-            for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-                let file = link.split('#').next().unwrap_or_default();
-                // Code has brackets and parentheses too.
-                if file.is_empty() || file.contains([' ', ':', '&', '"']) || !file.contains('.') {
-                    continue;
-                }
+            for file in super::links(&text).filter(|file| file.contains('.')) {
                 links += 1;
                 if !page.parent().unwrap().join(file).exists() {
-                    broken.push(format!("{}: {link}", page.display()));
+                    broken.push(format!("{}: {file}", page.display()));
                 }
             }
         }

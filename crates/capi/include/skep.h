@@ -17,8 +17,8 @@
  * is written (-EINVAL), unless a function says so.
  *
  * Threads. Every function may be called on any thread, with any handle. A handle may be freed while
- * another thread uses it: that call ends as if it was not. Where a function lets one call at a time
- * in, it says so.
+ * another thread uses it: that call finishes normally. Functions that allow only one call at a time
+ * say so.
  *
  * Fork. In the child of a process with several threads, call nothing before it executes another
  * program. The child of a process with one thread may go on.
@@ -75,7 +75,7 @@ int skep_session_free(skep_session *session);
 
 /* ---- Maps ----------------------------------------------------------------------------------- */
 
-/* Numbers of types and flags are those of <linux/bpf.h>, which has no: */
+/* Numbers of types and flags are those of <linux/bpf.h>, plus these: */
 #define SKEP_MAP_TYPE_QP_TRIE 0x03630001
 #define SKEP_F_NO_LEAF_CACHE (1U << 30) /* qp-tries: less memory, lookups by way of the trie */
 
@@ -119,7 +119,7 @@ int skep_map_open_id(skep_session *session, uint32_t id, skep_map **out);
 int skep_map_open_name(skep_session *session, const char *name, skep_map **out);
 int skep_map_open_path(skep_session *session, const char *path, skep_map **out);
 
-/* Give a map of the session's directory a name under which it stays, and take that away. */
+/* Pin a map of the session's directory under a name, and remove the pin. A pinned map stays. */
 int skep_map_pin(skep_session *session, skep_map *map, const char *name);
 int skep_map_unpin(skep_session *session, const char *name);
 
@@ -186,8 +186,8 @@ int skep_map_delete_range(skep_map *map, const void *from, size_t from_size, con
 /*
  * Copies as many elements as there is room for, each a key (`key_cell_size`) and a value
  * (`lookup_size`), and moves the cursor behind them. Returns how many bytes were written, 0 at the
- * end. The cursor has `cursor_size` bytes, `strict_cursor_size` with SKEP_STRICT; zeros begin. What
- * happens to elements meanwhile makes a dump neither repeat nor skip others.
+ * end. The cursor has `cursor_size` bytes, `strict_cursor_size` with SKEP_STRICT; zeros begin.
+ * Concurrent changes never make a dump repeat or skip other elements.
  */
 int skep_map_dump(skep_map *map, void *cursor, size_t cursor_size, void *buffer, size_t size,
 		  uint64_t flags);
@@ -224,7 +224,7 @@ int skep_loader_new(skep_session *session, skep_loader **out);
 int skep_loader_global(skep_loader *loader, const char *name, const char *value);
 int skep_loader_max_entries(skep_loader *loader, const char *map, uint32_t entries);
 int skep_loader_autoload(skep_loader *loader, const char *program, int load);
-/* Takes a program for one of another section. */
+/* Treats a program as if it were in another section. */
 int skep_loader_program_type(skep_loader *loader, const char *program, const char *section);
 /* CO-RE for the types in this file, BTF or debug information, not for those of the kernel. */
 int skep_loader_core_target(skep_loader *loader, const char *path);
@@ -373,12 +373,12 @@ int skep_ring_free(skep_ring *ring);
 /* ---- Test runs ------------------------------------------------------------------------------ */
 
 /* Makes a program ready to run, as machine code, or with SKEP_INTERP instruction by instruction.
- * One call at a time runs, others wait. */
+ * Calls run one at a time; others wait. */
 #define SKEP_INTERP 1
 int skep_program_runner(skep_program *program, uint32_t flags, skep_runner **out);
 
 /* Makes a chain ready to run. A run sees what was changed before it, also by other processes; it fails
- * once if that cannot be compiled, and then the chain of before goes on. */
+ * once if that cannot be compiled, and then the previous chain keeps running. */
 int skep_chain_runner(skep_session *session, const char *name, skep_runner **out);
 
 /* As the test run of bpf(2). Buffers may be NULL. Nothing is written before all that goes in was read, so
@@ -429,7 +429,7 @@ int skep_chain_create(skep_session *session, const char *name, uint32_t program_
 int skep_chain_add(skep_session *session, const char *name, skep_program *program, uint32_t after,
 		   const char *on);
 
-/* Has verdicts of `from` lead to `to`, or with 0 to the end. -ELOOP: the chain would never end;
+/* Makes verdicts of `from` lead to `to`, or with 0 to the end. -ELOOP: the chain would never end;
  * `times` is how often a packet may go this way, if it is not 0. */
 int skep_chain_connect(skep_session *session, const char *name, uint32_t from, const char *on,
 		       uint32_t to, uint32_t times);
@@ -437,7 +437,7 @@ int skep_chain_connect(skep_session *session, const char *name, uint32_t from, c
 /* Takes a program out; what led there leads where it led upon the same verdict. */
 int skep_chain_remove(skep_session *session, const char *name, uint32_t node);
 
-/* Removes a chain. Who runs it goes on. */
+/* Removes a chain. Processes that run it keep running it. */
 int skep_chain_delete(skep_session *session, const char *name);
 
 /* ---- Mappings of processes ------------------------------------------------------------------ */

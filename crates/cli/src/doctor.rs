@@ -8,12 +8,14 @@ use serde_json::{Value as Json, json};
 use skep::Dir;
 use skep::code_cache::{self, ENV_CODE_CACHE};
 use skep::dir::ENV_DIR;
+use skep_proc::elf::{Elf, SymbolSource};
 use skep_proc::maps::Live;
 
 use crate::agent::Library;
 use crate::failure::{FAILED, Failure, Result};
 use crate::printer::{Output, Printer};
 use crate::units;
+use crate::unmatched::debug_package;
 
 /// How much a finding matters.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -58,6 +60,7 @@ pub fn run(as_json: bool, printer: Printer) -> Result<u8> {
         clock(),
         mappings(),
         barrier(),
+        symbols(),
         trace(),
     ];
     if as_json {
@@ -206,6 +209,38 @@ fn barrier() -> Finding {
             Grade::Weak,
             "the kernel has no membarrier SYNC_CORE: code that threads run cannot be patched",
         )
+    }
+}
+
+/// Tells whether functions that the C library does not export have names, for which most machines lack a
+/// package.
+fn symbols() -> Finding {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let is_it = |path: &&str| ["/libc.so", "/libc-2."].iter().any(|name| path.contains(name));
+    let path = maps.lines().find_map(|line| line.get(line.find('/')?..).filter(is_it));
+    let path = Path::new(path.unwrap_or("libc.so.6"));
+    match Elf::open(path).and_then(|elf| elf.functions_at(path, Path::new("/"))) {
+        Err(e) => finding("symbols", Grade::Weak, format!("cannot read `{}`: {e}", path.display())),
+        Ok(all) => match all.source() {
+            SymbolSource::DebugFile(from) => {
+                let from = from.display();
+                finding("symbols", Grade::Good, format!("those of the C library are in `{from}`"))
+            }
+            SymbolSource::Symtab => finding("symbols", Grade::Good, "the C library has its own"),
+            _ => {
+                let unnamed = all.iter().filter(|f| f.name.starts_with(b"sub_")).count();
+                finding(
+                    "symbols",
+                    Grade::Weak,
+                    format!(
+                        "{unnamed} of {} functions of the C library have no name, and are called `sub_` and \
+                         their address: {} (Debian), or `dnf debuginfo-install glibc` (Fedora)",
+                        all.len(),
+                        debug_package("libc.so.6")
+                    ),
+                )
+            }
+        },
     }
 }
 

@@ -10,6 +10,7 @@ use crate::failure::{Failure, Result};
 use crate::launch::{Outcome, Program};
 use crate::printer::Printer;
 use crate::report::{Skipped, file_name, skipped_lines};
+use crate::unmatched;
 
 /// A link's functions, summed up over all processes.
 #[derive(Debug)]
@@ -200,8 +201,13 @@ impl Sites {
             } else {
                 "patterns match whole names: try one with `*` around it, quoted for the shell"
             };
+            let unnamed = |a: &AgentRecord| unmatched::unnamed_program(&a.exe, &self.patterns);
+            let (what, hint) = match self.agents.iter().find_map(unnamed) {
+                Some((what, hint)) => (format!(": {what}"), hint),
+                None => (String::new(), hint.to_owned()),
+            };
             return Some(
-                Failure::failed(format!("no function matches {}", patterns.join(" or ")))
+                Failure::failed(format!("no function matches {}{what}", patterns.join(" or ")))
                     .hint(hint),
             );
         }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use skep::link::Pattern;
 use skep_proc::demangle::{bare, demangle};
-use skep_proc::elf::{Elf, Functions};
+use skep_proc::elf::{Elf, Functions, SymbolSource};
 use skep_proc::launch::{self, Linkage};
 use skep_proc::libraries::{self, Environment};
 
@@ -186,15 +186,17 @@ fn near<'a>(wanted: &str, all: impl Iterator<Item = Cow<'a, str>>) -> Vec<String
     near.into_iter().take(NEAR).map(|(_, n)| n).collect()
 }
 
-fn unmatched(message: String, near: &[String], program: &str) -> Failure {
+fn unmatched(message: String, near: &[String], unnamed: Option<String>, program: &str) -> Failure {
     let quoted: Vec<String> = near.iter().map(|n| format!("`{n}`")).collect();
     let meant = if near.is_empty() {
         String::new()
     } else {
         format!("similar names are {}; ", quoted.join(", "))
     };
-    Failure { status: ENVIRONMENT, ..Failure::failed(message) }
-        .hint(format!("{meant}use `--allow-unmatched` if `{program}` opens or executes it later"))
+    let unnamed = unnamed.map_or(String::new(), |unnamed| unnamed + "; ");
+    Failure { status: ENVIRONMENT, ..Failure::failed(message) }.hint(format!(
+        "{meant}{unnamed}use `--allow-unmatched` if `{program}` opens or executes it later"
+    ))
 }
 
 fn no_module(pattern: &Pattern, modules: &[Module], program: &str) -> Failure {
@@ -209,6 +211,7 @@ fn no_module(pattern: &Pattern, modules: &[Module], program: &str) -> Failure {
     unmatched(
         format!("pattern `{pattern}`: `{program}` is not linked with `{wanted}`"),
         &near,
+        None,
         program,
     )
 }
@@ -228,11 +231,61 @@ fn no_function(pattern: &Pattern, modules: &mut [Module], program: &str) -> Fail
         }
     }
     let near = near(wanted, all.into_iter().map(Cow::Owned));
-    let place = match &pattern.module {
-        Some(module) => format!("`{module}` has no such function"),
-        None => format!("neither `{program}` nor a library it is linked with has such a function"),
+    let mut meant = modules.iter_mut().filter(|m| m.is_meant(pattern));
+    let unnamed = match &pattern.module {
+        Some(_) => meant.find_map(unnamed),
+        // Every library may be stripped; the program is what most names are looked for in.
+        None => meant.find(|m| m.main).and_then(unnamed),
     };
-    unmatched(format!("pattern `{pattern}` matches nothing: {place}"), &near, program)
+    let (lacks, hint) = unnamed.unzip();
+    let place = match (&pattern.module, lacks) {
+        (Some(_), Some(lacks)) => lacks,
+        (Some(module), None) => format!("`{module}` has no such function"),
+        (None, Some(lacks)) => {
+            format!("no library that `{program}` is linked with has such a symbol, and {lacks}")
+        }
+        (None, None) => {
+            format!("neither `{program}` nor a library it is linked with has such a function")
+        }
+    };
+    unmatched(format!("pattern `{pattern}` matches nothing: {place}"), &near, hint, program)
+}
+
+/// Says what a module without symbols lacks, and what its functions are called; `None`: it has symbols.
+fn unnamed(module: &mut Module) -> Option<(String, String)> {
+    let functions = module.functions()?;
+    let is_unnamed = |name: &str| name.starts_with("sub_") || name == "_start";
+    if !matches!(functions.source(), SymbolSource::None | SymbolSource::Dynsym)
+        || !names(functions).any(|name| name.starts_with("sub_"))
+    {
+        return None;
+    }
+    let exported = if names(functions).all(|name| is_unnamed(&name)) {
+        ""
+    } else {
+        " except for functions that it exports"
+    };
+    let file = file_name(&module.path);
+    Some((
+        format!("`{file}` has no symbols{exported}"),
+        format!(
+            "functions without one are called `sub_` and their address: '{file}:sub_*' matches them; \
+             their names are in the file's debug file (Debian: {}), or in a build without `strip`",
+            debug_package(file)
+        ),
+    ))
+}
+
+/// The same of a program that nothing was found in, if one of the patterns was meant for it.
+pub fn unnamed_program(path: &str, patterns: &[String]) -> Option<(String, String)> {
+    let mut program = Module { path: path.to_owned(), main: true, functions: None };
+    let mut all = patterns.iter().filter_map(|p| p.parse::<Pattern>().ok());
+    if all.any(|pattern| program.is_meant(&pattern)) { unnamed(&mut program) } else { None }
+}
+
+/// The package with a file's symbols.
+pub fn debug_package(file: &str) -> &'static str {
+    if file == "libc.so.6" { "`apt install libc6-dbg`" } else { "package `NAME-dbgsym`" }
 }
 
 #[cfg(test)]

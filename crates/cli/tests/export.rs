@@ -181,7 +181,7 @@ fn what_is_no_report_is_said() {
     let skep = Skep::new();
     let file = skep.path("x").display().to_string();
     std::fs::write(&file, "{\"wall_ns\": 1}").unwrap();
-    fails(&skep, &["export", "otlp", &file], 2, "is no report: it has no `functions`");
+    fails(&skep, &["export", "otlp", &file], 2, "is not a report: it has no `functions`");
     fails(&skep, &["export", "otlp", &file], 2, "hint: `skep trace --json -o FILE` writes one");
     fails(&skep, &["export", "otlp", "/no/such"], 2, "cannot read `/no/such`");
     for label in ["job", "1a=b", "function=x", "a b=c", "service.name=web", "le=1"] {

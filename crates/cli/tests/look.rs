@@ -184,6 +184,16 @@ fn the_doctor_finds_that_tracing_works_here() {
     let findings = json(&ended.stdout);
     let trace = findings.as_array().unwrap().iter().find(|f| f["check"] == "trace").unwrap();
     assert_eq!(trace["status"], "ok", "{trace}");
+    // With the library's symbols or without: it says which, and where they are or how to get them.
+    let symbols = findings.as_array().unwrap().iter().find(|f| f["check"] == "symbols").unwrap();
+    let said = symbols["detail"].as_str().unwrap();
+    assert!(
+        match symbols["status"].as_str() {
+            Some("ok") => said.contains("C library"),
+            _ => said.contains("`sub_`") && said.contains("`apt install libc6-dbg` (Debian)"),
+        },
+        "{symbols}"
+    );
 }
 
 #[test]

@@ -68,11 +68,7 @@ fn with_programs() -> Skep {
     for dir in ["crates/skep/tests/data", "crates/skep/tests/data/dry_run"] {
         put(&skep, dir);
     }
-    for file in [
-        "crates/verifier/tests/data/bounds.bpf.o",
-        "crates/cli/tests/data/first_bytes.test.toml",
-        "crates/cli/tests/data/inlined.c",
-    ] {
+    for file in ["crates/verifier/tests/data/bounds.bpf.o", "crates/cli/tests/data/inlined.c"] {
         let name = Path::new(file).file_name().expect("a file");
         let text = std::fs::read(root().join(file)).unwrap();
         std::fs::write(skep.path(&name.to_string_lossy()), text).unwrap();

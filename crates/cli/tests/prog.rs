@@ -142,7 +142,7 @@ map verdicts  array  4 elements
     1: 0
     2: 0
     3: 3
-map lengths  hash  1 elements
+map lengths  hash  1 element
     46: 1
 map bytes  percpu_array  2 elements
     0: 0

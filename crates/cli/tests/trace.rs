@@ -6,6 +6,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Command;
 
 use common::{LEAVES, Skep, calls, json, target, text};
+use skep_testkit::TempDir;
+use skep_testkit::cc::Cc;
 use skep_testkit::program;
 use skep_testkit::run::{Signal, signal, signal_group};
 
@@ -129,7 +131,7 @@ fn a_pattern_that_nothing_matches_lets_the_command_run_and_tells_its_status() {
         );
         let err = text(&ended.stderr);
         assert!(
-            err.contains("error: no function matches `no_such_") && err.contains("`\n\nhint: "),
+            err.contains("error: no function matches `no_such_") && err.contains("\n\nhint: "),
             "{err}"
         );
         assert_eq!(
@@ -182,6 +184,39 @@ fn a_typo_is_answered_before_the_command_starts() {
     let script = script.to_str().unwrap();
     assert_eq!(skep.run(["-q", "trace", "libc:write,getpid", "--", script]).shell_status(), 4);
     assert_eq!(skep.run(["-q", "trace", "libc:wriite", "--", script]).shell_status(), 2);
+}
+
+/// A name that the source has may be one that the file has not.
+#[test]
+fn a_name_of_a_stripped_program_is_answered_with_what_its_functions_are_called() {
+    let (skep, dir) = (Skep::new(), TempDir::new());
+    let source = dir.join("slow.c");
+    let text_of = "__attribute__((noinline)) static int hidden(int n) { return n * 3; }\n\
+                   __attribute__((noinline)) int work(int n) { return hidden(n) + 1; }\n\
+                   int main(int n, char **argv) { return work(n) * 0; }\n";
+    std::fs::write(&source, text_of).unwrap();
+    let slow = Cc::c().args(&["-O1", "-s"]).compile(&[&source], &dir.join("slow"));
+    let slow = slow.to_str().unwrap();
+    let hint =
+        "functions without one are called `sub_` and their address: 'slow:sub_*' matches them; ";
+    for (pattern, want) in [
+        ("slow:hidden", "pattern `slow:hidden` matches nothing: `slow` has no symbols\n\nhint: "),
+        ("slow:hid*", "no function matches `slow:hid*`: `slow` has no symbols\n\nhint: "),
+        ("wurk", "has such a symbol, and `slow` has no symbols\n\nhint: "),
+        (
+            "maloc",
+            "`slow` has no symbols\n\nhint: similar names are `malloc`; functions without one ",
+        ),
+    ] {
+        let ended = skep.run(["trace", pattern, "--", slow]);
+        let err = text(&ended.stderr);
+        assert!(err.contains(want) && err.contains(hint), "{pattern}: {}", ended.transcript());
+    }
+    let ended = skep.run(["trace", "slow:sub_*", "--json", "--", slow]);
+    let report = json(&ended.stdout);
+    assert!(report["sites"]["matched"].as_u64() >= Some(3), "{}", ended.transcript());
+    // What the library exports has a name.
+    assert!(!text(&skep.run(["trace", "libc:maloc", "--", slow]).stderr).contains(hint));
 }
 
 #[test]

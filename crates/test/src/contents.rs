@@ -79,11 +79,12 @@ impl Contents<'_> {
             );
         }
         let (n, what) = if self.entries.has_elements() {
-            (self.elements.len(), "elements")
+            (self.elements.len(), "element")
         } else {
-            (self.records.len(), "records")
+            (self.records.len(), "record")
         };
-        writeln!(out, "map {}  {}  {n} {what}", shape.name, shape.map_type)?;
+        let s = if n == 1 { "" } else { "s" };
+        writeln!(out, "map {}  {}  {n} {what}{s}", shape.name, shape.map_type)?;
         self.elements.iter().try_for_each(|e| writeln!(out, "    {}", e.text()))?;
         for (ring, bytes) in &self.records {
             let ring = ring.map_or(String::new(), |ring| format!("ring {ring}: "));

@@ -18,7 +18,10 @@ const MAINTAINER: &str = "the skep developers <skep@localhost>";
 /// the other.
 const OVERRIDES: &str = "# The command, the library and what is built against it are one package.\n\
     skep: link-to-shared-library-in-wrong-package *\n\
-    skep: package-name-doesnt-match-sonames *\n";
+    skep: package-name-doesnt-match-sonames *\n\
+    # Programs for BPF, beside the sources that pages show: data on every machine.\n\
+    skep: arch-dependent-file-in-usr-share *usr/share/doc/skep/*.bpf.o*\n\
+    skep: binary-from-other-architecture *usr/share/doc/skep/*.bpf.o*\n";
 
 /// Writes them into a tree that has what is installed below `usr`. `libc` is the glibc that it needs,
 /// `epoch` the second of the commit.
@@ -29,6 +32,10 @@ pub fn write(files: &Path, version: &str, libc: &str, epoch: &str) -> Result<()>
     for file in ["LICENSE-MIT", "LICENSE-APACHE"] {
         fs::remove_file(doc.join(file))?;
     }
+    let readme = fs::read_to_string(doc.join("README.md"))?
+        .replace("](LICENSE-MIT)", "](copyright)")
+        .replace("](LICENSE-APACHE)", "](/usr/share/common-licenses/Apache-2.0)");
+    fs::write(doc.join("README.md"), readme)?;
     fs::write(doc.join("changelog"), changes(version, &date(epoch, "-R")?))?;
     check(Command::new("gzip").arg("-9n").arg(doc.join("changelog")))?;
     let control = files.join("DEBIAN");

@@ -1,12 +1,14 @@
 //! `cargo xtask man [DIR]` and `cargo xtask dist [DIR]`: the manual's pages, and what people install.
 //!
 //! `dist` writes a tarball and a Debian package with the command, its pages, completions for three
-//! shells, the library for C with its header, and the licenses. Both have the commit's time
+//! shells, the library for C with its header, the pages with all that they link to ([`documents`]), and the
+//! licenses. Both have the commit's time
 //! everywhere, and files in order; so the same commit gives the same bytes in any directory ([`same`]),
 //! which `--twice` tries. They run with glibc 2.28 and newer, whichever the machine has that builds
 //! ([`glibc`]).
 
 mod debian;
+mod documents;
 mod glibc;
 mod same;
 
@@ -166,9 +168,7 @@ fn stage(
     let pkgconfig = prefix.join(libraries).join("pkgconfig");
     fs::create_dir_all(&pkgconfig)?;
     fs::write(pkgconfig.join("libskep.pc"), pc)?;
-    for file in ["README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"] {
-        put(&root().join(file), prefix.join("share/doc/skep").join(file))?;
-    }
+    documents::write(&prefix.join("share/doc/skep"))?;
     for (shell, file) in [
         ("bash", "share/bash-completion/completions/skep"),
         ("zsh", "share/zsh/vendor-completions/_skep"),

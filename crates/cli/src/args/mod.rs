@@ -104,7 +104,7 @@ pub enum Command {
     /// Print what binutils' `addr2line` prints, with its options
     #[command(name = "addr2line")]
     Addr2line(Addr2lineArgs),
-    /// Run unit tests of programs, which files describe
+    /// Run the unit tests in files
     #[command(after_help = test::HELP)]
     Test(TestArgs),
     /// Turn a report of `skep trace --json` into metrics (Prometheus, OpenTelemetry) or a table (Parquet)

@@ -7,7 +7,7 @@ use clap::Args;
 /// Which processes to attach to, and for how long.
 #[derive(Args, Debug)]
 pub struct ProcessArgs {
-    /// Attach to this process, which runs already; can be repeated
+    /// Attach to this running process; can be repeated
     #[arg(short = 'p', long = "pid", value_name = "PID", conflicts_with_all = ["command", "allow_unmatched"])]
     pub pids: Vec<u32>,
     /// Leave the processes after this time, as in 500ms, 10s or 2m [default: when they end, or on

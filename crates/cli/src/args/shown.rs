@@ -58,7 +58,7 @@ pub struct ShownArgs {
     /// The same in Perfetto's own format, which is smaller, and is for its trace_processor too
     #[arg(long, value_name = "FILE", conflicts_with_all = SUMS, conflicts_with = "chrome")]
     pub perfetto: Option<PathBuf>,
-    /// Leave out what took less in total, as in 10us or 5ms; of single calls, those that did
+    /// Leave out functions, or single calls, that took less than this (10us, 5ms)
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub min: Option<Duration>,
     /// How the report looks

@@ -33,7 +33,7 @@ pub struct TestArgs {
     /// Run only tests whose name contains TEXT
     #[arg(long, value_name = "TEXT")]
     pub filter: Option<String>,
-    /// What executes the programs; `--lcov` needs `interp`, and uses it by itself
+    /// Engine that runs the programs; `--lcov` implies `interp`
     #[arg(long, value_enum)]
     pub engine: Option<EngineName>,
     /// Write the results to FILE as JUnit XML

@@ -137,7 +137,7 @@ fn read(path: &Path) -> Result<(Report, SystemTime)> {
         return Err(Failure::environment(format!("{name} has more than {LARGEST} bytes")));
     }
     let wrong = |what: String| {
-        Failure::environment(format!("{name} is no report: {what}"))
+        Failure::environment(format!("{name} is not a report: {what}"))
             .hint("`skep trace --json -o FILE` writes one")
     };
     let document: Value = serde_json::from_slice(&text).map_err(|e| wrong(e.to_string()))?;

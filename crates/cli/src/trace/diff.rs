@@ -113,7 +113,7 @@ fn read(path: &Path) -> Result<Report> {
     let bytes = std::fs::read(path)
         .map_err(|e| Failure::environment(format!("cannot read `{name}`: {e}")))?;
     serde_json::from_slice(&bytes).map_err(|e| {
-        Failure::environment(format!("`{name}` is no report that can be compared: {e}"))
+        Failure::environment(format!("`{name}` is not a report that can be compared: {e}"))
             .hint("`skep trace PATTERN… --json -o FILE -- COMMAND` writes one")
     })
 }

@@ -119,8 +119,15 @@ impl ProcessError {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Symbol { .. } => "use the library of this very version of skep".to_owned(),
-            Self::NoRuntime { .. } => {
-                "it has no C library that skep knows, nor Go's runtime".to_owned()
+            Self::NoRuntime { pid } => {
+                let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+                match old_glibc(&maps) {
+                    Some(version) => format!(
+                        "it uses glibc {version} without `libpthread`, which keeps no thread ids before 2.34; \
+                         start it with skep: `skep trace … -- COMMAND`"
+                    ),
+                    None => "it has no C library that skep knows, nor Go's runtime".to_owned(),
+                }
             }
             Self::Begin { why, .. } => why.clone(),
             Self::OtherVersion { .. } => "use that version, or start the program again".to_owned(),
@@ -133,5 +140,29 @@ impl ProcessError {
             ),
             _ => return None,
         })
+    }
+}
+
+/// The version of a mapped glibc before 2.34, which has it in its file's name.
+fn old_glibc(maps: &str) -> Option<&str> {
+    maps.lines().find_map(|line| line.rsplit_once("/libc-")?.1.strip_suffix(".so"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_c_libraries_are_known_by_their_files() {
+        let maps = |file: &str| {
+            format!(
+                "55d0-55d1 r-xp 00000000 08:01 7  /usr/bin/sleep\n\
+                 7f10-7f20 r-xp 00000000 08:01 9  {file}\n\
+                 7f30-7f40 r-xp 00000000 08:01 8  /usr/lib/x86_64-linux-gnu/libcap.so.2\n"
+            )
+        };
+        assert_eq!(old_glibc(&maps("/usr/lib/x86_64-linux-gnu/libc-2.31.so")), Some("2.31"));
+        assert_eq!(old_glibc(&maps("/usr/lib/x86_64-linux-gnu/libc.so.6")), None);
+        assert_eq!(old_glibc(""), None);
     }
 }

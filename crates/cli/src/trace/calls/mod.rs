@@ -277,7 +277,7 @@ impl Calls {
             ));
         }
         if printed.calls == 0 && !state.functions.is_empty() && sites.attached() > 0 {
-            printer.note("no call was seen that was to be shown");
+            printer.note("no matching call was seen");
         }
         Ok(())
     }
