@@ -130,7 +130,8 @@ int skep_map_info(skep_map *map, struct skep_map_info *info, size_t size);
  * slots, each rounded up to eight bytes: `lookup_size` bytes. Keys of maps of maps and program
  * arrays are as usual, values are ids.
  *
- * Queues and stacks have no key: NULL and 0.
+ * Queues, stacks and bloom filters have no key: NULL and 0. A lookup in a bloom filter reads `value`, and
+ * answers whether it was put in: 0, probably; -ENOENT, never.
  */
 int skep_map_lookup(skep_map *map, const void *key, size_t key_size, void *value, size_t value_size,
 		    uint64_t flags);

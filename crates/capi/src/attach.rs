@@ -42,7 +42,7 @@ pub struct AttachOptions {
 }
 
 /// `SKEP_ATTACH_OTHERS`.
-const OTHERS: u64 = 1;
+pub const OTHERS: u64 = 1;
 
 // SAFETY: double words.
 unsafe impl Plain for AttachOptions {

@@ -56,18 +56,20 @@ unsafe fn begin(count: *mut u32) -> Answer<u32> {
     }
 }
 
+/// Tells how many elements a batch did, also when it stopped.
+fn elements(done: &Result<usize, BatchError>) -> usize {
+    done.as_ref().map_or_else(|e| e.count, |n| *n)
+}
+
 /// Writes how many elements a batch did, also when it stopped, and answers 0 or why.
 ///
 /// # Safety
 /// `count` is null or a number of the caller's.
 unsafe fn finish(map: &Map, count: *mut u32, done: Result<usize, BatchError>) -> Answer {
-    let (n, answer) = match done {
-        Ok(n) => (n, Ok(0)),
-        Err(e) => (e.count, Err(failed(map)(e.error))),
-    };
+    let n = u32::try_from(elements(&done)).unwrap_or(u32::MAX);
     // SAFETY: the caller's promise.
-    unsafe { memory::set(count, u32::try_from(n).unwrap_or(u32::MAX), "count") }?;
-    answer
+    unsafe { memory::set(count, n, "count") }?;
+    done.map(|_| 0).map_err(|e| failed(map)(e.error))
 }
 
 /// Tells how many bytes a column has, of cells of a size.
@@ -160,7 +162,10 @@ pub unsafe extern "C" fn skep_map_lookup_batch(
         let columns = (&mut *keys, &mut *values);
         let done =
             batch::lookup_batch(&map, from.as_deref(), place, columns, n as usize, lock, take);
-        *begun = 1;
+        // A call that was refused, or found nothing, has left no place to go on from.
+        if elements(&done) != 0 {
+            *begun = 1;
+        }
         finish(&map, count, done)
     })
 }

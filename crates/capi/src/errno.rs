@@ -52,7 +52,9 @@ pub fn number(e: &Error) -> i32 {
 }
 
 fn of_io(e: &std::io::Error) -> i32 {
-    e.raw_os_error().unwrap_or(EIO)
+    // What the standard library or we refuse has no number.
+    let own = if e.kind() == std::io::ErrorKind::InvalidInput { EINVAL } else { EIO };
+    e.raw_os_error().unwrap_or(own)
 }
 
 impl From<PortError> for Failure {

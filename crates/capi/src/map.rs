@@ -106,9 +106,7 @@ pub unsafe extern "C" fn skep_map_create(
         let map_type = MapType::from_raw(given.map_type).ok_or_else(|| {
             Failure::new(errno::EINVAL, format!("there is no map type {}", given.map_type))
         })?;
-        if given.reserved != 0 {
-            return Err(Failure::new(errno::EINVAL, "`reserved` is not zero"));
-        }
+        memory::check_reserved(given.reserved)?;
         let name = memory::text_or_none(given.name, "name")?.unwrap_or_default();
         let mut def = MapDef::new(map_type, given.key_size, given.value_size, given.max_entries)
             .named(name)

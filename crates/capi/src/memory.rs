@@ -160,6 +160,14 @@ pub unsafe fn write<T: Plain>(address: *mut T, size: usize, value: &T) -> Answer
     Ok(())
 }
 
+/// Fails for a reserved field that is set: a later version may give it a meaning.
+pub fn check_reserved(field: u32) -> Answer<()> {
+    if field == 0 {
+        return Ok(());
+    }
+    Err(Failure::new(errno::EINVAL, "`reserved` is not zero"))
+}
+
 /// Versions grow by whole words; a page is more than any.
 fn check_size<T: Plain>(size: usize) -> Answer<()> {
     if size < T::LEAST {

@@ -12,10 +12,16 @@ use crate::handle::{self, Handle};
 use crate::map::{check_value, failed};
 use crate::memory;
 
+/// `SKEP_FLOOR`.
+pub const FLOOR: u32 = 0;
+/// `SKEP_CEILING`.
+pub const CEILING: u32 = 1;
+/// `SKEP_LONGEST_PREFIX`.
+pub const LONGEST_PREFIX: u32 = 2;
 /// `SKEP_PREFIX`.
-const PREFIX: u32 = 1;
+pub const PREFIX: u32 = 1;
 /// `SKEP_REVERSE`.
-const REVERSE: u32 = 2;
+pub const REVERSE: u32 = 2;
 
 /// # Safety
 /// As the header says.
@@ -35,9 +41,9 @@ pub unsafe extern "C" fn skep_map_lookup_nearest(
     call(|| unsafe {
         let map = handle::get::<Map>(map)?;
         let which = match which {
-            0 => Nearest::Floor,
-            1 => Nearest::Ceiling,
-            2 => Nearest::LongestPrefix,
+            FLOOR => Nearest::Floor,
+            CEILING => Nearest::Ceiling,
+            LONGEST_PREFIX => Nearest::LongestPrefix,
             other => {
                 let text = format!("{other} is none of the ways to be nearest, which are 0 to 2");
                 return Err(Failure::new(errno::EINVAL, text));

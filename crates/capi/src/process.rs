@@ -97,6 +97,7 @@ unsafe fn command(
     line: &CommandLine,
     links: &[Arc<FunctionLink>],
 ) -> Answer<Command> {
+    memory::check_reserved(line.reserved)?;
     memory::check(line.argv.cast(), align_of::<*const c_char>(), "argv")?;
     let mut words = Vec::new();
     // SAFETY: the list ends with NULL, and all before it are texts: the caller's promise.

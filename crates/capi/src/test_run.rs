@@ -62,8 +62,10 @@ unsafe impl Plain for TestRun {
     const NAME: &'static str = "struct skep_test_run";
 }
 
-/// `BPF_F_TEST_XDP_LIVE_FRAMES`.
-const LIVE_FRAMES: u32 = 2;
+/// `SKEP_INTERP`.
+pub const INTERP: u32 = 1;
+/// `SKEP_TEST_LIVE_FRAMES`, the kernel's `BPF_F_TEST_XDP_LIVE_FRAMES`.
+pub const LIVE_FRAMES: u32 = 2;
 
 /// Makes a program ready, for live frames if it is one for the packets of a device.
 fn ready(runner: Runner) -> Answer<Ready> {
@@ -139,7 +141,7 @@ pub unsafe extern "C" fn skep_program_runner(
         let program = handle::get::<OwnedProgram>(program)?;
         let engine = match flags {
             0 => Engine::Jit,
-            1 => Engine::Interp,
+            INTERP => Engine::Interp,
             _ => return Err(Failure::new(errno::EINVAL, format!("flags {flags:#x} are unknown"))),
         };
         let make = || Ok(TestRunner(Mutex::new(ready(program.program()?.runner(engine)?)?)));

@@ -28,6 +28,7 @@ fn number(e: &MapsError) -> i32 {
         | MapsError::Execed { .. }
         | MapsError::KernelThread { .. } => errno::ESRCH,
         MapsError::NoPermission { .. } => errno::EPERM,
+        MapsError::Unsupported { .. } => errno::EINVAL,
         MapsError::Os { errno, .. } => errno.raw_os_error(),
         _ => errno::EIO,
     }

@@ -1,6 +1,6 @@
 //! libskep as C programs see it: the header beside the library, hostile callers, the examples.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::mem::offset_of;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use skep::isa::{MapFlags, MapType};
-use skep_c::attach::{AttachOptions, Function, Missed, Target};
+use skep::maps::dump::command;
+use skep_c::attach::{self, AttachOptions, Function, Missed, Target};
 use skep_c::map::{MapDefinition, MapInfo};
 use skep_c::object::ProgramInfo;
+use skep_c::ordered;
 use skep_c::process::CommandLine;
-use skep_c::test_run::TestRun;
+use skep_c::test_run::{self, TestRun};
 use skep_testkit::TempDir;
 use skep_testkit::run::{Ended, SetOnDrop, run, start};
 use skep_testkit::skip::{has_command, skip};
@@ -27,6 +29,10 @@ const STRICT: &[&str] = &["-Wall", "-Wextra", "-Werror", "-pedantic"];
 
 fn here(path: &str) -> PathBuf {
     Path::new(HERE).join(path)
+}
+
+fn header() -> String {
+    std::fs::read_to_string(here("include/skep.h")).unwrap()
 }
 
 /// Runs a command that has to succeed, and returns what it printed.
@@ -124,7 +130,7 @@ fn the_profile_of_packages_optimizes_what_runs_in_events() {
 #[test]
 fn the_library_exports_what_the_header_declares() {
     let Some(library) = library() else { return };
-    let header = std::fs::read_to_string(here("include/skep.h")).unwrap();
+    let header = header();
     let mut declared = BTreeSet::new();
     for line in header.lines().filter(|l| l.starts_with(|c: char| c.is_ascii_lowercase())) {
         if let Some((before, _)) = line.split_once('(') {
@@ -183,16 +189,134 @@ fn structs_are_those_of_the_header() {
         TestRun "skep_test_run" { data_in, data_out, ctx_in, ctx_out, data_size_in, data_size_out,
             ctx_size_in, ctx_size_out, repeat, retval, duration_ns, flags, batch_size }
     }
-    asserts += &format!(
-        "IS(SKEP_MAP_TYPE_QP_TRIE, {}u);\nIS(SKEP_F_NO_LEAF_CACHE, {}u);\n",
-        MapType::QpTrie as u32,
-        MapFlags::NO_LEAF_CACHE
-    );
+    let constants = [
+        ("MAP_TYPE_QP_TRIE", u64::from(MapType::QpTrie as u32)),
+        ("F_NO_LEAF_CACHE", MapFlags::NO_LEAF_CACHE.into()),
+        ("FLOOR", ordered::FLOOR.into()),
+        ("CEILING", ordered::CEILING.into()),
+        ("LONGEST_PREFIX", ordered::LONGEST_PREFIX.into()),
+        ("PREFIX", ordered::PREFIX.into()),
+        ("REVERSE", ordered::REVERSE.into()),
+        ("LOCK", command::F_LOCK),
+        ("DELETE", command::F_DELETE),
+        ("EXACT", command::F_EXACT),
+        ("ALIGN", command::F_ALIGN),
+        ("STRICT", command::F_STRICT),
+        ("ATTACH_OTHERS", attach::OTHERS),
+        ("INTERP", test_run::INTERP.into()),
+        ("TEST_LIVE_FRAMES", test_run::LIVE_FRAMES.into()),
+    ];
+    let header = header();
+    let defined = header.lines().filter_map(|line| line.strip_prefix("#define SKEP_"));
+    let defined: BTreeSet<&str> =
+        defined.filter_map(|rest| Some(rest.split_once(' ')?.0)).collect();
+    assert_eq!(defined, constants.iter().map(|(name, _)| *name).collect());
+    for (name, value) in constants {
+        asserts += &format!("IS(SKEP_{name}, {value}ull);\n");
+    }
     asserts += "int main(void) { return 0; }\n";
     let temp = TempDir::new();
     let source = temp.join("structs.c");
     std::fs::write(&source, asserts).unwrap();
     compile(library, &["gcc", "-std=c11"], &source, &temp.join("structs"));
+}
+
+/// What a parameter is in Rust, as far as C can tell: structs have other names there.
+fn of_rust(parameter: &str) -> String {
+    let whole = parameter.split_once(": ").map_or(parameter, |(_, whole)| whole);
+    let (pointers, name) = whole.rsplit_once(' ').unwrap_or(("", whole));
+    match name {
+        "c_char" | "c_void" | "c_int" | "u32" | "u64" | "usize" | "Handle" => whole.to_owned(),
+        _ if name.starts_with("Option<") => "callback".to_owned(),
+        _ => format!("{pointers} struct"),
+    }
+}
+
+/// The same of a parameter in C.
+fn of_c(parameter: &str) -> String {
+    if parameter.contains("(*") {
+        return "callback".to_owned();
+    }
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let mut words = parameter.trim_end_matches(is_name).replace('*', " * ");
+    if words.trim().is_empty() {
+        words = parameter.to_owned();
+    }
+    let mut words = words.split_whitespace().peekable();
+    let mut is_const = words.next_if_eq(&"const").is_some();
+    let mut whole = match words.next().expect("a type") {
+        "char" => "c_char",
+        "void" => "c_void",
+        "int" => "c_int",
+        "uint32_t" => "u32",
+        "uint64_t" => "u64",
+        "size_t" => "usize",
+        "struct" => words.next().map(|_| "struct").expect("its name"),
+        _ => words.next_if_eq(&"*").map(|_| "Handle").expect("a handle"),
+    }
+    .to_owned();
+    is_const |= words.next_if_eq(&"const").is_some();
+    while words.next_if_eq(&"*").is_some() {
+        whole = format!("*{} {whole}", if is_const { "const" } else { "mut" });
+        is_const = words.next_if_eq(&"const").is_some();
+    }
+    assert_eq!(words.next(), None, "{parameter}");
+    whole
+}
+
+/// Splits at commas outside of parentheses.
+fn parameters(list: &str, of: fn(&str) -> String) -> Vec<String> {
+    let mut depth = 0;
+    let parts = list.split(|c| {
+        depth += i32::from(c == '(') - i32::from(c == ')');
+        c == ',' && depth == 0
+    });
+    let parts = parts.map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "));
+    parts.filter(|part| !part.is_empty() && part != "void").map(|part| of(&part)).collect()
+}
+
+/// The linker compares names only: a parameter that one side does not have is read from a register that
+/// nobody set.
+#[test]
+fn functions_have_the_parameters_of_the_header() {
+    let (header, mut declared) = (header(), BTreeMap::new());
+    for (at, name) in header.match_indices("skep_") {
+        let text = &header[at..];
+        let line = header[..at].rsplit('\n').next().unwrap();
+        let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
+        let name = &text[..text.find(|c| !is_name(c)).unwrap_or(name.len())];
+        let is_function = line.starts_with(is_name) && text[name.len()..].starts_with('(');
+        if is_function && !line.contains('(') {
+            let list = text[name.len() + 1..].split(");\n").next().unwrap();
+            declared.insert(name.to_owned(), (parameters(list, of_c), of_c(line.trim_end())));
+        }
+    }
+    let mut defined = BTreeMap::new();
+    for file in std::fs::read_dir(here("src")).unwrap() {
+        let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
+        for (at, start) in text.match_indices(" extern \"C\" fn ") {
+            let Some((name, rest)) = text[at + start.len()..].split_once('(') else { continue };
+            let Some((list, rest)) = rest.split_once(") -> ") else { continue };
+            let answer = of_rust(rest.split_once(" {").unwrap().0);
+            let signature = (parameters(list, of_rust), answer);
+            let names = match name {
+                // Of a macro: its uses are its lines.
+                "$name" => {
+                    let (_, of_macro) = text[..at].rsplit_once("macro_rules! ").unwrap();
+                    let (name, _) = of_macro.split_once(' ').unwrap();
+                    let (_, uses) = text.split_once(&format!("\n{name}! {{\n")).unwrap();
+                    let lines = uses.lines().take_while(|line| *line != "}");
+                    lines.map(|line| line.trim().split(['(', ' ']).next().unwrap()).collect()
+                }
+                name => vec![name],
+            };
+            defined.extend(names.into_iter().map(|name| (name.to_owned(), signature.clone())));
+        }
+    }
+    assert!(defined.keys().eq(declared.keys()), "{defined:?}\n{declared:?}");
+    for (name, signature) in &declared {
+        assert_eq!(defined.get(name), Some(signature), "{name}");
+    }
 }
 
 #[test]

@@ -5,10 +5,10 @@
 
 use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::failure::{Failure, Result};
-use crate::replace::{self, Replacement};
+use crate::replace::{Place, Replacement, STDOUT};
 
 /// A text of another's making, such as the name of a file, in one line and without commands to the terminal:
 /// control characters are in octal, as the kernel writes them in `/proc/PID/maps`.
@@ -40,10 +40,11 @@ pub enum Output {
 }
 
 impl Output {
-    /// Opens the place where the report goes.
+    /// Opens the place where the report goes; `-` is standard output.
     pub fn open(path: Option<&Path>) -> Result<Self> {
         match path {
             None => Ok(Self::Stdout),
+            Some(path) if path.as_os_str() == STDOUT => Ok(Self::Stdout),
             Some(path) => match Replacement::open(path) {
                 Ok(file) => Ok(Self::File(file)),
                 Err(e) => {
@@ -81,19 +82,34 @@ fn harmless(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Fails if two options name the same file to write: what one of them wrote would be lost.
-pub fn check_apart(options: &[(&str, Option<&Path>)]) -> Result {
-    let mut places: Vec<(&str, PathBuf)> = Vec::new();
-    for (option, path) in options {
-        let Some(path) = path else { continue };
-        let Some(place) = replace::place(path) else { continue };
-        if let Some((other, _)) = places.iter().find(|(_, other)| *other == place) {
-            let path = path.display();
-            return Err(Failure::environment(format!(
-                "`{other}` and `{option}` name the same file, `{path}`"
-            )));
-        }
-        places.push((option, place));
+/// Fails if what one option has written would be lost: because another one names the same file, or because
+/// it is read. The report is on standard output if it has no file.
+pub fn check_apart(
+    report: Option<&Path>,
+    options: &[(&str, Option<&Path>)],
+    read: &[&Path],
+) -> Result {
+    const READ: &str = "";
+    let read = read.iter().filter(|path| path.as_os_str() != STDOUT);
+    let mut places: Vec<(&str, Place)> =
+        read.filter_map(|path| Some((READ, Place::of(path)?))).collect();
+    let report = ("--output", Some(report.unwrap_or(Path::new(STDOUT))));
+    for (option, path) in std::iter::once(&report).chain(options) {
+        let Some((path, place)) = path.and_then(|path| Some((path, Place::of(path)?))) else {
+            continue;
+        };
+        let path = path.display();
+        let Some((other, _)) = places.iter().find(|(_, other)| *other == place) else {
+            places.push((option, place));
+            continue;
+        };
+        return Err(Failure::environment(match (*other, place) {
+            (READ, _) => format!("`{option}` names `{path}`, which is read, and would be lost"),
+            (_, Place::Stdout) => {
+                format!("`{other}` and `{option}` both go to standard output: name a file for one")
+            }
+            _ => format!("`{other}` and `{option}` name the same file, `{path}`"),
+        }));
     }
     Ok(())
 }
@@ -210,14 +226,13 @@ mod tests {
 
     use super::*;
 
-    /// The later one replaced what the other had written.
+    /// The later one replaced what the other had written, or what was read.
     #[test]
     fn two_options_do_not_name_the_same_file() {
         let dir = TempDir::new();
         let [path, same, other] = ["x", "./x", "y"].map(|name| dir.path().join(name));
-        let check = |b: &Path| {
-            check_apart(&[("--output", Some(&path)), ("--pprof", None), ("--flame", Some(b))])
-        };
+        let check =
+            |b: &Path| check_apart(Some(&path), &[("--pprof", None), ("--flame", Some(b))], &[]);
         let refused = |b| {
             let message = check(b).expect_err("it is the same").message;
             let wanted = format!("`--output` and `--flame` name the same file, `{}`", b.display());
@@ -225,11 +240,23 @@ mod tests {
         };
         refused(&same);
         assert!(check(&other).is_ok());
+        let [link, hard] = ["link", "hard"].map(|name| dir.path().join(name));
+        std::os::unix::fs::symlink("x", &link).expect("a link");
+        refused(&link);
         std::fs::write(&path, "old").expect("a file");
-        refused(&same);
-        std::os::unix::fs::symlink("x", &other).expect("a link");
-        refused(&other);
+        std::fs::hard_link(&path, &hard).expect("a link");
+        [&same, &link, &hard].into_iter().for_each(|path| refused(path));
         let null = Some(Path::new("/dev/null"));
-        assert!(check_apart(&[("--output", null), ("--flame", null)]).is_ok());
+        assert!(check_apart(null, &[("--flame", null)], &[Path::new("/dev/null")]).is_ok());
+        let message = |done: Result| done.expect_err("it is the same").message;
+        let overwritten =
+            format!("`--output` names `{}`, which is read, and would be lost", hard.display());
+        assert_eq!(message(check_apart(Some(&hard), &[], &[&path])), overwritten);
+        let stdout = Some(Path::new("-"));
+        assert_eq!(
+            message(check_apart(None, &[("--junit", stdout)], &[])),
+            "`--output` and `--junit` both go to standard output: name a file for one"
+        );
+        assert!(check_apart(Some(&path), &[("--junit", stdout)], &[Path::new("-")]).is_ok());
     }
 }

@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, OFlags};
 
+/// The name of standard output.
+pub const STDOUT: &str = "-";
+
 /// A file to be, or a device that is written to as it is.
 #[derive(Debug)]
 pub struct Replacement {
@@ -109,13 +112,32 @@ impl Replacement {
     }
 }
 
-/// Where a file is or will be; `None` for devices and pipes, which take what several write.
-pub fn place(path: &Path) -> Option<PathBuf> {
-    if let Ok(found) = fs::metadata(path) {
-        return if found.is_file() { fs::canonicalize(path).ok() } else { None };
+/// What a path leads to, whatever other paths lead there.
+#[derive(PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Standard output, which is named `-`.
+    Stdout,
+    /// A file that is there: its device and number.
+    File(u64, u64),
+    /// A file to be.
+    New(PathBuf),
+}
+
+impl Place {
+    /// Finds what a path leads to; `None` for devices and pipes, which take what several write.
+    pub fn of(path: &Path) -> Option<Self> {
+        if path.as_os_str() == STDOUT {
+            return Some(Self::Stdout);
+        }
+        if let Ok(found) = fs::metadata(path) {
+            return found.is_file().then(|| Self::File(found.dev(), found.ino()));
+        }
+        let folder = |path: &Path| path.parent().map(Path::to_owned).unwrap_or_default();
+        // What a link that leads to nothing becomes.
+        let path = fs::read_link(path).map_or(path.to_owned(), |to| folder(path).join(to));
+        let folder = Path::new(".").join(folder(&path));
+        Some(Self::New(fs::canonicalize(folder).ok()?.join(path.file_name()?)))
     }
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    Some(fs::canonicalize(folder).ok()?.join(path.file_name()?))
 }
 
 impl Write for Replacement {

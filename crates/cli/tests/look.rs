@@ -196,6 +196,19 @@ fn the_doctor_finds_that_tracing_works_here() {
     );
 }
 
+/// The dynamic linker only warns of a file that is no library; nothing was traced then, and all was well.
+#[test]
+fn the_doctor_tells_an_agent_from_another_file() {
+    let skep = Skep::new();
+    let mut command = skep.command(["doctor", "--json"]);
+    let ended = command.env("SKEP_PRELOAD", "/etc/passwd").output().unwrap();
+    let findings = json(&ended.stdout);
+    let agent = findings.as_array().unwrap().iter().find(|f| f["check"] == "agent").unwrap();
+    assert_eq!((ended.status.code(), &agent["status"]), (Some(1), &json!("fail")), "{agent}");
+    let why = agent["detail"].as_str().unwrap();
+    assert!(why.starts_with("`/etc/passwd` is not the agent's library; "), "{why}");
+}
+
 #[test]
 fn help_names_no_command_that_does_nothing() {
     let skep = Skep::new();

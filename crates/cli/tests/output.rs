@@ -56,6 +56,36 @@ fn two_outputs_are_not_one_file() {
     assert!(!skep.path("x").exists() && !skep.path("ran").exists());
 }
 
+/// A report took the place of the file that it was made of.
+#[test]
+fn what_is_read_is_not_written() {
+    let skep = Skep::new();
+    let [report, link, recording] = ["r.json", "link.json", "rec"].map(|name| skep.path(name));
+    let document = r#"{"wall_ns":1,"missed":0,"functions":[]}"#;
+    fs::write(&report, document).unwrap();
+    fs::write(&recording, "a recording").unwrap();
+    fs::hard_link(&report, &link).unwrap();
+    let [report, link, recording] = [report, link, recording].map(|p| p.display().to_string());
+    let object = skep.path("count.bpf.o").display().to_string();
+    fs::copy(common::object("count.bpf.o"), &object).unwrap();
+    for args in [
+        &["export", "prometheus", &report, "-o", &report][..],
+        &["export", "prometheus", &report, "-o", &link],
+        &["report", &recording, "--json", "-o", &recording],
+        &["report", &recording, "--flame", &recording],
+        &["trace", "--diff", &report, &report, "-o", &link],
+        &["run", &object, "--attach", "count=libc.so.6:malloc", "-o", &object, "--", "true"],
+    ] {
+        common::fails(&skep, args, 2, "which is read, and would be lost");
+    }
+    assert_eq!(fs::read_to_string(&report).unwrap(), document);
+    assert_eq!(fs::read_to_string(&recording).unwrap(), "a recording");
+    let words = "`--output` and `--perfetto` both go to standard output";
+    common::fails(&skep, &["trace", "malloc", "--perfetto", "-", "--", "true"], 2, words);
+    let out = common::out(&skep, &["export", "prometheus", &report, "-o", "-"]);
+    assert!(out.contains("# EOF") || out.contains("skep_"), "{out}");
+}
+
 /// The limit ended the command by a signal, without a word.
 #[test]
 fn a_limit_for_files_is_an_error() {

@@ -176,7 +176,7 @@ fn a_run_that_the_kernel_would_refuse_has_its_errno() {
     let ended = skep.run(["prog", "run", &runs("xdp.bpf.o"), "xdp_length", "--data-in", &short]);
     assert_eq!(
         (ended.shell_status(), text(&ended.stdout)),
-        (1, "run 1  failed: Invalid argument (os error 22)\n".to_owned())
+        (1, "run 1  failed: the packet has 13 bytes, at least 14 are needed (EINVAL)\n".to_owned())
     );
 }
 

@@ -721,6 +721,8 @@ fn a_weight_that_no_map_has_is_refused_before_the_command_runs() {
     assert!(text(&ended.stderr).contains("there are `bytes`, `calls`"), "{}", ended.transcript());
     assert_eq!(text(&ended.stdout), "");
     assert!(!dir.join("folded").exists());
+    let args = ["run", &object, "--weight", "bytes", "--", "/bin/echo", "ran"];
+    fails(&skep, &args, 2, "`--weight` says what call stacks are worth, and no file");
 }
 
 /// Stacks of a program whose calls are known: as lines, as a picture, as a profile.

@@ -442,6 +442,7 @@ fn an_agent_that_cannot_be_preloaded_is_refused() {
     std::fs::write(&spaced, "").unwrap();
     for (path, want) in [
         ("/no/such.so", "which is not a file"),
+        ("/etc/passwd", "`/etc/passwd` is not the agent's library"),
         (spaced.to_str().unwrap(), "splits paths at spaces and colons"),
     ] {
         let mut command = skep.command(["trace", "*", "--", "true"]);

@@ -121,6 +121,39 @@ fn what_differs_is_said() {
     assert_eq!(problem, "ran, expected to fail with EINVAL");
 }
 
+/// It said "Invalid argument".
+#[test]
+fn a_run_that_is_refused_says_why() {
+    let skep = Skep::new();
+    let object = data("../../../skep/tests/data/library.bpf.o");
+    let head = format!("object = '{object}'\nprogram = 'first_bytes'\n[[test]]\nname = 'one'\n");
+    let one = |rest: &str| {
+        let path = file(&skep, "refused.toml", &format!("{head}{rest}\nexpect.retval = 'pass'\n"));
+        problems(&skep, &path)
+    };
+    let short =
+        |n| format!("could not run: the packet has {n} bytes, at least 14 are needed (EINVAL)");
+    assert_eq!(one(""), [short(0)]);
+    assert_eq!(one("packet = { hex = '' }"), [short(0)]);
+    assert_eq!(one("packet = { zeros = 13 }"), [short(13)]);
+    assert_eq!(
+        one("packet = { zeros = 20 }\ncontext = { hex = '15 000000' }"),
+        [
+            "could not run: `data`, `data_end` and `data_meta` of the context do not fit the packet (EINVAL)"
+        ]
+    );
+}
+
+/// The terminal obeyed it.
+#[test]
+fn a_name_is_text() {
+    let skep = Skep::new();
+    let path = leaf(&skep, "context = { zeros = 168 }\nexpect.retval = 0\n");
+    let tests = fs::read_to_string(&path).unwrap();
+    fs::write(&path, tests.replace("'one'", r#""a\u001b[31m\u0007b""#)).unwrap();
+    assert!(out(&skep, &["test", &path]).contains("  ok      a\\033[31m\\007b\n"));
+}
+
 fn problems_of_second(skep: &Skep, path: &str) -> String {
     let ended = skep.run(["test", "--json", path]);
     let report = json(&ended.stdout);
@@ -147,6 +180,39 @@ fn what_cannot_be_loaded_fails_its_test_with_the_reason() {
     assert!(all[0].contains("twig"), "{all:?}");
 }
 
+/// It was put under key 0. Elements of queues have none, also where they are written as `map dump` prints them.
+#[test]
+fn an_element_without_its_key_is_refused() {
+    let skep = Skep::new();
+    let value = "value = { calls = 41, minus = 0, kind = 'KIND_ODD' }";
+    let test =
+        |before: &str| leaf(&skep, &format!("before.shapes = [{before}]\nexpect.retval = 0\n"));
+    assert_eq!(
+        problems(&skep, &test(&format!("{{ {value} }}"))),
+        ["an element of map `shapes` has no `key`"]
+    );
+    assert_eq!(
+        problems(&skep, &test(&format!("{{ key = 1, {value} }}"))),
+        ["1 is not a key of map `shapes`: `value`: 1 is no `struct key`"]
+    );
+    let example = fs::read_to_string(data("first_bytes.test.toml")).unwrap();
+    let object = data("../../../skep/tests/data/library.bpf.o");
+    let example = example.replace("../../../skep/tests/data/library.bpf.o", &object);
+    let keyed = example.replacen("value = 0x45", "key = 1, value = 0x45", 1);
+    assert_eq!(
+        problems(&skep, &file(&skep, "keyed.toml", &keyed)),
+        ["1 is not a key of map `waiting`: the map has no keys"]
+    );
+    let seen = example.replace("done = [{ value = 0x45", "done = [{ value = 0x46");
+    assert_eq!(
+        problems(&skep, &file(&skep, "seen.toml", &seen)),
+        ["run 2: map `done` has [{\"key\":null,\"value\":69}], expected [{\"value\":70}]"]
+    );
+    let set = leaf(&skep, "globals = { no = 1 }\nexpect.retval = 0\n");
+    let all = problems(&skep, &set);
+    assert!(all[0].contains("typed.bpf.o`: there is no global variable `no`"), "{all:?}");
+}
+
 #[test]
 fn wrong_files_are_refused() {
     let skep = Skep::new();
@@ -156,13 +222,27 @@ fn wrong_files_are_refused() {
         ("[[test]]\nname = 'a'\nobject = 'x'\nprogram = 'p'\n", "expects nothing"),
         ("[[test]]\nname = 'a'\nexpect = { retval = 0 }\n", "`object`"),
         ("object = 'x'\n[[test]\n", "line 2: "),
+        ("object = 'x'\nx = 99999999999999999999\n", "line 2: number out of range"),
         ("object = 1\n", "the file: `object` is 1, not a text"),
         ("test = 1\n", "`test` is 1, not a list"),
         ("[[test]]\n", "a test has no `name`"),
+        ("[[test]]\nname = ''\nexpect = { retval = 0 }\n", "a test has no `name`"),
+        (
+            &"[[test]]\nname = 'a'\nexpect = { retval = 0 }\n".repeat(2),
+            "two tests have the name `a`",
+        ),
+        (
+            "[[test]]\nname = 'a'\npacket = { ones = 2 }\n",
+            ": test `a`: bytes has an unknown key `ones`",
+        ),
+        (
+            "[[test]]\nname = 'a'\nrun = [{ packet = 1 }]\n",
+            ": test `a`, `run`: bytes is 1, not a table",
+        ),
         ("[[test]]\nname = 'a'\nrepeat = -1\n", "test `a`: `repeat` is -1, not a number that fits"),
         (
             "[[test]]\nname = 'a'\nbefore.m = [{ key = 1 }]\n",
-            "`before` of test `a`, `m`: an element has no `value`",
+            "test `a`: `before`, `m`: an element has no `value`",
         ),
         ("[[test]]\nname = 'a'\nexpect.map.m = []\n", "`expect` has an unknown key `map`"),
         ("[[test]]\nname = 'a'\nexpect.printed = [1]\n", "no text"),
@@ -197,6 +277,9 @@ fn wrong_files_are_refused() {
     fails(&skep, &["test", "--filter", "two", &right], 1, "`two`");
     fails(&skep, &["test", "--lcov", "x", "--engine", "jit", &right], 2, "--lcov");
     fails(&skep, &["test", "--junit", "/no/such/file", &right], 2, "/no/such/file");
+    fails(&skep, &["test", "--junit", "x", "--lcov", "./x", &right], 2, "name the same file");
+    fails(&skep, &["test", "--lcov", &right, &right], 2, "which is read, and would be lost");
+    fails(&skep, &["test", "--junit", "-", &right], 2, "both go to standard output");
 }
 
 #[test]

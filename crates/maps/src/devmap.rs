@@ -68,8 +68,15 @@ impl UserOps for DevmapHash {
     }
 
     fn update(&self, key: &[u8], value: &[u8], flags: u64) -> Result<(), MapError> {
-        if flags > update::EXIST || number(value, 0) == 0 {
+        if flags > update::EXIST {
             return Err(MapError::Flags { flags });
+        }
+        if number(value, 0) == 0 {
+            return Err(MapError::Value {
+                value: 0,
+                why: "no interface has this number",
+                errno: EINVAL,
+            });
         }
         let mut value = value.to_vec();
         // No program is 0 or, as descriptors were once, negative.

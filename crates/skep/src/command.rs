@@ -9,7 +9,7 @@ use skep_store::Dir;
 use skep_store::dir::{ENV_DIR, ENV_LINKS};
 
 use crate::error::{Error, Result};
-use crate::process::Attached;
+use crate::process::{Agent, Attached};
 
 /// Names the agent's library.
 const ENV_PRELOAD: &str = "SKEP_PRELOAD";
@@ -32,7 +32,10 @@ pub(crate) fn traced<'l>(
     if !preload.is_empty() {
         preload.push(":");
     }
-    preload.push(library(agent)?);
+    let library = library(agent)?;
+    // The dynamic linker skips what is no library, and loads any other.
+    Agent::read(&library)?;
+    preload.push(library);
     command.env("LD_PRELOAD", preload).env(ENV_DIR, dir.path()).env(ENV_LINKS, ids.join(","));
     Ok(command)
 }

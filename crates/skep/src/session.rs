@@ -1,10 +1,14 @@
 //! Sessions: a skep directory, and loading objects into it.
 
 use std::ffi::OsStr;
+use std::fs::OpenOptions;
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
+use rustix::fs::OFlags;
 use skep_maps::{Access, Map as RawMap, MapDef, SlotTable};
 use skep_object::{CoreTarget, Object as ElfObject, RawProgram};
 use skep_store::Dir;
@@ -449,8 +453,19 @@ fn types(bytes: &[u8]) -> Result<CoreTarget, Box<dyn std::error::Error + Send + 
     Ok(parsed?)
 }
 
+/// Reads a regular file: of a pipe that nobody writes to, the caller would wait without an end.
 fn read(path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })
+    let read = || {
+        let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
+        let mut file = OpenOptions::new().read(true).custom_flags(nonblocking).open(path)?;
+        let kind = file.metadata()?.file_type();
+        if !kind.is_file() && !kind.is_dir() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+        }
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map(|_| bytes)
+    };
+    read().map_err(|source| Error::Read { path: path.to_owned(), source })
 }
 
 fn program<'o>(object: &'o mut ElfObject, name: &str) -> Result<&'o mut skep_object::Program> {

@@ -141,7 +141,7 @@ impl Dir {
         let path = std::path::absolute(path).map_err(|e| io_err("resolve", path, e))?;
         let meta = std::fs::metadata(&path).map_err(|e| io_err("open", &path, e))?;
         if !meta.is_dir() {
-            return Err(io_err("open", &path, io::ErrorKind::NotADirectory.into()));
+            return Err(io_err("open", &path, Errno::NOTDIR.into()));
         }
         let me = rustix::process::geteuid().as_raw();
         if meta.uid() != me {

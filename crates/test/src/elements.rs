@@ -11,11 +11,9 @@ use skep_text::read::Encoder;
 #[non_exhaustive]
 pub enum ElementError {
     /// It does not have the type of the map's keys or values.
-    #[error("map `{map}`: {why}")]
+    #[error("{why}")]
     Form {
-        /// The map.
-        map: String,
-        /// What is wrong.
+        /// What is wrong, with the map's name.
         why: String,
     },
     /// The map does not take it.
@@ -56,20 +54,16 @@ impl<'a> Bytes<'a> {
         Encoder::new(&self.shape, self.btf, false, self.values)
     }
 
-    fn form(&self, why: String) -> ElementError {
-        ElementError::Form { map: self.shape.name.clone(), why }
-    }
-
     /// Returns a key's bytes.
     pub(crate) fn key(&self, key: &Json) -> Result<Vec<u8>, ElementError> {
-        self.encoder().key_of(key).map_err(|why| self.form(why))
+        self.encoder().key_of(key).map_err(|why| ElementError::Form { why })
     }
 
     /// Returns a value's bytes, of per-CPU maps all values.
     pub(crate) fn value(&self, value: &Json) -> Result<Vec<u8>, ElementError> {
         let encoder = self.encoder();
         let bytes = encoder.value_of(value).and_then(|v| encoder.one_value(v));
-        bytes.map_err(|why| self.form(why))
+        bytes.map_err(|why| ElementError::Form { why })
     }
 }
 

@@ -41,7 +41,7 @@ impl Ran {
     fn done(&self) -> &Outcome {
         match &self.done {
             Ok(done) => done,
-            Err(e) => panic!("`{}` could not run: {e} ({})", self.program, e.0),
+            Err(e) => panic!("`{}` could not run: {e}", self.program),
         }
     }
 

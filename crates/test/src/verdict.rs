@@ -46,7 +46,9 @@ pub fn parse(wanted: &Json, kind: ProgramType) -> Result<u32, String> {
 pub fn show(retval: u32, kind: ProgramType) -> String {
     let tc = || TC.iter().find(|(_, n)| *n as u32 == retval);
     match kind {
-        ProgramType::Xdp => format!("{retval} ({})", verdicts::name(retval)),
+        ProgramType::Xdp if retval <= verdicts::xdp::REDIRECT => {
+            format!("{retval} ({})", verdicts::name(retval))
+        }
         ProgramType::SchedCls | ProgramType::SchedAct => match tc() {
             Some((name, n)) => format!("{n} ({name})"),
             None => (retval as i32).to_string(),
@@ -71,6 +73,7 @@ mod tests {
         assert_eq!(tc(json!(-1)), Ok(u32::MAX));
         assert_eq!(show(u32::MAX, ProgramType::SchedCls), "-1 (unspec)");
         assert_eq!(show(2, ProgramType::Xdp), "2 (pass)");
+        assert_eq!(show(u32::MAX, ProgramType::Xdp), "-1");
         assert_eq!(show(5, ProgramType::Kprobe), "5");
         assert!(parse(&json!("pass"), ProgramType::Kprobe).is_err());
     }

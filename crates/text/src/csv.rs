@@ -51,7 +51,7 @@ impl<'a> Csv<'a> {
         for (cpu, value) in entry.values.iter().enumerate() {
             let mut fields = Vec::new();
             match &entry.key {
-                _ if key.is_empty() => {}
+                Key::None => {}
                 Key::Bytes(bytes) => fields.push(Key::field(bytes)),
                 Key::Typed(key) => columns(&mut Vec::new(), key, &mut |_, v| fields.push(field(v))),
             }
@@ -85,7 +85,7 @@ impl Columns {
             paths
         };
         let key = match entries.key(&vec![0; shape.keys.max_len()]) {
-            _ if shape.keys.max_len() == 0 => Vec::new(),
+            Key::None => Vec::new(),
             Key::Bytes(_) => vec![vec!["key".to_owned()]],
             Key::Typed(key) => of_value("key", &key),
         };

@@ -182,6 +182,7 @@ impl<'a> Entries<'a> {
         match self.shape.keys {
             KeyShape::Bytes { .. } if self.raw => Key::Typed(Value::Bytes(bytes.to_vec())),
             KeyShape::Bytes { .. } => Key::Bytes(bytes.to_vec()),
+            KeyShape::Fixed(0) => Key::None,
             KeyShape::Fixed(_) => Key::Typed(
                 self.typed(self.shape.key_type_id, bytes).unwrap_or_else(|| self.untyped(bytes)),
             ),
@@ -242,13 +243,16 @@ impl<'a> Entries<'a> {
 }
 
 impl Entry {
-    /// The entry as `key: value`.
+    /// The entry as `key: value`, or where there is no key, its value.
     pub fn text(&self) -> String {
         let value = match self.values.as_slice() {
             [one] => one.to_string(),
             values => per_cpu(values),
         };
-        format!("{}: {value}", self.key)
+        match &self.key {
+            Key::None => value,
+            key => format!("{key}: {value}"),
+        }
     }
 
     /// The entry as a JSON object.

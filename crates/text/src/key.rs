@@ -20,6 +20,8 @@ pub enum Key {
     Typed(Value),
     /// A byte string.
     Bytes(Vec<u8>),
+    /// There is none: elements of queues and stacks.
+    None,
 }
 
 impl Key {
@@ -31,6 +33,7 @@ impl Key {
                 Some(text) => text.into(),
                 None => json!({"hex": hex(bytes)}),
             },
+            Self::None => Json::Null,
         }
     }
 
@@ -53,6 +56,7 @@ impl fmt::Display for Key {
                 Some(text) => Json::from(text).fmt(f),
                 None => write!(f, "hex {}", hex(bytes)),
             },
+            Self::None => Ok(()),
         }
     }
 }

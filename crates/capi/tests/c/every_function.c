@@ -121,7 +121,9 @@ static int nulls(void)
 	IS(skep_chain_delete(NULL, "x"), -EFAULT);
 	IS(skep_runner_test_run(NULL, &run, sizeof(run)), -EFAULT);
 	IS(skep_vmas_open_pid(0, NULL), -EFAULT);
-	IS(skep_vmas_open_file("/dev/null", &vmas), -EIO);
+	IS(skep_vmas_open_file("/dev/null", &vmas), -EINVAL);
+	IS(skep_vmas_open_file("/etc/passwd", &vmas), -EINVAL);
+	SAYS("a file that is no snapshot");
 	IS(skep_vmas_query(NULL, buffer), -EFAULT);
 	IS(skep_session_free(NULL), 0);
 	IS(skep_map_free(NULL), 0);
@@ -167,6 +169,10 @@ static int hostile(skep_session *session)
 	IS(skep_chain_delete(session, "fw"), -ENOENT);
 	IS(skep_map_create(session, def, 8, &map), -EINVAL);
 	IS(skep_map_create(session, def, 5000, &map), -E2BIG);
+	def->reserved = 1;
+	IS(skep_map_create(session, def, sizeof(*def), &map), -EINVAL);
+	SAYS("`reserved`");
+	def->reserved = 0;
 	IS(skep_map_create(session, (struct skep_map_def *)((char *)def + 1), sizeof(*def), &map), -EFAULT);
 	later.more = 1;
 	IS(skep_map_create(session, def, sizeof(later), &map), -E2BIG);
@@ -209,6 +215,17 @@ static int hostile(skep_session *session)
 	IS((int)info.info.value_size, 8);
 	IS(strcmp(info.info.name, "numbers"), 0);
 	IS(skep_map_free(map), 0);
+
+	/* A number of an interface, not flags. */
+	def->type = 25; /* BPF_MAP_TYPE_DEVMAP_HASH */
+	def->value_size = 4;
+	IS(skep_map_create(session, def, sizeof(*def), &map), 0);
+	IS(skep_map_update(map, &key, 4, &other, 4, 0), 0);
+	other = 0;
+	IS(skep_map_update(map, &key, 4, &other, 4, 0), -EINVAL);
+	SAYS("no interface has this number");
+	IS(skep_map_free(map), 0);
+	def->value_size = 8;
 
 	/* Values of all CPUs, or an error: not those of some. */
 	def->type = 5; /* BPF_MAP_TYPE_PERCPU_HASH */
@@ -349,6 +366,11 @@ static int processes(skep_session *session)
 	IS(skep_command_start(session, NULL, sizeof(*command), NULL, 0), -EFAULT);
 	IS(skep_command_start(session, command, 8, NULL, 0), -EINVAL);
 	IS(skep_command_start(session, command, sizeof(*command), NULL, 0), -EFAULT);
+	command->argv = words;
+	command->reserved = 1;
+	IS(skep_command_start(session, command, sizeof(*command), NULL, 0), -EINVAL);
+	SAYS("`reserved`");
+	command->reserved = 0;
 	command->argv = none;
 	IS(skep_command_start(session, command, sizeof(*command), NULL, 0), -EINVAL);
 	command->argv = words;
@@ -387,6 +409,9 @@ int main(void)
 	if (nulls())
 		return 1;
 	IS(skep_session_open("/dev/null/x", &session), -ENOTDIR);
+	IS(skep_session_open("/dev/null", &session), -ENOTDIR);
+	IS(skep_session_open("/etc/passwd", &session), -ENOTDIR);
+	IS(skep_session_open("", &session), -EINVAL);
 	IS(session == NULL, 1);
 	IS(skep_session_scratch(&session), 0);
 	length = skep_session_dir(session, dir, sizeof(dir));

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "is.h"
@@ -59,6 +60,9 @@ static unsigned char *bytes_of(const char *path, size_t *size)
 static int loaders(skep_session *session, const char *path)
 {
 	unsigned char noise[4096];
+	char fifo[256];
+	skep_map *map = NULL;
+	skep_vmas *vmas = NULL;
 	skep_loader *loader = NULL;
 	skep_object *object = NULL;
 	size_t size, cut, i;
@@ -69,7 +73,17 @@ static int loaders(skep_session *session, const char *path)
 	SAYS("/no/such.bpf.o");
 	IS(object == NULL, 1);
 	IS(skep_object_open(session, "/", &object), -EISDIR);
-	IS(skep_object_open(session, "/dev/null", &object), -ENOEXEC);
+	IS(skep_object_open(session, "/dev/null", &object), -EINVAL);
+	/* A pipe that nobody writes to: an answer, not a wait. The directory goes with the session. */
+	IS(skep_session_dir(session, fifo, sizeof(fifo)) < 200, 1);
+	strcat(fifo, "/fifo");
+	IS(mkfifo(fifo, 0600), 0);
+	IS(skep_map_open_path(session, fifo, &map) < 0, 1);
+	IS(skep_vmas_open_file(fifo, &vmas), -EINVAL);
+	IS(skep_object_open(session, fifo, &object), -EINVAL);
+	SAYS("not a regular file");
+	REFUSED(skep_loader_core_target(loader, fifo), "not a regular file");
+	REFUSED(skep_loader_prototypes(loader, fifo), fifo);
 	IS(skep_object_open(session, "/proc/self/exe", &object) < 0, 1);
 	IS(skep_object_open(session, "\xff", &object), -EINVAL);
 
@@ -168,8 +182,11 @@ static int stop_at_once(void *context, const struct skep_function *f)
 }
 
 /* Links to functions that are none, with options that are none. */
-static int links(skep_object *object)
+static int links(skep_session *session, skep_object *object)
 {
+	const char *words[] = {"true", NULL};
+	struct skep_command command;
+	skep_process *process = NULL;
 	struct { struct skep_attach_opts opts; uint64_t more; } later;
 	struct skep_attach_opts *opts = &later.opts;
 	struct skep_target target;
@@ -227,6 +244,22 @@ static int links(skep_object *object)
 	IS(skep_object_attach(object, names, 2, opts, sizeof(*opts), &link) < 0, 1);
 	SAYS("no_such");
 	IS(link == NULL, 1);
+
+	/* Agents that are none, for commands as for processes. */
+	memset(&command, 0, sizeof(command));
+	command.argv = words;
+	opts->flags = SKEP_ATTACH_OTHERS;
+	IS(skep_program_attach(count, opts, sizeof(*opts), &link), 0);
+	command.agent = "/etc/passwd";
+	IS(skep_command_start(session, &command, sizeof(command), &link, 1), -ENOEXEC);
+	SAYS("`/etc/passwd` is not the agent's library");
+	IS(skep_process_attach(session, 1, &link, 1, command.agent, &process), -ENOEXEC);
+	command.agent = "/proc/self/exe";
+	IS(skep_command_start(session, &command, sizeof(command), &link, 1), -ENOEXEC);
+	command.agent = "/dev/null";
+	IS(skep_command_start(session, &command, sizeof(command), &link, 1), -ENOENT);
+	IS(skep_link_detach(link, 1000), 1);
+	opts->flags = 0;
 
 	/* One that is there, used in the wrong way. */
 	IS(skep_program_attach(count, opts, sizeof(*opts), &link), 0);
@@ -412,6 +445,7 @@ static int runners(skep_object *object)
 		run->data_in = packet;
 		run->data_size_in = 13; /* less than an Ethernet header */
 		IS(skep_runner_test_run(runner, run, sizeof(*run)), -EINVAL);
+		SAYS("the packet has 13 bytes, at least 14 are needed");
 		run->data_size_in = UINT32_MAX;
 		IS(skep_runner_test_run(runner, run, sizeof(*run)) < 0, 1);
 		run->data_size_in = sizeof(packet);
@@ -451,6 +485,65 @@ static int runners(skep_object *object)
 	}
 	IS(skep_program_free(xdp), 0);
 	IS(skep_program_free(count), 0);
+	return 0;
+}
+
+/* Calls that read nothing leave a cursor at the beginning: an array then gives all of its elements, and a trie
+ * that was empty those that came since. */
+static int cursors(skep_session *session)
+{
+	struct skep_map_def def;
+	struct skep_map_info info;
+	unsigned char cursor[64], place[64], rows[1024];
+	uint32_t keys[20], count, n, seen = 0;
+	uint64_t values[20];
+	skep_map *map = NULL;
+	int answer;
+
+	memset(&def, 0, sizeof(def));
+	def.type = 2; /* BPF_MAP_TYPE_ARRAY */
+	def.key_size = 4;
+	def.value_size = 8;
+	def.max_entries = 20;
+	IS(skep_map_create(session, &def, sizeof(def), &map), 0);
+	IS(skep_map_info(map, &info, sizeof(info)), 0);
+	IS(info.cursor_size <= sizeof(place), 1);
+	memset(cursor, 0, sizeof(cursor));
+	memset(place, 0, sizeof(place));
+	count = 0;
+	IS(skep_map_lookup_batch(map, cursor, sizeof(cursor), keys, values, &count, 0), 0);
+	count = 7;
+	IS(skep_map_lookup_batch(map, cursor, sizeof(cursor), keys, values, &count, 1u << 20), -EINVAL);
+	count = 7;
+	IS(skep_map_lookup_batch(map, cursor, sizeof(cursor), keys, values, &count, SKEP_LOCK), -EINVAL);
+	count = 7;
+	IS(skep_map_lookup_batch(map, cursor, sizeof(cursor), keys, values, &count, SKEP_DELETE) < 0, 1);
+	IS(skep_map_dump(map, place, info.cursor_size, rows, sizeof(rows), SKEP_LOCK), -EINVAL);
+	IS(skep_map_dump(map, place, info.cursor_size, rows, 3, 0), -EINVAL);
+	IS(skep_map_dump(map, place, info.cursor_size, rows, sizeof(rows), 0), 20 * (4 + 8));
+	do {
+		count = 7;
+		answer = skep_map_lookup_batch(map, cursor, sizeof(cursor), keys, values, &count, 0);
+		for (n = 0; n < count; n++)
+			IS((int)keys[n], (int)seen++);
+	} while (answer == 0);
+	IS(answer, -ENOENT);
+	IS((int)seen, 20);
+	IS(skep_map_free(map), 0);
+
+	def.type = 11; /* BPF_MAP_TYPE_LPM_TRIE */
+	def.key_size = 8;
+	def.map_flags = 1; /* BPF_F_NO_PREALLOC */
+	IS(skep_map_create(session, &def, sizeof(def), &map), 0);
+	memset(cursor, 0, sizeof(cursor));
+	count = 7;
+	IS(skep_map_lookup_batch(map, cursor, sizeof(cursor), keys, values, &count, 0), -ENOENT);
+	memset(keys, 0, sizeof(keys)); /* 0.0.0.0/0 */
+	IS(skep_map_update(map, keys, 8, values, 8, 0), 0);
+	count = 7;
+	IS(skep_map_lookup_batch(map, cursor, sizeof(cursor), keys, values, &count, 0), -ENOENT);
+	IS((int)count, 1);
+	IS(skep_map_free(map), 0);
 	return 0;
 }
 
@@ -657,9 +750,9 @@ int main(int argc, char **argv)
 	if (loaders(session, argv[1]))
 		return 1;
 	IS(skep_object_open(session, argv[1], &object), 0);
-	if (parts(object) || runners(object) || batches(object))
+	if (parts(object) || runners(object) || batches(object) || cursors(session))
 		return 1;
-	if (argc == 2 && (links(object) || rings(object)))
+	if (argc == 2 && (links(session, object) || rings(object)))
 		return 1;
 	if (vmas() || threads())
 		return 1;

@@ -15,6 +15,7 @@ use skep::Dir;
 
 use crate::args::ENV_PRELOAD;
 use crate::failure::{Context, Failure, Result};
+use crate::live;
 
 /// File name of the agent's library. The agent knows itself in `LD_PRELOAD` by it.
 const LIBRARY: &str = "libskep_preload.so";
@@ -72,6 +73,9 @@ impl Library {
                 path.display()
             ))
             .hint(format!("put a copy elsewhere and name it in {ENV_PRELOAD}")));
+        }
+        if source == Source::Named {
+            live::agent(&path)?;
         }
         Ok(Self { path, source })
     }

@@ -72,10 +72,9 @@ impl ShownArgs {
         self.chrome.as_deref().or(self.perfetto.as_deref())
     }
 
-    /// The files that are written, with the options that name them.
-    pub fn files(&self) -> [(&str, Option<&Path>); 6] {
+    /// The files that are written besides the report, with the options that name them.
+    pub fn files(&self) -> [(&str, Option<&Path>); 5] {
         [
-            ("--output", self.report.output.as_deref()),
             ("--flame", self.flame.as_deref()),
             ("--folded", self.folded.as_deref()),
             ("--pprof", self.pprof.as_deref()),

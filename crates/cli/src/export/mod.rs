@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::args::{ExportArgs, ExportFormat};
 use crate::failure::{Failure, Result};
-use crate::printer::{Output, Printer};
+use crate::printer::{Output, Printer, check_apart};
 
 /// Largest report that is read: a hundred thousand functions are a tenth of it.
 const LARGEST: u64 = 1 << 28;
@@ -83,6 +83,7 @@ pub fn run(args: &ExportArgs, printer: Printer) -> Result<u8> {
             .hint("write it to a file: `-o FILE.parquet`"));
     }
     let (report, end) = read(&args.report)?;
+    check_apart(args.output.as_deref(), &[], &[&args.report])?;
     let output = Output::open(args.output.as_deref())?;
     match args.format {
         ExportFormat::Prometheus => {

@@ -132,7 +132,7 @@ fn run_live(args: &ProgRunArgs, inputs: &[Files], runner: Runner) -> Result<Ran>
             Ok(Ran::Packets(Box::new(report)))
         }
         // Without metadata nothing else can be wrong with a packet.
-        Err(Errno::EINVAL) if ctx.is_none() && !SIZES.contains(&len) => {
+        Err(_) if ctx.is_none() && !SIZES.contains(&len) => {
             let (least, most) = SIZES.into_inner();
             Err(Failure::environment(format!(
                 "`{}` has {len} bytes, and a live frame {least} to {most}",

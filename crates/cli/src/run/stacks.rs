@@ -6,6 +6,7 @@
 //! first. The value is the weight.
 
 use std::collections::{BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
 
 use skep::isa::MapType;
 use skep::load::LoadedMap;
@@ -28,14 +29,22 @@ impl Stacks {
     /// Creates the files that were asked for; `None` if there is none. Fails if no map has the weight.
     pub fn open(args: &RunArgs, loaded: &[Loaded]) -> Result<Option<Self>> {
         if let Some(weight) = &args.weight {
+            if args.folded.is_none() && args.flame.is_none() && args.pprof.is_none() {
+                let message =
+                    "`--weight` says what call stacks are worth, and no file is written with any";
+                return Err(
+                    Failure::environment(message).hint("add `--folded`, `--flame` or `--pprof`")
+                );
+            }
             check_weight(weight, &weights(loaded))?;
         }
-        check_apart(&[
-            ("--output", args.report.output.as_deref()),
+        let files = [
             ("--folded", args.folded.as_deref()),
             ("--flame", args.flame.as_deref()),
             ("--pprof", args.pprof.as_deref()),
-        ])?;
+        ];
+        let objects: Vec<&Path> = args.objects.iter().map(PathBuf::as_path).collect();
+        check_apart(args.report.output.as_deref(), &files, &objects)?;
         let files = Files::open(args.folded.as_ref(), args.flame.as_ref(), args.pprof.as_ref())?;
         Ok((!files.is_empty()).then_some(Self { files }))
     }
@@ -114,7 +123,11 @@ fn weights(loaded: &[Loaded]) -> BTreeSet<String> {
 
 /// Tells whether keys like this one can stand for stacks; `numbered`: there is a map of stacks.
 fn may_be_stack(key: &Key, numbered: bool) -> bool {
-    let Key::Typed(value) = key else { return true };
+    let value = match key {
+        Key::Typed(value) => value,
+        Key::Bytes(_) => return true,
+        Key::None => return false,
+    };
     members(value).any(|(name, member)| match member {
         Value::Array(words) => words.len() > 1 && words.iter().all(|w| unsigned(w).is_some()),
         Value::Uint(_) | Value::Int(_) => numbered && names_stack(name),
@@ -167,6 +180,7 @@ fn stack_of(
 ) -> Option<Stack> {
     let mut root = None;
     let addrs = match &entry.key {
+        Key::None => return None,
         Key::Bytes(text) => addresses_of_text(text)?,
         Key::Typed(value) => {
             let mut found = None;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::args::{SortBy, TraceArgs};
 use crate::failure::{Failure, Result};
-use crate::printer::{Output, Printer, one_line};
+use crate::printer::{Output, Printer, check_apart, one_line};
 use crate::report::cut;
 use crate::units;
 
@@ -72,6 +72,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     let [before, after] = args.diff.as_slice() else {
         return Err(Failure::environment("--diff takes two reports"));
     };
+    check_apart(args.shown.report.output.as_deref(), &[], &[before, after])?;
     let (before, after) = (read(before)?, read(after)?);
     let output = Output::open(args.shown.report.output.as_deref())?;
     let mut rows = rows(&before, &after);

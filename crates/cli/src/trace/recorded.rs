@@ -22,7 +22,7 @@ use crate::sites::{Sites, module_path};
 
 /// Shows a recording.
 pub fn run(args: &RecordingArgs, printer: Printer) -> Result<u8> {
-    check_apart(&args.shown.files())?;
+    check_apart(args.shown.report.output.as_deref(), &args.shown.files(), &[&args.file])?;
     let name = args.file.display();
     let file = std::fs::read(&args.file)
         .map_err(|e| Failure::environment(format!("cannot read `{name}`: {e}")))?;

@@ -30,7 +30,8 @@ impl Outputs {
     /// Creates the files that were asked for.
     pub fn open(args: &TraceArgs) -> Result<Self> {
         let own = [("--record", args.record.as_deref()), ("--coverage", args.coverage.as_deref())];
-        check_apart(&[&args.shown.files()[..], &own].concat())?;
+        let report = args.shown.report.output.as_deref();
+        check_apart(report, &[&args.shown.files()[..], &own].concat(), &[])?;
         if let Some(path) = &args.coverage {
             coverage::Outputs::open(args, path).map(Self::Coverage)
         } else if args.wants_calls() {

@@ -79,9 +79,8 @@ fn problems(
     runs: &[Prepared<'_>],
     how: &mut How<'_>,
 ) -> Result<Vec<String>> {
-    let mut reading = how.reading.clone();
-    reading.set.extend(subject.globals.iter().cloned());
-    let objects = Objects::read(std::slice::from_ref(&subject.object), &reading)?;
+    let path = std::slice::from_ref(&subject.object);
+    let objects = Objects::read_with(path, vec![subject.globals.clone()], how.reading)?;
     let Some(object) = objects.all.first() else { return Err(Failure::environment("no object")) };
     let index = prog::find(object, &subject.object, &subject.program)?;
     let name = object.programs.get(index).map(|p| p.name.clone()).unwrap_or_default();
@@ -174,7 +173,7 @@ fn results(
         (Err(errno), Some(wanted)) => {
             return vec![format!("failed: {errno}, expected {}", name(*wanted))];
         }
-        (Err(errno), None) => return vec![format!("could not run: {errno} ({})", errno.0)],
+        (Err(errno), None) => return vec![format!("could not run: {errno}")],
         (Ok(done), wanted) => {
             problems.extend(wanted.map(|w| format!("ran, expected to fail with {}", name(w))));
             done

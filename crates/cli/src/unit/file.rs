@@ -1,6 +1,6 @@
 //! Files with tests (docs/unit-tests.md).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
@@ -148,12 +148,18 @@ impl TestFile {
             let before = e.span().and_then(|s| text.get(..s.start)).unwrap_or_default();
             let line = before.matches('\n').count() + 1;
             let what = e.message().trim_end();
+            // Of what the file becomes.
+            let what = what.strip_prefix("JSON ").unwrap_or(what);
             Failure::environment(format!("`{name}`, line {line}: {what}")).hint(help)
         })?;
         let wrong = |what: String| Failure::environment(format!("`{name}`: {what}")).hint(help);
         let mut all = Self::of(whole).map_err(wrong)?;
         if all.tests.is_empty() {
             return Err(wrong("there is no `[[test]]`".to_owned()));
+        }
+        let mut names = HashSet::new();
+        if let Some(again) = all.tests.iter().find(|test| !names.insert(&test.name)) {
+            return Err(wrong(format!("two tests have the name `{}`", again.name)));
         }
         for test in &mut all.tests {
             let own = Run {
@@ -221,11 +227,20 @@ impl TestFile {
 impl Test {
     fn of(whole: Json) -> Result<Self, String> {
         let mut table = Table::of(whole, "a test")?;
-        let name = table.text("name")?.ok_or("a test has no `name`")?;
-        table.set_name(format!("test `{name}`"));
+        let name = table.text("name")?.filter(|name| !name.is_empty());
+        let name = name.ok_or("a test has no `name`")?;
+        let of = format!("test `{name}`");
+        table.set_name(of.clone());
+        Self::named(name, table).map_err(|what| match what.starts_with(&of) {
+            true => what,
+            false => format!("{of}: {what}"),
+        })
+    }
+
+    fn named(name: String, mut table: Table) -> Result<Self, String> {
         let mut before = BTreeMap::new();
         for (map, elements) in table.members("before")? {
-            let mut one = Table::single(&map, elements, format!("`before` of test `{name}`"));
+            let mut one = Table::single(&map, elements, "`before`".to_owned());
             before.insert(map.clone(), one.list(&map, Element::of)?);
         }
         let test = Self {

@@ -6,6 +6,7 @@ pub mod junit;
 mod table;
 
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use skep::test_run::{Coverage, Engine};
@@ -14,7 +15,7 @@ use self::case::{Done, How};
 use self::file::TestFile;
 use crate::args::{EngineName, TestArgs};
 use crate::failure::{FAILED, Failure, Result};
-use crate::printer::{Output, Printer};
+use crate::printer::{Output, Printer, check_apart, one_line};
 use crate::units;
 
 /// Runs the tests of all files and reports.
@@ -27,6 +28,9 @@ pub fn run(args: &TestArgs, printer: Printer) -> Result<u8> {
         (Some(EngineName::Interp), _) | (None, Some(_)) => Engine::Interp,
         (Some(EngineName::Jit) | None, None) => Engine::Jit,
     };
+    let written = [("--junit", args.junit.as_deref()), ("--lcov", args.lcov.as_deref())];
+    let read: Vec<&Path> = args.files.iter().map(PathBuf::as_path).collect();
+    check_apart(None, &written, &read)?;
     // A file that cannot be read is known before anything runs.
     let files = args.files.iter().map(|path| Ok((path, TestFile::read(path)?)));
     let files = files.collect::<Result<Vec<_>>>()?;
@@ -80,13 +84,13 @@ pub fn run(args: &TestArgs, printer: Printer) -> Result<u8> {
 fn write(out: &mut dyn Write, all: &[Done], failed: usize, left_out: usize) -> io::Result<()> {
     for suite in all.chunk_by(|a, b| a.file == b.file) {
         if let Some(first) = suite.first() {
-            writeln!(out, "{}", first.file.display())?;
+            writeln!(out, "{}", one_line(&first.file.display().to_string()))?;
         }
         for done in suite {
             let result = if done.problems.is_empty() { "ok    " } else { "FAILED" };
-            writeln!(out, "  {result}  {}", done.name)?;
+            writeln!(out, "  {result}  {}", one_line(&done.name))?;
             for line in done.problems.iter().flat_map(|p| p.lines()) {
-                writeln!(out, "          {line}")?;
+                writeln!(out, "          {}", one_line(line))?;
             }
         }
     }

@@ -3,7 +3,9 @@
 use crate::port::batch::ETH_HLEN;
 use skep_isa::ctx::{FLOW_KEYS_SIZE, packet as word, sk_buff as o};
 
-use super::{Errno, Input, Outcome, Program, context, field, is_zero, set_field};
+use super::{
+    Cause, Errno, Input, Outcome, Program, check_packet, context, field, is_zero, set_field,
+};
 use crate::packet::{Packet, Shape};
 
 const PAGE: usize = 4096;
@@ -16,13 +18,11 @@ const FLAGS: u32 = 48;
 /// Runs a flow dissector.
 pub(super) fn test_run(program: &dyn Program, input: &Input<'_>) -> Result<Outcome, Errno> {
     let data = input.data.unwrap_or_default();
-    if data.len() < ETH_HLEN || data.len() > PAGE {
-        return Err(Errno::EINVAL);
-    }
+    check_packet(data.len(), ETH_HLEN..=PAGE)?;
     let ctx = input.ctx.map(|ctx| context(ctx, FLOW_KEYS_SIZE as usize)).transpose()?;
     let flags = match &ctx {
         Some(ctx) if !is_zero(ctx, 0, FLAGS) || !is_zero(ctx, FLAGS + 4, FLOW_KEYS_SIZE) => {
-            return Err(Errno::EINVAL);
+            return Err(Errno::EINVAL.because(Cause::Field));
         }
         Some(ctx) => field(ctx, FLAGS),
         None => 0,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use skep_isa::AttachType;
 
 use super::xdp::Given;
-use super::{Errno, Input};
+use super::{Cause, Errno, Input, check_packet};
 use crate::port::batch::{ETH_HLEN, HEADROOM, Layout, Meta, PAGE, TAILROOM};
 use crate::port::{Batch, PortError, Received, Source};
 
@@ -80,13 +80,11 @@ impl LiveFrames {
     ) -> Result<Self, Errno> {
         let batch = if batch_size == 0 { DEFAULT_BATCH } else { batch_size };
         if batch > MAX_BATCH {
-            return Err(Errno::E2BIG);
+            return Err(Errno::E2BIG.because(Cause::Batch));
         }
         let given = Given::new(attach_type, input, FRAME)?;
         let data = input.data.unwrap_or_default();
-        if data.len() > given.linear {
-            return Err(Errno::EINVAL);
-        }
+        check_packet(data.len(), 0..=given.linear)?;
         let (port, queue) = given.queue;
         let wire_len = (data.len() - given.meta) as u32;
         Ok(Self {

@@ -4,49 +4,70 @@
 //!
 //! Which engine runs the program is its owner's business: [`Program`].
 
+mod cause;
 mod flow;
 mod interface;
 mod live;
 mod skb;
 mod xdp;
 
+pub use cause::Cause;
+use cause::check_packet;
 pub use live::{DEFAULT_BATCH, LiveFrames, MAX_BATCH, SIZES};
 
 use skep_isa::{AttachType, ProgramType as P, errno};
 
-/// The errno with which a run fails, as that of the kernel would.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+/// The errno with which a run fails, as that of the kernel would, and why where that is known. Those of
+/// one number are equal.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("{}", self.text())]
-pub struct Errno(pub i32);
+pub struct Errno(pub i32, Option<Cause>);
+
+impl PartialEq for Errno {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Eq for Errno {}
 
 impl Errno {
     /// `EIO`.
-    pub const EIO: Self = Self(errno::EIO);
+    pub const EIO: Self = Self(errno::EIO, None);
     /// `E2BIG`.
-    pub const E2BIG: Self = Self(errno::E2BIG);
+    pub const E2BIG: Self = Self(errno::E2BIG, None);
     /// `ENOMEM`.
-    pub const ENOMEM: Self = Self(errno::ENOMEM);
+    pub const ENOMEM: Self = Self(errno::ENOMEM, None);
     /// `EFAULT`.
-    pub const EFAULT: Self = Self(errno::EFAULT);
+    pub const EFAULT: Self = Self(errno::EFAULT, None);
     /// `EBUSY`.
-    pub const EBUSY: Self = Self(errno::EBUSY);
+    pub const EBUSY: Self = Self(errno::EBUSY, None);
     /// `ENODEV`.
-    pub const ENODEV: Self = Self(errno::ENODEV);
+    pub const ENODEV: Self = Self(errno::ENODEV, None);
     /// `EINVAL`.
-    pub const EINVAL: Self = Self(errno::EINVAL);
+    pub const EINVAL: Self = Self(errno::EINVAL, None);
     /// `ERANGE`.
-    pub const ERANGE: Self = Self(errno::ERANGE);
+    pub const ERANGE: Self = Self(errno::ERANGE, None);
     /// `EAFNOSUPPORT`.
-    pub const EAFNOSUPPORT: Self = Self(errno::EAFNOSUPPORT);
+    pub const EAFNOSUPPORT: Self = Self(errno::EAFNOSUPPORT, None);
     /// The kernel's own number for what it does not support; it does reach users.
-    pub const ENOTSUPP: Self = Self(errno::ENOTSUPP);
+    pub const ENOTSUPP: Self = Self(errno::ENOTSUPP, None);
+
+    /// Says why.
+    #[must_use]
+    pub fn because(self, cause: Cause) -> Self {
+        Self(self.0, Some(cause))
+    }
 
     fn text(self) -> String {
-        match self {
-            Self::ENOTSUPP => {
+        match (self.0, self.1) {
+            (errno::ENOTSUPP, _) => {
                 "programs of this type cannot be run like this (errno 524)".to_owned()
             }
-            Self(n) => std::io::Error::from_raw_os_error(n).to_string(),
+            (n, None) => std::io::Error::from_raw_os_error(n).to_string(),
+            (n, Some(cause)) => {
+                format!("{cause} ({})", errno::find(n).map_or("an error", |e| e.name))
+            }
         }
     }
 }
@@ -148,7 +169,8 @@ pub fn context(ctx: &[u8], size: usize) -> Result<Vec<u8>, Errno> {
     const PAGE: usize = 4096;
     let (head, tail) = ctx.split_at(ctx.len().min(size));
     if ctx.len() > PAGE || tail.iter().any(|b| *b != 0) {
-        return Err(Errno::E2BIG);
+        let (len, most) = (ctx.len() as u32, size as u32);
+        return Err(Errno::E2BIG.because(Cause::LongContext { len, most }));
     }
     let mut out = head.to_vec();
     out.resize(size, 0);
@@ -190,6 +212,11 @@ mod tests {
     #[test]
     fn an_errno_has_words() {
         assert_eq!(Errno::EINVAL.to_string(), "Invalid argument (os error 22)");
+        let short = Errno::EINVAL.because(Cause::ShortPacket { len: 13, least: 14 });
+        assert_eq!(short, Errno::EINVAL);
+        assert_eq!(short.to_string(), "the packet has 13 bytes, at least 14 are needed (EINVAL)");
+        // One is returned of each run.
+        assert_eq!(size_of::<Result<u32, Errno>>(), 16);
         assert!(Errno::ENOTSUPP.to_string().contains("524"));
     }
 }

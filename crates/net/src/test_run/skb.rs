@@ -5,7 +5,9 @@ use skep_isa::ProgramType as P;
 use skep_isa::ctx::{SOCK, packet as word, sk_buff as o};
 
 use super::interface::{self, LOOPBACK};
-use super::{Errno, Input, Outcome, Program, context, field, is_zero, set_field};
+use super::{
+    Cause, Errno, Input, Outcome, Program, check_packet, context, field, is_zero, set_field,
+};
 use crate::packet::{Packet, Shape, View};
 
 /// Bytes before the packet: helpers may put as much in front. The kernel has 64 and makes more when
@@ -26,15 +28,13 @@ const GSO_LEGACY_MAX_SIZE: u32 = 65_536;
 pub(super) fn test_run(program: &dyn Program, input: &Input<'_>) -> Result<Outcome, Errno> {
     let data = input.data.unwrap_or_default();
     let prog = program.prog_type();
-    if data.len() < ETH_HLEN || data.len() > PAGE - OVERHEAD {
-        return Err(Errno::EINVAL);
-    }
+    check_packet(data.len(), ETH_HLEN..=PAGE - OVERHEAD)?;
     let mut ctx = input.ctx.map(|ctx| context(ctx, o::SIZE as usize)).transpose()?;
     let link_layer = matches!(prog, P::SchedCls | P::SchedAct);
     let ifindex =
         ctx.as_ref().map(|c| field(c, o::IFINDEX)).filter(|i| *i > LOOPBACK).unwrap_or(LOOPBACK);
     if ifindex != LOOPBACK && interface::find(ifindex).is_none() {
-        return Err(Errno::ENODEV);
+        return Err(Errno::ENODEV.because(Cause::Interface(ifindex)));
     }
     let protocol = Ethernet::of(data);
     protocol.check(data)?;
@@ -122,7 +122,7 @@ impl Ethernet {
             Self::IPV6 => 40,
             _ => 0,
         };
-        if frame.len() - ETH_HLEN < least { Err(Errno::EINVAL) } else { Ok(()) }
+        check_packet(frame.len(), ETH_HLEN + least..=frame.len().max(ETH_HLEN + least))
     }
 }
 
@@ -200,17 +200,18 @@ fn take(view: View, ctx: &[u8], len: u32) -> Result<(), Errno> {
         (o::SK, o::GSO_SIZE),
         (o::TSTAMP_TYPE, o::HWTSTAMP),
     ];
+    let refused = Errno::EINVAL.because(Cause::Field);
     if unused.iter().any(|(from, to)| !is_zero(ctx, *from, *to)) {
-        return Err(Errno::EINVAL);
+        return Err(refused);
     }
     match field(ctx, o::WIRE_LEN) {
         // Without a context it stays zero.
         0 => view.set_field(o::WIRE_LEN, len),
-        n if n < len || n > GSO_LEGACY_MAX_SIZE => return Err(Errno::EINVAL),
+        n if n < len || n > GSO_LEGACY_MAX_SIZE => return Err(refused),
         n => view.set_field(o::WIRE_LEN, n),
     }
     if field(ctx, o::GSO_SEGS) > GSO_MAX_SEGS {
-        return Err(Errno::EINVAL);
+        return Err(refused);
     }
     for off in BOTH.iter().copied().chain((0..5).map(|n| o::CB + 4 * n)) {
         view.set_field(off, field(ctx, off));

@@ -4,7 +4,7 @@ use skep_isa::AttachType;
 use skep_isa::ctx::packet as word;
 
 use super::interface::{self, LOOPBACK};
-use super::{Errno, Input, Outcome, Program, context, field, set_field};
+use super::{Cause, Errno, Input, Outcome, Program, check_packet, context, field, set_field};
 use crate::packet::{Packet, Shape};
 use crate::port::batch::{ETH_HLEN, HEADROOM, PAGE, TAILROOM};
 
@@ -45,7 +45,7 @@ impl Given {
     ) -> Result<Self, Errno> {
         // Programs of device and CPU maps run behind a redirect, which a test run is not.
         if matches!(attach_type, Some(AttachType::XdpDevmap | AttachType::XdpCpumap)) {
-            return Err(Errno::EINVAL);
+            return Err(Errno::EINVAL.because(Cause::Entry));
         }
         let data = input.data.unwrap_or_default();
         let ctx = input.ctx.map(|ctx| context(ctx, md::SIZE)).transpose()?;
@@ -56,15 +56,13 @@ impl Given {
             let fits = usize::try_from(end).is_ok_and(|end| end <= data.len()) && begin <= end;
             let is_metadata = begin.is_multiple_of(4) && begin <= MAX_META;
             if field(ctx, md::DATA_META) != 0 || !fits || !is_metadata {
-                return Err(Errno::EINVAL);
+                return Err(Errno::EINVAL.because(Cause::Bounds));
             }
             (meta, linear) = (begin as usize, end as usize);
         }
         // The first page holds what is left of it, metadata included.
         linear = linear.min(page - (HEADROOM - meta) - TAILROOM);
-        if data.len() - meta < ETH_HLEN {
-            return Err(Errno::EINVAL);
-        }
+        check_packet(data.len() - meta, ETH_HLEN..=usize::MAX)?;
         let queue = receive_queue(ctx.as_deref())?;
         Ok(Self { ctx, meta, linear, queue })
     }
@@ -76,7 +74,8 @@ pub(super) fn test_run(program: &dyn Program, input: &Input<'_>) -> Result<Outco
     let data = input.data.unwrap_or_default();
     let fragments = data.len() - linear;
     if fragments.div_ceil(PAGE) > MAX_FRAGMENTS {
-        return Err(Errno::ENOMEM);
+        let (len, most) = (data.len() as u32, (linear + MAX_FRAGMENTS * PAGE) as u32);
+        return Err(Errno::ENOMEM.because(Cause::LongPacket { len, most }));
     }
     let may_fragment =
         if program.section().starts_with("xdp.frags") { word::MAY_FRAGMENT } else { 0 };
@@ -84,7 +83,7 @@ pub(super) fn test_run(program: &dyn Program, input: &Input<'_>) -> Result<Outco
         kind: word::XDP | may_fragment,
         meta: HEADROOM - meta,
         data: HEADROOM,
-        linear: linear.checked_sub(meta).ok_or(Errno::EINVAL)?,
+        linear: linear.checked_sub(meta).ok_or(Errno::EINVAL.because(Cause::Bounds))?,
         hard_end: PAGE - TAILROOM,
         size: PAGE + fragments.next_multiple_of(PAGE) + PAGE,
     };
@@ -109,14 +108,14 @@ fn receive_queue(ctx: Option<&[u8]>) -> Result<(u32, u32), Errno> {
     let Some(ctx) = ctx else { return Ok((LOOPBACK, 0)) };
     let (index, queue) = (field(ctx, md::INGRESS_IFINDEX), field(ctx, md::RX_QUEUE_INDEX));
     if field(ctx, md::EGRESS_IFINDEX) != 0 || (index == 0 && queue != 0) {
-        return Err(Errno::EINVAL);
+        return Err(Errno::EINVAL.because(Cause::Field));
     }
     if index == 0 {
         return Ok((LOOPBACK, 0));
     }
-    let found = interface::find(index).ok_or(Errno::ENODEV)?;
+    let found = interface::find(index).ok_or(Errno::ENODEV.because(Cause::Interface(index)))?;
     if queue >= found.receive_queues() {
-        return Err(Errno::EINVAL);
+        return Err(Errno::EINVAL.because(Cause::Field));
     }
     Ok((index, queue))
 }

@@ -77,7 +77,8 @@ impl Agent {
         });
         let image = Image::parse(bytes)
             .map_err(|source| ProcessError::Library { path: path.to_owned(), source })?;
-        Ok(Self { image, hash })
+        let agent = Self { image, hash };
+        agent.symbol(live::START).map(|_| agent)
     }
 
     fn symbol(&self, name: &'static str) -> Result<u64> {
@@ -102,7 +103,12 @@ impl Agent {
         };
         let id =
             i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(ProcessError::NoId { pid })?;
-        let process = pidfd_open(id, PidfdFlags::empty()).map_err(os("pidfd_open"))?;
+        let process = pidfd_open(id, PidfdFlags::empty()).map_err(|errno| match errno {
+            rustix::io::Errno::SRCH => {
+                ProcessError::Stop { pid, source: StopError::NoProcess { pid } }
+            }
+            errno => os("pidfd_open")(errno),
+        })?;
         let (socket, theirs) = rustix::net::socketpair(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,

@@ -32,7 +32,9 @@ mod printed;
 
 pub use coverage::Coverage;
 pub use printed::Printed;
-pub use skep_net::test_run::{DEFAULT_BATCH, Errno, Input, LiveFrames, MAX_BATCH, Outcome, SIZES};
+pub use skep_net::test_run::{
+    Cause, DEFAULT_BATCH, Errno, Input, LiveFrames, MAX_BATCH, Outcome, SIZES,
+};
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -396,7 +398,7 @@ impl Runner {
             P::Syscall => plain::syscall(self, input),
             // The kernel has no way to make up what an iterator walks over.
             P::Tracing if self.program.attach_type() == Some(AttachType::TraceIter) => {
-                Err(Errno::EFAULT)
+                Err(Errno::EFAULT.because(Cause::Iterator))
             }
             P::Tracing => plain::tracing(self, input),
             P::Kprobe => plain::kprobe(self, input),

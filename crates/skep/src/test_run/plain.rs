@@ -1,9 +1,13 @@
 //! Test runs of programs whose context is a piece of memory: arguments, registers, records.
 
+use std::ops::RangeInclusive;
+
 use skep_attach::frame::Frame;
 use skep_isa::ctx::{self, tracing as frame};
 
-use skep_net::test_run::{Errno, Input, Outcome, Program, context, field, is_zero, set_field};
+use skep_net::test_run::{
+    Cause, Errno, Input, Outcome, Program, context, field, is_zero, set_field,
+};
 
 use super::Runner;
 
@@ -52,18 +56,30 @@ impl Memory {
     }
 }
 
+/// Refuses a packet, repetition of what runs `once`, and a context of another size.
+fn check(input: &Input<'_>, once: bool, sizes: RangeInclusive<usize>) -> Result<(), Errno> {
+    let len = input.ctx.map_or(0, <[u8]>::len);
+    let number = |size: usize| u32::try_from(size).unwrap_or(u32::MAX);
+    let cause = if input.data.is_some() {
+        Cause::Packet
+    } else if once && input.repeat != 0 {
+        Cause::Repeat
+    } else if len < *sizes.start() {
+        Cause::ShortContext { len: number(len), least: number(*sizes.start()) }
+    } else if len > *sizes.end() {
+        Cause::LongContext { len: number(len), most: number(*sizes.end()) }
+    } else {
+        return Ok(());
+    };
+    Err(Errno::EINVAL.because(cause))
+}
+
 /// Runs a raw tracepoint program: up to twelve argument words.
 pub(super) fn raw_tracepoint(runner: &Runner, input: &Input<'_>) -> Result<Outcome, Errno> {
     let given = input.ctx.unwrap_or_default();
     let program = runner.program();
     let size = ctx::RAW_TRACEPOINT.size as usize;
-    if input.data.is_some()
-        || input.repeat != 0
-        || given.len() < program.ctx_read() as usize
-        || given.len() > size
-    {
-        return Err(Errno::EINVAL);
-    }
+    check(input, true, program.ctx_read() as usize..=size)?;
     let mut memory = Memory::new(given, size);
     // SAFETY: the whole context is there.
     let (retval, duration_ns) = unsafe { runner.run(memory.ctx(), 1) }?;
@@ -74,13 +90,7 @@ pub(super) fn raw_tracepoint(runner: &Runner, input: &Input<'_>) -> Result<Outco
 pub(super) fn syscall(runner: &Runner, input: &Input<'_>) -> Result<Outcome, Errno> {
     let given = input.ctx.unwrap_or_default();
     let read = runner.program().ctx_read() as usize;
-    if input.data.is_some()
-        || input.repeat != 0
-        || given.len() < read
-        || given.len() > usize::from(u16::MAX)
-    {
-        return Err(Errno::EINVAL);
-    }
+    check(input, true, read..=usize::from(u16::MAX))?;
     let mut memory = Memory::new(given, runner.ctx_size);
     // SAFETY: programs touch no context byte beyond those they were seen to (`ctx_size`), which are
     // there.
@@ -102,8 +112,9 @@ pub(super) fn tracing(runner: &Runner, input: &Input<'_>) -> Result<Outcome, Err
         .is_some_and(|a| a.name().contains("fexit") || a.name().contains("modify_return"));
     let size = ctx::TRACING.size as usize;
     let given = input.ctx.unwrap_or_default();
-    if input.data.is_some() || given.len() > size || !given.len().is_multiple_of(8) {
-        return Err(Errno::EINVAL);
+    check(input, false, 0..=size)?;
+    if !given.len().is_multiple_of(8) {
+        return Err(Errno::EINVAL.because(Cause::Words { len: given.len() as u32 }));
     }
     let mut memory = Memory::new(given, size);
     let mut session = 0u64;
@@ -146,15 +157,14 @@ pub(super) fn sk_lookup(runner: &Runner, input: &Input<'_>) -> Result<Outcome, E
     const AF_INET: u32 = 2;
     const AF_INET6: u32 = 10;
     let size = ctx::BPF_SK_LOOKUP.size;
-    let given = context(input.ctx.ok_or(Errno::EINVAL)?, size as usize)?;
-    if input.data.is_some()
-        || !is_zero(&given, 0, FAMILY)
-        || !is_zero(&given, INGRESS_IFINDEX, size)
-    {
-        return Err(Errno::EINVAL);
+    let given = input.ctx.ok_or(Errno::EINVAL.because(Cause::NoContext))?;
+    let given = context(given, size as usize)?;
+    check(input, false, 0..=usize::MAX)?;
+    if !is_zero(&given, 0, FAMILY) || !is_zero(&given, INGRESS_IFINDEX, size) {
+        return Err(Errno::EINVAL.because(Cause::Field));
     }
     if field(&given, LOCAL_PORT) > u32::from(u16::MAX) {
-        return Err(Errno::ERANGE);
+        return Err(Errno::ERANGE.because(Cause::Field));
     }
     let mut seen = vec![0; size as usize];
     let mut take = |off: u32, mask: u32| set_field(&mut seen, off, field(&given, off) & mask);
@@ -166,7 +176,7 @@ pub(super) fn sk_lookup(runner: &Runner, input: &Input<'_>) -> Result<Outcome, E
         AF_INET6 => (0..4)
             .flat_map(|n| [REMOTE_IP6 + 4 * n, LOCAL_IP6 + 4 * n])
             .for_each(|off| take(off, u32::MAX)),
-        _ => return Err(Errno::EAFNOSUPPORT),
+        _ => return Err(Errno::EAFNOSUPPORT.because(Cause::Field)),
     }
     let mut memory = Memory::new(&seen, size as usize);
     // SAFETY: the whole context is there.
@@ -176,9 +186,7 @@ pub(super) fn sk_lookup(runner: &Runner, input: &Input<'_>) -> Result<Outcome, E
 
 /// Runs a program on memory of up to `size` bytes; what is not given is zero.
 fn memory_of(runner: &Runner, input: &Input<'_>, size: usize) -> Result<Outcome, Errno> {
-    if input.data.is_some() {
-        return Err(Errno::EINVAL);
-    }
+    check(input, false, 0..=usize::MAX)?;
     let given = match input.ctx {
         Some(given) if given.len() <= size => given.to_vec(),
         Some(given) => context(given, size)?,

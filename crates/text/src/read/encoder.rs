@@ -3,7 +3,7 @@
 use serde_json::Value as Json;
 use skep_isa::KeyShape;
 use skep_object::Btf;
-use skep_object::btf::TypeId;
+use skep_object::btf::{Kind, TypeId};
 
 use super::direct::{Direct, Text};
 use crate::elements::Elements;
@@ -123,12 +123,21 @@ impl<'a> Encoder<'a> {
             |why: String| format!("{json} is not a key of map `{}`: {why}", self.shape.name);
         match self.shape.keys {
             KeyShape::Fixed(0) if json.is_null() => Ok(Vec::new()),
-            KeyShape::Fixed(0) => Err(wrong("the map has no keys".to_owned())),
+            KeyShape::Fixed(0) => Err("the map has no keys".to_owned()),
+            // A type would make it zero, and only of floating-point numbers it is a value.
+            KeyShape::Fixed(_) if json.is_null() && !self.has_float_keys() => {
+                return Err(format!("an element of map `{}` has no `key`", self.shape.name));
+            }
             KeyShape::Fixed(size) => self.part(json, self.shape.key_type_id, size as usize),
             KeyShape::Bytes { .. } => byte_string(json, self.raw),
         }
         .and_then(|key| self.shape.check_key(key.len()).map(|()| key))
         .map_err(wrong)
+    }
+
+    fn has_float_keys(&self) -> bool {
+        let key_type = self.btf.and_then(|btf| btf.resolve(self.shape.key_type_id).ok());
+        key_type.is_some_and(|(_, t)| matches!(t.kind, Kind::Float(_)))
     }
 
     /// Makes one value from JSON.
