@@ -535,7 +535,7 @@ fn functions_without_a_usable_return_are_counted_without_times() {
     let skep = Skep::new();
     let (source, program) = (skep.path("source.c"), skep.path("returns"));
     std::fs::write(&source, SOURCE).unwrap();
-    let program = skep_testkit::cc::Cc::c().compile(&[&source], &program);
+    let program = Cc::c().compile(&[&source], &program);
     let program = program.to_str().unwrap();
     let patterns = ["_setjmp", "longjmp", "vfork", "wait4"];
     let ended = skep
@@ -728,8 +728,7 @@ fn what_a_command_leaves_behind_goes_on_unharmed() {
     let skep = Skep::new();
     let (source, program) = (skep.path("source.c"), skep.path("stays"));
     std::fs::write(&source, SOURCE).unwrap();
-    let program =
-        skep_testkit::cc::Cc::c().args(&["-O1", "-pthread"]).compile(&[&source], &program);
+    let program = Cc::c().args(&["-O1", "-pthread"]).compile(&[&source], &program);
     for round in 0..4 {
         let paths = ["ended", "log", "draft"].map(|name| skep.path(&format!("{name}{round}")));
         let [ended, log, draft] = paths.each_ref().map(|p| p.to_str().unwrap());
@@ -794,7 +793,7 @@ fn calls_in_another_pid_namespace_are_missed_for_that_reason() {
     let skep = Skep::new();
     let (source, program) = (skep.path("source.c"), skep.path("other_namespace"));
     std::fs::write(&source, SOURCE).unwrap();
-    let program = skep_testkit::cc::Cc::c().args(&["-O2"]).compile(&[&source], &program);
+    let program = Cc::c().args(&["-O2"]).compile(&[&source], &program);
     let ended = skep.run(["trace", "work", "--json", "--", program.to_str().unwrap()]);
     if ended.shell_status() == 99 {
         return skep_testkit::skip("user and pid namespaces");
@@ -855,8 +854,7 @@ fn the_stacks_of_usual_threads_are_known() {
     let skep = Skep::new();
     let (source, program) = (skep.path("source.c"), skep.path("usual"));
     std::fs::write(&source, SOURCE).unwrap();
-    let program =
-        skep_testkit::cc::Cc::c().args(&["-O1", "-pthread"]).compile(&[&source], &program);
+    let program = Cc::c().args(&["-O1", "-pthread"]).compile(&[&source], &program);
     let ended =
         skep.run(["-q", "trace", "inner", "-o", "/dev/null", "--", program.to_str().unwrap()]);
     assert_eq!(text(&ended.stdout), "1 1 1\n", "{}", ended.transcript());
