@@ -317,6 +317,26 @@ fn values_of_rust_are_what_the_program_says() {
     assert_eq!(traced(&skep, &dir, &find).1, ["passed::text(…) = \"\""]);
 }
 
+/// Debug information without types, as that of Rust's own libraries, was taken for functions without
+/// arguments and results.
+#[test]
+fn functions_without_types_are_not_functions_without_arguments() {
+    const SOURCE: &str = r#"
+#define N __attribute__((noinline, noclone))
+N void nothing(void) { asm volatile("nop; nop; nop; nop; nop" ::: "memory"); }
+N int one(int a) { asm volatile("nop; nop; nop; nop; nop" : "+r"(a)); return a; }
+int main(void) { nothing(); return one(3) - 3; }
+"#;
+    let (dir, skep) = (TempDir::new(), Skep::new());
+    for (level, wanted) in
+        [("-g1", ["nothing(…)", "one(…)"]), ("-g", ["nothing()", "one(a=3) = 3"])]
+    {
+        let program = build(&dir, "lines", SOURCE, &[level, "-O1"]);
+        let args = ["lines:nothing,one", "--args", "--ret", "--", &program];
+        assert_eq!(traced(&skep, &dir, &args).1, wanted, "{level}");
+    }
+}
+
 /// Types of one name in different places: each argument has the members of its own.
 const SAME_NAMES: [&str; 3] = [
     r#"

@@ -6,6 +6,7 @@
 use super::DwarfError;
 use super::file::{Sections, check, places};
 use super::language::{Language, is_mangled, language};
+use super::read::flag;
 use super::types::{Params, Types};
 use crate::proto::{Prototype, Type, ValueKind};
 use gimli::{AttributeValue as Value, UnitRef, constants as dw};
@@ -95,8 +96,13 @@ impl DwarfFunctions {
     ) -> Result<(), DwarfError> {
         let slice = |bytes| gimli::EndianSlice::new(bytes, gimli::LittleEndian);
         let own = self.own.borrow_with_sup(self.shared.as_ref(), |s| slice(s));
-        let mut search =
-            Search { own: &own, addresses, types: Types::new(&own)?, found: &mut found };
+        let mut search = Search {
+            own: &own,
+            addresses,
+            types: Types::new(&own)?,
+            typed: None,
+            found: &mut found,
+        };
         let mut split = None;
         for n in 0.. {
             let Some(unit) = search.types.own_unit(n) else { break };
@@ -124,8 +130,13 @@ impl DwarfFunctions {
         let own = self.own.borrow_with_sup(self.shared.as_ref(), |s| slice(s));
         let mut at = Vec::new();
         let mut add = |_, p: Result<Prototype, &'static str>| at.push(p);
-        let mut search =
-            Search { own: &own, addresses: &[], types: Types::new(&own)?, found: &mut add };
+        let mut search = Search {
+            own: &own,
+            addresses: &[],
+            types: Types::new(&own)?,
+            typed: None,
+            found: &mut add,
+        };
         let mut which = Vec::new();
         for n in 0.. {
             let Some(unit) = search.types.own_unit(n) else { break };
@@ -146,6 +157,8 @@ struct Search<'s, 'a> {
     own: &'s gimli::Dwarf<Slice<'a>>,
     addresses: &'s [u64],
     types: Types<'s, 'a>,
+    /// The last unit that was asked for its types, and whether it has some.
+    typed: Option<(usize, bool)>,
     found: &'s mut dyn FnMut(u64, Result<Prototype, &'static str>),
 }
 
@@ -236,6 +249,15 @@ impl<'a> Search<'_, 'a> {
         Ok(())
     }
 
+    /// Tells whether a unit has types, those of damaged units none.
+    fn has_types(&mut self, unit: &Rc<Unit<'a>>) -> bool {
+        let at = unit.header.offset().0;
+        if self.typed.is_none_or(|(known, _)| known != at) {
+            self.typed = Some((at, has_types(unit).unwrap_or(false)));
+        }
+        self.typed.is_some_and(|(_, typed)| typed)
+    }
+
     /// Reads a function's prototype; it is said why when it cannot be relied on.
     fn prototype(
         &mut self,
@@ -299,6 +321,13 @@ impl<'a> Search<'_, 'a> {
             Some(t) => t.ok_or("the type of its result is not known")?,
             None => Type::void(),
         };
+        // Without types every function seems to have neither arguments nor a result (`-g1`, Rust's own
+        // libraries).
+        let is_bare = params.is_empty() && ret.kind == ValueKind::Void;
+        let is_told = || chain.iter().any(|e| flag(&e.entry, dw::DW_AT_prototyped));
+        if is_bare && !is_told() && !self.has_types(unit) {
+            return Err("its debug information has no types");
+        }
         let composite = |t: &Type| matches!(t.kind, ValueKind::Struct | ValueKind::Union);
         if let Language::Rust { minor } = language
             && (composite(&ret) || params.iter().any(|(_, t)| composite(t) || t.size > 8))
@@ -314,6 +343,29 @@ impl<'a> Search<'_, 'a> {
         Prototype::new(&name, params, ret, variadic)
             .ok_or("an argument's place depends on how it was compiled")
     }
+}
+
+/// Tells whether any type stands in a unit, outside of namespaces, as those of numbers and pointers do.
+fn has_types(unit: &Unit<'_>) -> Result<bool, DwarfError> {
+    let mut tree = unit.entries_tree(None)?;
+    let mut children = tree.root()?.children();
+    while let Some(child) = children.next()? {
+        let is_type = matches!(
+            child.entry().tag(),
+            dw::DW_TAG_base_type
+                | dw::DW_TAG_pointer_type
+                | dw::DW_TAG_structure_type
+                | dw::DW_TAG_class_type
+                | dw::DW_TAG_enumeration_type
+                | dw::DW_TAG_typedef
+                // Of units that share theirs.
+                | dw::DW_TAG_imported_unit
+        );
+        if is_type {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Where a function is entered.
