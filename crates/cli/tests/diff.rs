@@ -68,7 +68,7 @@ fn what_changed_is_shown() {
     );
 
     fails(&skep, &["trace", "--diff", &before, &file("none")], 2, "cannot read");
-    fails(&skep, &["trace", "--diff", &before, program], 2, "no report that can be compared");
+    fails(&skep, &["trace", "--diff", &before, program], 2, "not a report that can be compared");
     fails(&skep, &["trace", "--diff", &before], 2, "2 values required");
     fails(&skep, &["trace", "--diff", &before, &after, "--", "true"], 2, "cannot be used with");
 }
