@@ -127,7 +127,7 @@ fn what_is_not_there_is_an_error_that_names_what_is() -> skep_test::Result {
     let text = Error::Variable { name: "x".to_owned(), known: Vec::new() }.to_string();
     assert_eq!(text, "the object has no variable `x`; it has none, or was compiled without `-g`");
     let text = error(bpf.map("blocked")?.put(json!({"a": 1}), 1).err());
-    assert!(text.starts_with("map `blocked`: "), "{text}");
+    assert!(text.starts_with("{\"a\":1} is not a key of map `blocked`: "), "{text}");
     let text = error(Bpf::load("/no/such.bpf.o").err());
     assert!(text.starts_with("cannot read `/no/such.bpf.o`"), "{text}");
     let text = error(Bpf::load(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).err());
