@@ -1,6 +1,7 @@
-//! `skep doctor`: what works on this machine, what does not, and why. The last check traces a
-//! command.
+//! `skep doctor`: what works on this machine, what does not, and why. The last checks trace a
+//! command, and a program that runs.
 
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -61,7 +62,9 @@ pub fn run(as_json: bool, printer: Printer) -> Result<u8> {
         mappings(),
         barrier(),
         symbols(),
+        compiler(),
         trace(),
+        live(),
     ];
     if as_json {
         let one =
@@ -244,43 +247,97 @@ fn symbols() -> Finding {
     }
 }
 
+/// Tells whether programs of one's own can be compiled.
+fn compiler() -> Finding {
+    // As in https://docs.kernel.org/bpf/clang-notes.html.
+    const OPTIONS: [&str; 7] = ["-target", "bpf", "-O2", "-c", "-xc", "-o/dev/null", "-"];
+    let lacks = |what: String| {
+        let hint =
+            "for programs of your own, `apt install clang libbpf-dev linux-libc-dev` (Debian)";
+        finding("compiler", Grade::Weak, format!("{what}: {hint}"))
+    };
+    match Command::new("clang").args(OPTIONS).stdin(Stdio::null()).output() {
+        Ok(done) if done.status.success() => {
+            finding("compiler", Grade::Good, "`clang` compiles for BPF")
+        }
+        Ok(done) => lacks(format!("`clang -target bpf` failed: {}", first_line(&done.stderr))),
+        Err(_) => lacks("there is no `clang`".to_owned()),
+    }
+}
+
 /// Traces `true` with this very program.
 fn trace() -> Finding {
-    let Ok(exe) = std::env::current_exe() else {
-        return finding("trace", Grade::Bad, "cannot find this program's own file");
-    };
-    let done = Command::new(exe)
-        .args(["trace", "--json", "*", "--", "true"])
-        .stdin(Stdio::null())
-        .output();
-    let output = match done {
-        Ok(output) => output,
-        Err(e) => {
-            return finding("trace", Grade::Bad, format!("cannot start this program again: {e}"));
-        }
-    };
-    let report: Option<Json> = serde_json::from_slice(&output.stdout).ok();
-    match (output.status.success(), report) {
-        (true, Some(report)) => {
+    match traced(&["--", "true"]) {
+        Ok(report) => {
             let sites = &report["sites"];
             let time = units::time(report["attach_ns"].as_u64().unwrap_or(0));
-            finding(
-                "trace",
-                Grade::Good,
-                format!(
-                    "{} of {} functions of `true` attached in {time}",
-                    sites["attached"], sites["matched"]
-                ),
-            )
+            let (attached, matched) = (&sites["attached"], &sites["matched"]);
+            let what = format!("{attached} of {matched} functions of `true` attached in {time}");
+            finding("trace", Grade::Good, what)
         }
-        _ => {
-            let text = String::from_utf8_lossy(&output.stderr);
-            let line = text
-                .lines()
-                .find(|l| l.contains("error:"))
-                .or(text.lines().last())
-                .unwrap_or("no message");
-            finding("trace", Grade::Bad, format!("`skep trace '*' -- true` failed: {line}"))
+        Err(why) => finding("trace", Grade::Bad, format!("`skep trace '*' -- true` {why}")),
+    }
+}
+
+/// Traces a program that runs already, and is no child of who traces it.
+fn live() -> Finding {
+    let weak = |why: String| finding("attach", Grade::Weak, why);
+    let started = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let mut cat = match started {
+        Ok(cat) => cat,
+        Err(e) => return weak(format!("cannot start `cat`: {e}")),
+    };
+    // When it answers it is beyond its start.
+    let (input, output) = (cat.stdin.take(), cat.stdout.take());
+    let answers = input.zip(output).is_some_and(|(mut input, mut output)| {
+        let runs = input.write_all(b"\n").and_then(|()| output.read_exact(&mut [0])).is_ok();
+        // Else it would end.
+        cat.stdin = Some(input);
+        runs
+    });
+    let pid = cat.id().to_string();
+    let done = match answers {
+        true => traced(&["-p", &pid, "--for", "1ms"]),
+        false => Err("was not tried: `cat` does not answer".to_owned()),
+    };
+    drop(cat.stdin.take());
+    let ended = cat.wait();
+    match (done, ended) {
+        (Ok(_), Ok(status)) if !status.success() => finding(
+            "attach",
+            Grade::Bad,
+            format!("`cat` was traced while it ran, and died: {status}"),
+        ),
+        (Ok(report), _) => {
+            let attached = &report["sites"]["attached"];
+            let what = format!("{attached} functions of `cat` attached while it ran, and detached");
+            finding("attach", Grade::Good, what)
         }
+        (Err(why), _) => weak(format!("`skep trace -p`, of programs that run already, {why}")),
+    }
+}
+
+/// Traces all functions of something with this very program; its report, or what went wrong.
+fn traced(what: &[&str]) -> Result<Json, String> {
+    let exe = std::env::current_exe().map_err(|e| format!("cannot find its own file: {e}"))?;
+    let mut command = Command::new(exe);
+    let output = command.args(["trace", "--json", "*"]).args(what).stdin(Stdio::null()).output();
+    let output = output.map_err(|e| format!("cannot be started: {e}"))?;
+    match serde_json::from_slice(&output.stdout) {
+        Ok(report) if output.status.success() => Ok(report),
+        _ => Err(format!("failed: {}", first_line(&output.stderr))),
+    }
+}
+
+/// What a command says first: its error, and what to do about it.
+fn first_line(stderr: &[u8]) -> String {
+    let text = String::from_utf8_lossy(stderr);
+    let after = |word: &str| text.lines().find_map(|l| Some(l.split_once(word)?.1.trim()));
+    let Some(error) = after("error:").or(text.lines().next()) else {
+        return "no message".to_owned();
+    };
+    match after("hint:") {
+        Some(hint) => format!("{error}; {hint}"),
+        None => error.to_owned(),
     }
 }

@@ -5,6 +5,7 @@ mod common;
 use common::{Skep, data, json, object, target, text};
 use serde_json::json;
 use skep_testkit::skip;
+use skep_testkit::skip::has_command;
 
 #[test]
 fn verdicts_are_one_line_each_and_the_status_tells_of_rejections() {
@@ -182,10 +183,21 @@ fn the_doctor_finds_that_tracing_works_here() {
     let ended = skep.run(["doctor", "--json"]);
     assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
     let findings = json(&ended.stdout);
-    let trace = findings.as_array().unwrap().iter().find(|f| f["check"] == "trace").unwrap();
-    assert_eq!(trace["status"], "ok", "{trace}");
+    let of =
+        |check: &str| findings.as_array().unwrap().iter().find(|f| f["check"] == check).unwrap();
+    for check in ["trace", "attach"] {
+        assert_eq!(of(check)["status"], "ok", "{}", of(check));
+    }
+    let compiler = of("compiler");
+    assert!(
+        match has_command("clang") {
+            true => compiler["detail"] == "`clang` compiles for BPF",
+            false => compiler["detail"].as_str().unwrap().contains("`apt install clang libbpf-dev"),
+        },
+        "{compiler}"
+    );
     // With the library's symbols or without: it says which, and where they are or how to get them.
-    let symbols = findings.as_array().unwrap().iter().find(|f| f["check"] == "symbols").unwrap();
+    let symbols = of("symbols");
     let said = symbols["detail"].as_str().unwrap();
     assert!(
         match symbols["status"].as_str() {
