@@ -3,12 +3,12 @@
 
 use std::collections::BTreeSet;
 use std::io::Read;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use crate::readme::links;
+use crate::links::{links, plain};
 use crate::root;
 
 /// Folder of the pages of files, in the book.
@@ -154,20 +154,6 @@ fn page(file: &Path) -> Result<String> {
             format!("# {name}\n\n````{language}\n{}\n````\n", text.trim_end())
         }
     })
-}
-
-/// A path without `..`.
-fn plain(path: &Path) -> PathBuf {
-    let mut out = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::ParentDir => {
-                out.pop();
-            }
-            part => out.push(part),
-        }
-    }
-    out
 }
 
 #[cfg(test)]

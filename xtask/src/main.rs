@@ -12,6 +12,7 @@ mod ci;
 mod circles;
 mod dist;
 mod imports;
+mod links;
 mod mutate;
 mod objects;
 mod picture;

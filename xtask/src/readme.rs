@@ -14,15 +14,6 @@ pub fn test_command() -> Result<String> {
     block_after(&text()?, "<!-- ci:test -->")
 }
 
-/// The files that a page links to, relative to its folder, with some words that are no links: code has brackets
-/// and parentheses, too.
-pub fn links(page: &str) -> impl Iterator<Item = &str> {
-    page.split("](")
-        .skip(1)
-        .filter_map(|rest| rest.split(')').next()?.split('#').next())
-        .filter(|file| !file.is_empty() && !file.contains([' ', ':', '&', '"', '<']))
-}
-
 fn text() -> Result<String> {
     std::fs::read_to_string(root().join("README.md")).context("cannot read `README.md`")
 }
@@ -44,12 +35,12 @@ fn block_after(readme: &str, mark: &str) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::{Path, PathBuf};
+    use std::path::PathBuf;
 
     use serde_json::Value;
 
     use super::{block_after, test_command, text, try_command};
-    use crate::{files_below, root};
+    use crate::root;
 
     /// Numbers of the README: the record, the case, whose time it is, and how that is written.
     const NUMBERS: &[(&str, &str, &str, &str)] = &[
@@ -157,31 +148,6 @@ mod tests {
             |row: &&str| ["ns", "µs", "ms"].map(|u| row.matches(&format!(" {u}")).count());
         let written: usize = rows.iter().flat_map(written).sum();
         assert_eq!(written, claimed, "a number of the README's table is not in this test");
-    }
-
-    /// Every page is in the book, and what pages link to is there.
-    #[test]
-    fn pages_are_in_the_book_and_links_lead_somewhere() {
-        let is_page = |path: &Path| path.extension().is_some_and(|e| e == "md");
-        let mut pages = files_below(&root().join("docs"), &is_page).unwrap();
-        let book = std::fs::read_to_string(root().join("docs/SUMMARY.md")).unwrap();
-        for page in &pages {
-            let name = page.strip_prefix(root().join("docs")).unwrap().display().to_string();
-            assert!(name == "SUMMARY.md" || book.contains(&format!("]({name})")), "{name}");
-        }
-        let others = ["README.md", "ARCHITECTURE.md", "DEVELOPING.md", "crates/test/README.md"];
-        pages.extend(others.map(|name| root().join(name)));
-        let (mut links, mut broken) = (0, Vec::new());
-        for page in pages {
-            let text = std::fs::read_to_string(&page).unwrap();
-            for file in super::links(&text).filter(|file| file.contains('.')) {
-                links += 1;
-                if !page.parent().unwrap().join(file).exists() {
-                    broken.push(format!("{}: {file}", page.display()));
-                }
-            }
-        }
-        assert!(broken.is_empty() && links > 100, "{links} links, {broken:#?}");
     }
 
     #[test]

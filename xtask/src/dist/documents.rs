@@ -3,11 +3,11 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::readme::links;
+use crate::links::{links, plain};
 use crate::{files_below, root};
 
 /// Copies them into a folder.
@@ -60,19 +60,6 @@ fn of_folder(folder: &Path) -> Result<Vec<PathBuf>> {
         }
     }
     Ok(files)
-}
-
-/// A path without `..`.
-fn plain(path: &Path) -> PathBuf {
-    let mut out = PathBuf::new();
-    for part in path.components() {
-        if part == Component::ParentDir {
-            out.pop();
-        } else {
-            out.push(part);
-        }
-    }
-    out
 }
 
 #[cfg(test)]
