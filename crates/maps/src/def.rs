@@ -1,9 +1,12 @@
 //! The definition of a map, and its bytes in the header of the map's file.
 
+use std::path::Path;
+
 use skep_isa::{KeyShape, MapFlags, MapType};
 
 use crate::error::{EACCES, EBADF, EINVAL, ENOTSUPP, EOPNOTSUPP, MapError};
 use crate::shm::value::Format;
+use crate::shm::{ObjectError, ObjectKind, read_meta};
 
 /// Says what kind of map to make. The names are those of `union bpf_attr`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -52,6 +55,17 @@ impl MapDef {
             spin_lock: None,
             inner: None,
         }
+    }
+
+    /// Reads the definition of the map in a file, without marking the map as used: it may go meanwhile.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or is no map.
+    pub fn of_file(path: &Path) -> Result<Self, ObjectError> {
+        let meta = read_meta(path, ObjectKind::Map)?;
+        let (def, _) = Self::from_meta(&meta)
+            .map_err(|what| ObjectError::Damaged { path: path.to_owned(), what })?;
+        Ok(def)
     }
 
     /// Sets the name.

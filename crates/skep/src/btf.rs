@@ -4,11 +4,13 @@
 use skep_object::Btf;
 use skep_store::{Dir, Error, btf};
 
-/// Writes type information as a new object; returns its id.
+pub use skep_store::btf::Stored;
+
+/// Writes type information as a new object.
 ///
 /// # Errors
 /// When no id can be taken or the file cannot be written.
-pub fn store(dir: &Dir, btf: &Btf) -> Result<u32, Error> {
+pub fn store(dir: &Dir, btf: &Btf) -> Result<Stored, Error> {
     btf::store(dir, btf.raw())
 }
 

@@ -5,13 +5,14 @@ use std::os::unix::fs::MetadataExt;
 
 use rustix::fs::{FlockOperation, flock};
 
+use crate::btf::Referred;
 use crate::chain::Kept;
 use crate::dir::{Dir, DirError, Kind};
 
 impl Dir {
     /// Removes objects that no process uses and nobody pinned. Returns how many.
     ///
-    /// Type information goes when no map is left that could refer to it.
+    /// Type information goes when no map refers to it.
     ///
     /// # Errors
     /// When a sub-directory cannot be read; a file that cannot be removed is left.
@@ -64,7 +65,9 @@ impl Dir {
                 // Chains that stay keep programs, with their maps.
                 kept = Kept::of(self);
             }
-            if kind == Kind::Btf && !self.ids(Kind::Map)?.is_empty() {
+            if kind == Kind::Btf {
+                // After the maps that refer to it.
+                removed += self.collect_types()?;
                 continue;
             }
             for id in self.ids(kind)? {
@@ -73,6 +76,25 @@ impl Dir {
                     removed += usize::from(self.remove_unused_but(kind, id, chains));
                 }
             }
+        }
+        Ok(removed)
+    }
+
+    /// Removes type information that no map refers to.
+    fn collect_types(&self) -> Result<usize, DirError> {
+        let ids = self.ids(Kind::Btf)?;
+        if ids.is_empty() {
+            return Ok(0);
+        }
+        let mut referred = Referred::of(self)?;
+        let mut removed = 0;
+        for id in ids {
+            // Whoever stored it may have made a map meanwhile, and ended.
+            let is_kept = |referred: &mut Referred| referred.has_now(self, id).unwrap_or(true);
+            let path = self.object(Kind::Btf, id);
+            let gone = !referred.has(id)
+                && skep_maps::remove_unless(&path, || is_kept(&mut referred)).unwrap_or(false);
+            removed += usize::from(gone);
         }
         Ok(removed)
     }

@@ -347,6 +347,8 @@ fn lock_file(path: &Path) -> Result<File, DirError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use skep_isa::MapType;
+    use skep_maps::{Map, MapDef};
     use std::os::unix::fs::PermissionsExt;
 
     fn temp(name: &str) -> PathBuf {
@@ -424,17 +426,26 @@ mod tests {
         Ok(())
     }
 
-    /// Maps name types by id, and nothing counts how many do.
+    /// Each run left its own in memory, as long as there was any map.
     #[test]
-    fn types_stay_as_long_as_there_is_a_map() -> Result<(), Box<dyn std::error::Error>> {
+    fn types_stay_as_long_as_a_map_refers_to_them() -> Result<(), Box<dyn std::error::Error>> {
         let path = temp("types");
         let dir = Dir::create(&path)?;
-        std::fs::write(dir.object(Kind::Btf, 1), b"x")?;
-        std::fs::write(dir.object(Kind::Map, 1), b"x")?;
-        let used = File::open(dir.object(Kind::Map, 1))?;
-        flock(&used, FlockOperation::LockShared)?;
-        assert_eq!((dir.collect()?, dir.ids(Kind::Btf)?), (0, vec![1]));
-        drop(used);
+        let [first, other] = [(); 2].map(|()| crate::btf::store(&dir, b"types"));
+        let (first, other) = (first?, other?);
+        // Whoever stored them may be about to make a map.
+        assert_eq!((dir.collect()?, dir.ids(Kind::Btf)?), (0, vec![1, 2]));
+        let mut def = MapDef::new(MapType::Hash, 4, 4, 8);
+        def.btf_id = first.id();
+        let map = Map::create(&dir.kind(Kind::Map), dir.next_id(Kind::Map)?, &def)?;
+        drop((first, other));
+        assert_eq!((dir.collect()?, dir.ids(Kind::Btf)?), (1, vec![1]));
+        // A map that nobody has open is read, too, as it is pinned.
+        std::fs::hard_link(map.file().path(), path.join("pins/a"))?;
+        drop(map);
+        let third = crate::btf::store(&dir, b"types")?.id();
+        assert_eq!((third, dir.collect()?, dir.ids(Kind::Btf)?), (3, 1, vec![1]));
+        std::fs::remove_file(path.join("pins/a"))?;
         assert_eq!((dir.collect()?, dir.ids(Kind::Btf)?), (2, vec![]));
         std::fs::remove_dir_all(&path)?;
         Ok(())

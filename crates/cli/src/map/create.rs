@@ -51,11 +51,13 @@ pub fn create(args: &CreateArgs, printer: Printer) -> Result {
 }
 
 fn make(dir: &Dir, args: &CreateArgs, def: MapDef, btf: Option<&Btf>) -> Result<Map> {
-    let stored = btf.map(|btf| skep::btf::store(dir, btf)).transpose();
+    // Kept until there is the map, which refers to it.
+    let stored = btf
+        .map(|btf| skep::btf::store(dir, btf))
+        .transpose()
+        .map_err(|e| Failure::environment("cannot store the map's types").because(&e))?;
     let mut def = def.named(&args.name);
-    def.btf_id = stored
-        .map_err(|e| Failure::environment("cannot store the map's types").because(&e))?
-        .unwrap_or(0);
+    def.btf_id = stored.as_ref().map_or(0, skep::btf::Stored::id);
     let id = dir.next_id(Kind::Map)?;
     Map::create(&dir.kind(Kind::Map), id, &def).map_err(|e| {
         let status =

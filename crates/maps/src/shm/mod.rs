@@ -45,8 +45,8 @@ pub use error::{Limit, ObjectError};
 pub use file::{mark_used, remove_if_unused, remove_unless};
 pub use header::{MAX_META, MAX_PAYLOAD};
 pub use lease::Lease;
-pub(crate) use object::PayloadMode;
 pub use object::{NewObject, ObjectFile};
+pub(crate) use object::{PayloadMode, read_meta};
 pub use view::MappedView;
 
 /// The format version this crate writes. It reads older versions too, except for types whose

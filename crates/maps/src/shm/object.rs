@@ -84,6 +84,14 @@ fn why_read_only(here: u64, made_in: u64) -> &'static str {
 
 /// Opens a file that may hold an object, marks it as used, and returns it with its length.
 fn open_regular(path: &Path, access: Access) -> Result<(OwnedFd, u64), ObjectError> {
+    let fd = open_own(path, access)?;
+    lock_shared(fd.as_fd(), path)?;
+    let size = size_of(&fd, path)?;
+    Ok((fd, size))
+}
+
+/// Opens a regular file of this user.
+fn open_own(path: &Path, access: Access) -> Result<OwnedFd, ObjectError> {
     let flags = match access {
         Access::ReadOnly => OFlags::RDONLY,
         Access::ReadWrite => OFlags::RDWR,
@@ -100,16 +108,35 @@ fn open_regular(path: &Path, access: Access) -> Result<(OwnedFd, u64), ObjectErr
     if stat.st_uid != me.as_raw() && !me.is_root() {
         return Err(ObjectError::Owner { path: path.to_owned(), owner: stat.st_uid });
     }
-    lock_shared(fd.as_fd(), path)?;
-    let stat = fs::fstat(&fd).map_err(os("fstat", path))?;
+    Ok(fd)
+}
+
+/// Returns the length of a file that may hold an object, and was not removed.
+fn size_of(fd: &OwnedFd, path: &Path) -> Result<u64, ObjectError> {
+    let stat = fs::fstat(fd).map_err(os("fstat", path))?;
     if stat.st_nlink == 0 {
         return Err(os("open", path)(Errno::NOENT));
     }
     let size = stat.st_size as u64;
     if size < PAGE || !size.is_multiple_of(PAGE) {
-        return Err(damaged("its length is no whole number of pages"));
+        let what = "its length is no whole number of pages";
+        return Err(ObjectError::Damaged { path: path.to_owned(), what });
     }
-    Ok((fd, size))
+    Ok(size)
+}
+
+/// Reads the header of an object file.
+fn header(fd: &OwnedFd, path: &Path, size: u64, kind: ObjectKind) -> Result<Header, ObjectError> {
+    let mut page = vec![0; PAGE as usize];
+    read_all(fd, size - PAGE, &mut page).map_err(os("read", path))?;
+    Header::from_page(&page, path, size, kind)
+}
+
+/// Reads what an object file says of itself, without marking it as used: it may go meanwhile.
+pub(crate) fn read_meta(path: &Path, kind: ObjectKind) -> Result<Vec<u8>, ObjectError> {
+    let fd = open_own(path, Access::ReadOnly)?;
+    let size = size_of(&fd, path)?;
+    Ok(header(&fd, path, size, kind)?.meta)
 }
 
 impl ObjectFile {
@@ -188,9 +215,7 @@ impl ObjectFile {
         mode: impl FnOnce(&[u8]) -> PayloadMode,
     ) -> Result<Self, ObjectError> {
         let (fd, size) = open_regular(path, access)?;
-        let mut page = vec![0; PAGE as usize];
-        read_all(&fd, size - PAGE, &mut page).map_err(os("read", path))?;
-        let header = Header::from_page(&page, path, size, kind)?;
+        let header = header(&fd, path, size, kind)?;
         let made_in = header.namespace;
         let here = if access == Access::ReadWrite { sys::pid_namespace() } else { made_in };
         if here != made_in || (access == Access::ReadWrite && (here == 0 || tls::is_stranger())) {

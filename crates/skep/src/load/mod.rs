@@ -14,6 +14,7 @@ use skep_maps::{Map, MapDef};
 use skep_object::{Btf, CoreTarget, InnerValue, MapSpec, Object};
 use skep_store::dir::{Dir, Kind};
 
+use crate::btf::Stored;
 use crate::convert;
 use crate::prototypes::{Asked, Catalog};
 use crate::prove::{Proofs, check_maps, needed};
@@ -146,10 +147,8 @@ impl<'a> Loader<'a> {
                 known.insert(spec.name.clone(), map);
             }
         }
-        let btf_id = match &object.btf {
-            Some(btf) => crate::btf::store(self.dir, btf)?,
-            None => 0,
-        };
+        let stored = object.btf.as_ref().map(|btf| crate::btf::store(self.dir, btf)).transpose()?;
+        let btf_id = stored.as_ref().map_or(0, Stored::id);
         slot_table(self.dir)?;
         let mut pins = pinned::NewPins::default();
         let mut maps = Vec::new();
@@ -185,6 +184,7 @@ impl<'a> Loader<'a> {
         let is_new = |name: &str| !known.contains_key(name);
         initialize(object, &maps, &programs, is_new)?;
         pins.keep();
+        drop(stored);
         Ok(Loaded { programs, maps: maps.into_iter().flatten().collect() })
     }
 
