@@ -1,5 +1,7 @@
 //! The skep directory, as commands open it: to add objects, or to look at what is there.
 
+use std::ops::Deref;
+
 use skep::Dir;
 use skep::dir::{DirError, Scratch};
 
@@ -15,11 +17,36 @@ pub fn create() -> Result<Dir> {
     Ok(dir)
 }
 
-/// The same for commands that attach: agents may keep what they find out about code.
+/// As [`create`], for commands that attach: agents may keep what they find out about code.
 pub fn create_to_attach() -> Result<Dir> {
     let dir = create()?;
     dir.keep_code();
     Ok(dir)
+}
+
+/// The directory of a trace. What the trace made, and let go of before this, goes with it: nobody reads
+/// that after the report, and it is as much memory as there were functions.
+#[derive(Debug)]
+pub struct Tracing(Dir);
+
+impl Deref for Tracing {
+    type Target = Dir;
+
+    fn deref(&self) -> &Dir {
+        &self.0
+    }
+}
+
+impl Drop for Tracing {
+    fn drop(&mut self) {
+        // What cannot be removed now is left to the next one.
+        drop(self.0.collect());
+    }
+}
+
+/// As [`create_to_attach`], for a trace.
+pub fn create_to_trace() -> Result<Tracing> {
+    create_to_attach().map(Tracing)
 }
 
 /// Makes a directory for this process alone.

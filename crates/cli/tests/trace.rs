@@ -859,3 +859,27 @@ fn the_stacks_of_usual_threads_are_known() {
         skep.run(["-q", "trace", "inner", "-o", "/dev/null", "--", program.to_str().unwrap()]);
     assert_eq!(text(&ended.stdout), "1 1 1\n", "{}", ended.transcript());
 }
+
+/// The memory of what counted calls stayed until somebody loaded something else.
+#[test]
+fn nothing_is_left_of_a_trace_that_has_ended() {
+    let skep = Skep::new();
+    let left = || {
+        ["links", "progs", "maps", "btf"].map(|kind| {
+            let all = std::fs::read_dir(skep.path(&format!("skep/{kind}"))).unwrap();
+            all.count()
+        })
+    };
+    let missing = skep.run(["trace", "leaf", "--", "/no/such/program"]);
+    assert_eq!(missing.shell_status(), 2);
+    assert_eq!(skep.run(["trace", "leaf", "--", target()]).shell_status(), 0);
+    assert_eq!(left(), [0; 4]);
+    let mut running = skep.start(["trace", "leaf", "--", target(), "wait"]);
+    let mut line = String::new();
+    let mut out = BufReader::new(running.stdout.take().unwrap());
+    out.read_line(&mut line).unwrap();
+    assert!(left().iter().all(|n| *n > 0), "{:?}", left());
+    drop(running.stdin.take());
+    running.wait().unwrap();
+    assert_eq!(left(), [0; 4]);
+}

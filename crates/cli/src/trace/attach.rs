@@ -27,7 +27,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     let exclude = unmatched::patterns(&args.exclude)?;
     let terminal = args.top.then(Terminal::open).transpose()?;
     let outputs = Outputs::open(args)?;
-    let dir = directory::create_to_attach()?;
+    let dir = directory::create_to_trace()?;
     let library = Library::find(&dir)?;
     let agent = live::agent(library.path())?;
     let visit = Visit::new(&agent, &dir, &args.process);

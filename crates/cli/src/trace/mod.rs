@@ -61,7 +61,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     }
     let terminal = args.top.then(Terminal::open).transpose()?;
     let outputs = Outputs::open(args)?;
-    let dir = directory::create_to_attach()?;
+    let dir = directory::create_to_trace()?;
     let library = Library::find(&dir)?;
     let loading =
         Loading { dir: &dir, args, patterns: &patterns, exclude, library: library.path(), printer };
