@@ -86,9 +86,33 @@ fn packed() -> String {
     /// Much more than any configuration.
     const MOST: u64 = 16 << 20;
     let mut out = String::new();
-    let file = std::fs::File::open("/proc/config.gz").map(flate2::read::GzDecoder::new);
-    file.and_then(|f| f.take(MOST).read_to_string(&mut out)).ok();
+    let file = std::fs::read("/proc/config.gz").unwrap_or_default();
+    if let Some(data) = deflated(&file) {
+        flate2::read::DeflateDecoder::new(data).take(MOST).read_to_string(&mut out).ok();
+    }
     out
+}
+
+/// What a file of gzip holds (RFC 1952, section 2.3). Its checksum is not looked at, whose table would be
+/// 16 KiB of the command: the kernel makes the file anew for each reader.
+#[cfg(feature = "dwarf")]
+fn deflated(file: &[u8]) -> Option<&[u8]> {
+    const HEADER_CHECKSUM: u8 = 2;
+    const EXTRA: u8 = 4;
+    const NAME: u8 = 8;
+    const COMMENT: u8 = 16;
+    let (head, mut rest) = file.split_first_chunk::<10>()?;
+    let [0x1f, 0x8b, 8, flags, ..] = *head else { return None };
+    if flags & EXTRA != 0 {
+        let (len, behind) = rest.split_first_chunk()?;
+        rest = behind.get(usize::from(u16::from_le_bytes(*len))..)?;
+    }
+    for text in [NAME, COMMENT] {
+        if flags & text != 0 {
+            rest = rest.get(rest.iter().position(|byte| *byte == 0)? + 1..)?;
+        }
+    }
+    if flags & HEADER_CHECKSUM != 0 { rest.get(2..) } else { Some(rest) }
 }
 
 #[cfg(not(feature = "dwarf"))]
@@ -124,5 +148,32 @@ mod tests {
         );
         assert_eq!(debian.get("LINUX_KERNEL_VERSION"), Some((6 << 16 | 1 << 8 | 170).to_string()));
         assert_eq!(debian.get("LINUX_HAS_BPF_COOKIE").as_deref(), Some("1"));
+    }
+    /// As `gzip` writes it, with a file's name and without.
+    #[cfg(feature = "dwarf")]
+    #[test]
+    fn what_gzip_has_packed_is_found() {
+        use std::io::Read;
+        let dir = skep_testkit::TempDir::new();
+        let text = "CONFIG_BPF=y\n".repeat(1000);
+        std::fs::write(dir.path().join("config"), &text).unwrap();
+        for how in ["-n", "-N"] {
+            let done = std::process::Command::new("gzip")
+                .args(["-c", how, "config"])
+                .current_dir(dir.path())
+                .output()
+                .unwrap();
+            let mut out = String::new();
+            let data = deflated(&done.stdout).unwrap();
+            flate2::read::DeflateDecoder::new(data).read_to_string(&mut out).unwrap();
+            assert_eq!(out, text, "{how}");
+        }
+        let name = b"\x1f\x8b\x08\x1e\0\0\0\0\0\0\x02\0ab".to_vec();
+        let whole = [&name[..], b"name\0comment\0xxdata"].concat();
+        assert_eq!(deflated(&whole), Some(&b"data"[..]));
+        for end in 0..whole.len() - 4 {
+            assert!(deflated(&whole[..end]).is_none_or(<[u8]>::is_empty), "{end}");
+        }
+        assert_eq!(deflated(b"text that is not packed"), None);
     }
 }

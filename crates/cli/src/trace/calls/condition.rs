@@ -36,6 +36,8 @@ pub enum Path {
     Behind,
     /// A member of the structure it points to, with the members that it is in: `at.x`.
     Member(String),
+    /// A member of the structure that it is.
+    Inside(String),
 }
 
 /// A number or a text that a condition looks at.
@@ -224,7 +226,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Reads what follows a name: `->member.inner->member`.
+    /// Reads what follows a name: `.member`, `->member.inner->member`.
     fn members(&mut self, mut name: String) -> Result<Expr, String> {
         // Constants are named as in C, without what they are in.
         while let [Token::Sign("::"), Token::Name(inner), rest @ ..] = self.rest {
@@ -233,23 +235,29 @@ impl Parser<'_> {
         }
         let mut start = Start::Name(name);
         let mut path = Path::Whole;
-        while self.sign(&["->"]).is_some() {
-            let [Token::Name(member), rest @ ..] = self.rest else {
-                return Err("a member's name stands behind `->`".to_owned());
-            };
-            self.rest = rest;
-            let mut member = member.clone();
-            while let [Token::Sign("."), Token::Name(inner), rest @ ..] = self.rest {
-                self.rest = rest;
+        while let Some(sign) = self.sign(&["->", "."]) {
+            let mut member = self.member(sign)?;
+            while let Some(sign) = self.sign(&["."]) {
                 member += ".";
-                member += inner;
+                member += &self.member(sign)?;
             }
             if path != Path::Whole {
                 start = Start::Variable(self.number(Variable { start, path, text: false })?);
             }
-            path = Path::Member(member);
+            path = if sign == "." { Path::Inside(member) } else { Path::Member(member) };
         }
         self.variable(start, path)
+    }
+
+    /// Reads a member's name; those of Rust's tuples are numbers.
+    fn member(&mut self, sign: &str) -> Result<String, String> {
+        let (name, rest) = match self.rest {
+            [Token::Name(name), rest @ ..] => (name.clone(), rest),
+            [Token::Number(number), rest @ ..] if sign == "." => (format!("__{number}"), rest),
+            _ => return Err(format!("a member's name stands behind `{sign}`")),
+        };
+        self.rest = rest;
+        Ok(name)
     }
 
     fn variable(&mut self, start: Start, path: Path) -> Result<Expr, String> {
@@ -309,6 +317,7 @@ impl Condition {
             Path::Whole => start,
             Path::Behind => format!("*{start}"),
             Path::Member(member) => format!("{start}->{member}"),
+            Path::Inside(member) => format!("{start}.{member}"),
         }
     }
 
@@ -472,7 +481,8 @@ mod tests {
             "(s) == \"a\"",
             "s == \"a*b\"",
             "p->",
-            "p.x > 1",
+            "p. > 1",
+            "p.->x > 1",
             "size = 1",
             "*1",
             "'ab' == c",
@@ -509,6 +519,16 @@ mod tests {
         assert_eq!(c.variables[2].start, Start::Variable(0));
         assert!(c.variables[2].text && !c.variables[0].text && !c.wants_result());
         assert!(Condition::parse("ret->next->id == 1")?.wants_result());
+        Ok(())
+    }
+
+    #[test]
+    fn members_are_of_what_is_there_or_of_what_is_pointed_to() -> Result<(), String> {
+        let c = Condition::parse("p.at.x > 1 && p.next->at.x == p.0.1 && ret.name == \"a\"")?;
+        let names: Vec<_> = c.variables.iter().map(|v| c.name_of(v)).collect();
+        assert_eq!(names, ["p.at.x", "p.next", "p.next->at.x", "p.__0.__1", "ret.name"]);
+        assert_eq!(c.variables[2].start, Start::Variable(1));
+        assert!(c.variables[4].text && c.wants_result());
         Ok(())
     }
 

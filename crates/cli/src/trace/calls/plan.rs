@@ -34,7 +34,7 @@ pub const SECOND_RESULT: u8 = 0xfd;
 /// The word that stands for the place of the return address: `STACK`.
 pub const STACK: u8 = 0xfe;
 /// From there to the arguments on the stack.
-const RETURN_ADDRESS: u64 = 8;
+pub const RETURN_ADDRESS: u64 = 8;
 /// Words of the stack that a context has.
 const STACK_WORDS: u8 = 6;
 /// Structures behind pointers, and those that are passed in memory, are read up to here.
@@ -420,7 +420,7 @@ pub fn words_of(p: &Prototype, param: usize) -> Vec<u8> {
 }
 
 /// The words of an argument that are in integer registers or on the stack.
-fn integer_words(p: &Prototype, param: usize) -> impl Iterator<Item = u8> {
+pub fn integer_words(p: &Prototype, param: usize) -> impl Iterator<Item = u8> {
     let all = p.words().iter().enumerate().take(MAX_WORDS);
     let is_there = |place| match place {
         Place::Register(_) => true,
@@ -432,7 +432,7 @@ fn integer_words(p: &Prototype, param: usize) -> impl Iterator<Item = u8> {
 }
 
 /// The words of a result that are in integer registers.
-fn result_words(parts: &[Part]) -> impl Iterator<Item = u8> {
+pub fn result_words(parts: &[Part]) -> impl Iterator<Item = u8> {
     let words = parts.iter().zip([RESULT, SECOND_RESULT]);
     words.filter(|(part, _)| **part == Part::Register).map(|(_, word)| word)
 }

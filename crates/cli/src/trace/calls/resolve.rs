@@ -6,11 +6,14 @@ use std::sync::Arc;
 
 use skep::link::Types;
 use skep::object::btf::{Kind, Member, TypeId};
-use skep::object::{Btf, Place, Prototype, ValueKind};
-use skep::prototypes::{Catalog, Listed};
+use skep::object::{Btf, Composite, Part, Place, Prototype, ValueKind};
+use skep::prototypes::{Catalog, Listed, hidden_word};
 
 use super::condition::{Condition, Path, Start, Variable};
-use super::plan::{Base, Plan, RESULT, Read, Var, Wanted, find, is_signed, is_text, words_of};
+use super::plan::{
+    Base, Plan, RESULT, RETURN_ADDRESS, Read, SECOND_RESULT, STACK, Var, Wanted, find,
+    integer_words, is_signed, is_text, result_words, words_of,
+};
 use super::prototypes::Declared;
 use crate::args::TraceArgs;
 use crate::failure::{Failure, Result};
@@ -183,7 +186,9 @@ fn find_all(
             }
             Start::Variable(at) => out.get(*at).copied().flatten().and_then(|before| {
                 let base = Base::Variable(u8::try_from(*at).ok()?);
-                behind(v, base, before.var.at_return, before.to?, &*types()?)
+                let Path::Member(name) = &v.path else { return None };
+                let of = Of { name, held: Held::Behind(base, 0), at_return: before.var.at_return };
+                of.find(v.text, before.to?, &*types()?)
             }),
         };
         out.push(found);
@@ -200,6 +205,20 @@ fn named(
 ) -> Option<Found> {
     let number = name.strip_prefix("arg").and_then(|n| n.parse::<usize>().ok());
     let at_return = name == "ret";
+    let position = |p: &Prototype| p.params.iter().position(|param| param.name == name).or(number);
+    if let Path::Inside(member) = &v.path {
+        let (p, btf) = (p?, types()?);
+        let (held, param) = match at_return {
+            true => (held_result(p), &p.ret),
+            false => {
+                let at = position(p)?;
+                (held(p, at), p.params.get(at)?)
+            }
+        };
+        let is_it = matches!(param.kind, ValueKind::Struct | ValueKind::Union);
+        let (id, _) = find(&btf, param).filter(|_| is_it)?;
+        return Of { name: member, held: held?, at_return }.find(v.text, id, &btf);
+    }
     let (word, param) = match p {
         None if at_return => (RESULT, None),
         None => (u8::try_from(number?).ok().filter(|n| *n < REGISTERS)?, None),
@@ -209,7 +228,7 @@ fn named(
             (RESULT, Some(Some(&p.ret).filter(|_| there)?))
         }
         Some(p) => {
-            let at = p.params.iter().position(|param| param.name == name).or(number)?;
+            let at = position(p)?;
             let param = p.params.get(at)?;
             match *words_of(p, at) {
                 [word] => (word, Some(param)),
@@ -241,36 +260,124 @@ fn named(
             }
             var(Read::Bytes, number_size(to)? * 8, is_signed(to))
         }
-        (Path::Member(_), Some(param)) if pointer => {
+        (Path::Member(name), Some(param)) if pointer => {
             let btf = types()?;
             let (id, _) = find(&btf, param)?;
-            behind(v, base, at_return, id, &btf)
+            Of { name, held: Held::Behind(base, 0), at_return }.find(v.text, id, &btf)
         }
         _ => None,
     }
 }
 
-/// Finds a member of the structure that `base` points to.
-fn behind(v: &Variable, base: Base, at_return: bool, id: TypeId, btf: &Btf) -> Option<Found> {
-    let Path::Member(name) = &v.path else { return None };
-    let (at, member) = member(btf, id, name, 0)?;
-    let (_, t) = btf.resolve(member.type_id).ok()?;
-    let size = btf.size_of(member.type_id).ok()?;
-    let bits = if member.bitfield > 0 { u64::from(member.bitfield) } else { size.checked_mul(8)? };
-    let (offset, first) = (i32::try_from(at / 8).ok()?, (at % 8) as u8);
-    let var = |read: Read, bits: u64, signed: bool| {
-        let bits = u8::try_from(bits).ok().filter(|bits| bits + first <= 64)?;
-        Some(Found { var: Var { read, base, first, bits, signed, at_return, offset }, to: None })
+/// Where a structure is.
+enum Held {
+    /// So many bytes behind where a pointer points.
+    Behind(Base, u64),
+    /// In words, each with the byte of the structure that it begins with. Others are nowhere.
+    Words(Vec<(u64, u8)>),
+}
+
+/// Finds an argument that is a structure.
+fn held(p: &Prototype, at: usize) -> Option<Held> {
+    let words = words_of(p, at);
+    Some(match p.composite(at) {
+        None => Held::Words((0..).step_by(8).zip(words).collect()),
+        Some(Composite::Behind) => Held::Behind(Base::Word(*words.first()?), 0),
+        Some(Composite::Stack(from)) => Held::Behind(Base::Word(STACK), from + RETURN_ADDRESS),
+        Some(Composite::Parts(parts)) => in_parts(parts, 8, integer_words(p, at)),
+        Some(Composite::Pair { second, parts }) => in_parts(parts, *second, integer_words(p, at)),
+        Some(_) => return None,
+    })
+}
+
+/// Finds a result that is a structure.
+fn held_result(p: &Prototype) -> Option<Held> {
+    Some(match p.ret_composite() {
+        None => {
+            let words = [RESULT, SECOND_RESULT].into_iter().take(p.ret_words().len());
+            Held::Words((0..).step_by(8).zip(words).collect())
+        }
+        Some(Composite::Behind) => Held::Behind(Base::Word(hidden_word(p)? as u8), 0),
+        Some(Composite::Parts(parts)) => in_parts(parts, 8, result_words(parts)),
+        Some(Composite::Pair { second, parts }) => in_parts(parts, *second, result_words(parts)),
+        Some(_) => return None,
+    })
+}
+
+/// `second`: the byte that the second part begins with.
+fn in_parts(parts: &[Part], second: u64, mut words: impl Iterator<Item = u8>) -> Held {
+    let begin = [0, second];
+    let at = |(part, from): (&Part, u64)| match part {
+        Part::Register => Some((from, words.next()?)),
+        Part::Vector(_) => None,
     };
-    match &t.kind {
-        Kind::Array(_) if v.text => var(Read::Text, 64, false),
-        Kind::Ptr(_) if v.text => var(Read::TextBehind, 64, false),
-        _ if v.text => None,
-        Kind::Int(i) => var(Read::Bytes, bits, i.signed),
-        Kind::Enum(e) | Kind::Enum64(e) => var(Read::Bytes, bits, e.signed),
-        Kind::Ptr(to) => var(Read::Bytes, 64, false).map(|found| Found { to: Some(*to), ..found }),
-        _ => None,
+    Held::Words(parts.iter().zip(begin).filter_map(at).collect())
+}
+
+/// A member of a structure.
+struct Of<'a> {
+    name: &'a str,
+    held: Held,
+    at_return: bool,
+}
+
+impl Of<'_> {
+    /// Finds it in the structure, as a text or a number.
+    fn find(&self, text: bool, id: TypeId, btf: &Btf) -> Option<Found> {
+        let (at, member) = member(btf, id, self.name, 0)?;
+        let (_, t) = btf.resolve(member.type_id).ok()?;
+        let size = btf.size_of(member.type_id).ok()?;
+        let bits =
+            if member.bitfield > 0 { u64::from(member.bitfield) } else { size.checked_mul(8)? };
+        match &t.kind {
+            Kind::Array(_) if text => self.text(at, false),
+            Kind::Ptr(_) if text => self.text(at, true),
+            _ if text => None,
+            Kind::Int(i) => self.number(at, bits, i.signed, None),
+            Kind::Enum(e) | Kind::Enum64(e) => self.number(at, bits, e.signed, None),
+            Kind::Ptr(to) => self.number(at, 64, false, Some(*to)),
+            _ => None,
+        }
     }
+
+    /// A number of so many bits.
+    fn number(&self, at: u64, bits: u64, signed: bool, to: Option<TypeId>) -> Option<Found> {
+        let at_return = self.at_return;
+        let (read, base, first, offset) = match &self.held {
+            Held::Behind(base, from) => (Read::Bytes, *base, at % 8, from.checked_add(at / 8)?),
+            Held::Words(words) => {
+                let (word, bit) = in_word(words, at)?;
+                (Read::Word, Base::Word(word), 0, bit)
+            }
+        };
+        let there = if read == Read::Word { offset } else { first };
+        let (offset, first) = (i32::try_from(offset).ok()?, first as u8);
+        let bits = u8::try_from(bits).ok().filter(|bits| u64::from(*bits) + there <= 64)?;
+        Some(Found { var: Var { read, base, first, bits, signed, at_return, offset }, to })
+    }
+
+    /// The text that begins there, or that a pointer there leads to.
+    fn text(&self, at: u64, is_pointer: bool) -> Option<Found> {
+        let (read, base, offset) = match &self.held {
+            Held::Behind(base, from) => {
+                let read = if is_pointer { Read::TextBehind } else { Read::Text };
+                (read, *base, from.checked_add(at / 8)?)
+            }
+            Held::Words(words) => {
+                let (word, _) = in_word(words, at).filter(|(_, bit)| is_pointer && *bit == 0)?;
+                (Read::Text, Base::Word(word), 0)
+            }
+        };
+        let (offset, at_return) = (i32::try_from(offset).ok()?, self.at_return);
+        let var = Var { read, base, first: 0, bits: 64, signed: false, at_return, offset };
+        Some(Found { var, to: None })
+    }
+}
+
+/// Finds the word that has a bit of a structure, and the bit's place in it.
+fn in_word(words: &[(u64, u8)], at: u64) -> Option<(u8, u64)> {
+    let (from, word) = words.iter().rev().find(|(from, _)| from * 8 <= at)?;
+    Some((*word, at - from * 8)).filter(|(_, bit)| *bit < 64)
 }
 
 /// Finds a constant of an enumeration: of one that an argument has, else of any that all agree about.
