@@ -73,7 +73,7 @@ pub use shm::ranges::{for_each_column, is_mapped, note_replaced};
 pub use shm::spin;
 pub use shm::{
     Access, Lease, Limit, MAX_META, MAX_PAYLOAD, MappedView, NewObject, ObjectError, ObjectFile,
-    ObjectKind, VERSION, mark_used, remove_if_unused, remove_unless,
+    ObjectKind, VERSION, create_whole, mark_used, remove_if_unused, remove_unless,
 };
 pub use slots::SlotTable;
 pub use types::map_types;

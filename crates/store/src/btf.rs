@@ -64,6 +64,8 @@ impl Referred {
             match MapDef::of_file(&dir.object(Kind::Map, *id)) {
                 Ok(def) => types.iter_mut().for_each(|types| _ = types.insert(def.btf_id)),
                 Err(ObjectError::Os { errno, .. }) if !is_gone(errno) => types = None,
+                // Of a newer skep.
+                Err(ObjectError::Version { .. }) => types = None,
                 Err(_) => {}
             }
         }

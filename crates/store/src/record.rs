@@ -20,9 +20,9 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
-use skep_maps::Lease;
+use skep_maps::{Lease, ObjectError};
 
 use crate::dir::Locked;
 use crate::restart::{self, Restarts};
@@ -235,7 +235,6 @@ impl RecordFile {
     /// # Errors
     /// When it cannot be written, or `path` exists.
     pub fn create(path: &Path, kind: FileKind, records: &[Record]) -> Result<Self, RecordError> {
-        let err = |call| move |source| RecordError::Io { call, path: path.to_owned(), source };
         let mut bytes = Vec::new();
         bytes.extend(MAGIC);
         bytes.extend(kind.number.to_le_bytes());
@@ -245,23 +244,14 @@ impl RecordFile {
         for (tag, payload) in records {
             batch.push(*tag, |w| w.raw(payload));
         }
-        let bytes = batch.bytes;
-        let temp = path.with_extension(format!("new-{}", std::process::id()));
-        let done = (|| {
-            let mut file = File::options()
-                .read(true)
-                .append(true)
-                .create_new(true)
-                .mode(0o600)
-                .open(&temp)
-                .map_err(err("create"))?;
-            file.write_all(&bytes).map_err(err("write"))?;
-            flock(&file, FlockOperation::LockShared).map_err(|e| err("lock")(e.into()))?;
-            std::fs::hard_link(&temp, path).map_err(err("create"))?;
-            Self::new(&file, path, kind)
-        })();
-        drop(std::fs::remove_file(&temp));
-        done
+        let file = skep_maps::create_whole(path, &batch.bytes).map_err(|e| {
+            let (call, source) = match e {
+                ObjectError::Os { call, errno, .. } => (call, io::Error::from_raw_os_error(errno)),
+                other => ("create", io::Error::other(other)),
+            };
+            RecordError::Io { call, path: path.to_owned(), source }
+        })?;
+        Self::new(&file.into(), path, kind)
     }
 
     /// Opens a file for reading and appending. The file must belong to this user and be writable
@@ -474,6 +464,8 @@ impl RecordFile {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{FlockOperation, flock};
+
     use super::*;
     use skep_testkit::skip;
     use skep_testkit::skip::is_root;
@@ -597,8 +589,6 @@ mod tests {
             Ok::<_, io::Error>(flock(&file, FlockOperation::NonBlockingLockExclusive).is_err())
         };
         let made = RecordFile::create(&path, KIND, &[])?;
-        let beside = path.with_extension(format!("new-{}", std::process::id()));
-        assert!(!beside.exists(), "it is made under another name");
         assert!(is_used()?);
         let opened = RecordFile::open(&path, KIND)?;
         drop(made);

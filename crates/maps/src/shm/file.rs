@@ -91,6 +91,24 @@ pub(super) fn publish(
     linked.map_err(os("link", path))
 }
 
+/// Makes a file with contents, marked as used, which appears under its path only when it is complete. Nothing
+/// is left of one that was not completed, where the file system has files without names.
+///
+/// # Errors
+/// When it cannot be written, or `path` exists.
+pub fn create_whole(path: &Path, bytes: &[u8]) -> Result<OwnedFd, ObjectError> {
+    let (fd, temporary) = unnamed(path.parent().unwrap_or(Path::new(".")))?;
+    let done = (|| {
+        write_all(&fd, 0, bytes).map_err(os("write", path))?;
+        fs::flock(&fd, FlockOperation::LockShared).map_err(os("flock", path))?;
+        publish(&fd, temporary.as_deref(), path)
+    })();
+    if let Some(temporary) = temporary {
+        let _ = fs::unlink(&temporary);
+    }
+    done.map(|()| fd)
+}
+
 pub(super) fn write_all(fd: &OwnedFd, mut at: u64, mut bytes: &[u8]) -> Result<(), Errno> {
     while !bytes.is_empty() {
         match rustix::io::pwrite(fd, bytes, at) {

@@ -42,7 +42,7 @@ mod view;
 use std::fmt;
 
 pub use error::{Limit, ObjectError};
-pub use file::{mark_used, remove_if_unused, remove_unless};
+pub use file::{create_whole, mark_used, remove_if_unused, remove_unless};
 pub use header::{MAX_META, MAX_PAYLOAD};
 pub use lease::Lease;
 pub use object::{NewObject, ObjectFile};
