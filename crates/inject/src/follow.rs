@@ -25,7 +25,7 @@ use crate::error::Error;
 use crate::start::{Start, store_id, tells_id};
 use crate::stop::{
     Following, PATIENCE, Threads, begin_to_trace, check, go_on_to_a_stop, note_ends,
-    repeat_interrupted_call,
+    repeat_interrupted_call, unreadable,
 };
 use crate::sys::{self, Happened, News};
 use crate::target::{Target, in_thread};
@@ -141,7 +141,7 @@ impl Tracer {
         let mut calm = 0;
         while calm < 2 {
             calm += 1;
-            for tid in task::threads(pid).ok_or(Error::NoProcess { pid })? {
+            for tid in task::threads(pid).ok_or_else(|| unreadable(pid))? {
                 if !self.threads.contains_key(&tid)
                     && begin_to_trace(pid, tid, sys::seize_to_follow)?
                 {

@@ -5,9 +5,10 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use rustix::io::Errno;
-use skep_proc::maps::{Filter, Live, MapSource, Perms, Vma, Want};
+use skep_proc::maps::{Filter, Live, MapSource, MapsError, Perms, Vma, Want};
 
 use crate::error::Error;
+use crate::stop::not_opened;
 use crate::sys;
 
 /// Lowest address that is ever used: `vm.mmap_min_addr` of all distributions.
@@ -82,9 +83,10 @@ fn errno(error: &std::io::Error) -> Errno {
 
 /// All mappings of a process, in order of address, with their names.
 pub(crate) fn mappings(pid: u32) -> Result<Vec<Vma>, Error> {
-    Live::of(pid)
-        .and_then(|live| live.all(&Filter::default(), Want::NAME))
-        .map_err(|_| Error::NoProcess { pid })
+    Live::of(pid).and_then(|live| live.all(&Filter::default(), Want::NAME)).map_err(|e| match e {
+        MapsError::Os { errno, .. } => not_opened(pid, Some(errno)),
+        _ => Error::NoProcess { pid },
+    })
 }
 
 /// Ends of mapped code, that of the vDSO first: places that may have unused bytes.

@@ -19,9 +19,12 @@
 //! it does before `main`: it is looked at whenever it makes a system call. musl stores the id right
 //! after it has told, and need not make another call before `main` ends: that store is done for it.
 
+use rustix::io::Errno;
+
 use crate::error::{Error, Refusal};
 use crate::memory::Memory;
 use crate::registers::{NO_CALL, Registers};
+use crate::stop::not_opened;
 use crate::stub::LEN;
 use crate::sys;
 use crate::target::Target;
@@ -156,7 +159,8 @@ pub(crate) fn is_start(bytes: &[u8]) -> bool {
 
 /// The auxiliary vector, as the kernel made it.
 fn vector(pid: u32) -> Result<Vec<(u64, u64)>, Error> {
-    let bytes = std::fs::read(format!("/proc/{pid}/auxv")).map_err(|_| Error::NoProcess { pid })?;
+    let bytes = std::fs::read(format!("/proc/{pid}/auxv"))
+        .map_err(|e| not_opened(pid, Errno::from_io_error(&e)))?;
     Ok(pairs(&bytes))
 }
 

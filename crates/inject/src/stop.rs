@@ -111,7 +111,7 @@ impl Threads {
         let mut readings = 0_u32;
         while calm < 2 {
             readings += 1;
-            let ids = task::threads(pid).ok_or(Error::NoProcess { pid })?;
+            let ids = task::threads(pid).ok_or_else(|| unreadable(pid))?;
             calm += 1;
             let is_new = |tid: &u32| Some(*tid) != self.except && !self.threads.contains_key(tid);
             let mut new: Vec<u32> = ids.into_iter().filter(is_new).collect();
@@ -330,9 +330,14 @@ pub(crate) fn check(pid: u32) -> Result<(), Error> {
 }
 
 /// Why nothing is known of a process.
-fn unreadable(pid: u32) -> Error {
+pub(crate) fn unreadable(pid: u32) -> Error {
     let opened = std::fs::File::open(format!("/proc/{pid}/status"));
-    match opened.err().as_ref().and_then(Errno::from_io_error) {
+    not_opened(pid, opened.err().as_ref().and_then(Errno::from_io_error))
+}
+
+/// Why a file of a process cannot be opened: it is gone, unless no more files may be open.
+pub(crate) fn not_opened(pid: u32, errno: Option<Errno>) -> Error {
+    match errno {
         Some(errno @ (Errno::MFILE | Errno::NFILE)) => Error::Os { pid, call: "open", errno },
         _ => Error::NoProcess { pid },
     }
