@@ -1,8 +1,10 @@
 //! `skep doctor`: what works on this machine, what does not, and why. The last checks trace a
 //! command, and a program that runs.
 
+use std::ffi::OsString;
 use std::io::{Read as _, Write as _};
-use std::path::Path;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::{Value as Json, json};
@@ -10,7 +12,7 @@ use skep::Dir;
 use skep::code_cache::{self, ENV_CODE_CACHE};
 use skep::dir::ENV_DIR;
 use skep_proc::elf::{Elf, SymbolSource};
-use skep_proc::maps::Live;
+use skep_proc::maps::{Filter, Live, MapSource as _, Vma, Want};
 
 use crate::agent::Library;
 use crate::failure::{FAILED, Failure, Result};
@@ -218,10 +220,14 @@ fn barrier() -> Finding {
 /// Tells whether functions that the C library does not export have names, for which most machines lack a
 /// package.
 fn symbols() -> Finding {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let is_it = |path: &&str| ["/libc.so", "/libc-2."].iter().any(|name| path.contains(name));
-    let path = maps.lines().find_map(|line| line.get(line.find('/')?..).filter(is_it));
-    let path = Path::new(path.unwrap_or("libc.so.6"));
+    let is_it = |vma: &Vma| {
+        let path = PathBuf::from(OsString::from_vec(vma.name.clone()?));
+        let name = path.file_name()?.as_bytes();
+        (name.starts_with(b"libc.so") || name.starts_with(b"libc-2.")).then_some(path)
+    };
+    let mapped = Live::own().and_then(|live| live.all(&Filter::default(), Want::NAME));
+    let path = mapped.unwrap_or_default().iter().find_map(is_it);
+    let path = path.as_deref().unwrap_or(Path::new("libc.so.6"));
     match Elf::open(path).and_then(|elf| elf.functions_at(path, Path::new("/"))) {
         Err(e) => finding("symbols", Grade::Weak, format!("cannot read `{}`: {e}", path.display())),
         Ok(all) => match all.source() {
@@ -260,7 +266,7 @@ fn compiler() -> Finding {
         Ok(done) if done.status.success() => {
             finding("compiler", Grade::Good, "`clang` compiles for BPF")
         }
-        Ok(done) => lacks(format!("`clang -target bpf` failed: {}", first_line(&done.stderr))),
+        Ok(done) => lacks(format!("`clang -target bpf` failed: {}", said(&done.stderr))),
         Err(_) => lacks("there is no `clang`".to_owned()),
     }
 }
@@ -325,12 +331,12 @@ fn traced(what: &[&str]) -> Result<Json, String> {
     let output = output.map_err(|e| format!("cannot be started: {e}"))?;
     match serde_json::from_slice(&output.stdout) {
         Ok(report) if output.status.success() => Ok(report),
-        _ => Err(format!("failed: {}", first_line(&output.stderr))),
+        _ => Err(format!("failed: {}", said(&output.stderr))),
     }
 }
 
-/// What a command says first: its error, and what to do about it.
-fn first_line(stderr: &[u8]) -> String {
+/// What a command says that fails: its error, and what to do about it.
+fn said(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
     let after = |word: &str| text.lines().find_map(|l| Some(l.split_once(word)?.1.trim()));
     let Some(error) = after("error:").or(text.lines().next()) else {

@@ -47,34 +47,33 @@ pub fn open(dir: &Dir, id: u32) -> Option<Vec<u8>> {
 }
 
 /// What maps refer to.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Referred {
+    types: BTreeSet<u32>,
+    /// A map could not be read now, or is of a newer skep: it may refer to anything.
+    unknown: bool,
     /// The maps that were looked at.
     maps: Vec<u32>,
-    /// `None`: one could not be read now, and may refer to anything.
-    types: Option<BTreeSet<u32>>,
 }
 
 impl Referred {
     /// Looks at the maps of a directory. What is no map refers to nothing.
     pub(crate) fn of(dir: &Dir) -> Result<Self, DirError> {
-        let maps = dir.ids(Kind::Map)?;
-        let mut types = Some(BTreeSet::new());
-        for id in &maps {
+        let mut referred = Self { maps: dir.ids(Kind::Map)?, ..Self::default() };
+        for id in &referred.maps {
             match MapDef::of_file(&dir.object(Kind::Map, *id)) {
-                Ok(def) => types.iter_mut().for_each(|types| _ = types.insert(def.btf_id)),
-                Err(ObjectError::Os { errno, .. }) if !is_gone(errno) => types = None,
-                // Of a newer skep.
-                Err(ObjectError::Version { .. }) => types = None,
+                Ok(def) => _ = referred.types.insert(def.btf_id),
+                Err(ObjectError::Os { errno, .. }) => referred.unknown |= !is_gone(errno),
+                Err(ObjectError::Version { .. }) => referred.unknown = true,
                 Err(_) => {}
             }
         }
-        Ok(Self { maps, types })
+        Ok(referred)
     }
 
     /// Tells whether a map may refer to this type information.
     pub(crate) fn has(&self, id: u32) -> bool {
-        self.types.as_ref().is_none_or(|types| types.contains(&id))
+        self.unknown || self.types.contains(&id)
     }
 
     /// Does the same, also for maps that have come since.

@@ -89,12 +89,13 @@ impl Dir {
         let mut referred = Referred::of(self)?;
         let mut removed = 0;
         for id in ids {
+            if referred.has(id) {
+                continue;
+            }
             // Whoever stored it may have made a map meanwhile, and ended.
-            let is_kept = |referred: &mut Referred| referred.has_now(self, id).unwrap_or(true);
-            let path = self.object(Kind::Btf, id);
-            let gone = !referred.has(id)
-                && skep_maps::remove_unless(&path, || is_kept(&mut referred)).unwrap_or(false);
-            removed += usize::from(gone);
+            let is_kept = || referred.has_now(self, id).unwrap_or(true);
+            let gone = skep_maps::remove_unless(&self.object(Kind::Btf, id), is_kept);
+            removed += usize::from(gone.unwrap_or(false));
         }
         Ok(removed)
     }
