@@ -18,6 +18,7 @@ mod record;
 mod recorder;
 mod resolve;
 pub mod timeline;
+mod variable;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -340,7 +341,7 @@ mod tests {
             ("vars", condition::NUMBERS as usize),
             ("texts", condition::TEXTS as usize),
         ] {
-            let found = resolve::member(btf, id, member, 0).map(|(at, _)| at as usize / 8);
+            let found = variable::member(btf, id, member, 0).map(|(at, _)| at as usize / 8);
             assert_eq!(found, Some(offset), "{member}");
         }
         Ok(())
