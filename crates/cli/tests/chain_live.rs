@@ -149,7 +149,8 @@ fn counters_are_drawn_in_place_on_a_terminal_and_erased_at_the_end() {
     }
     let program = command.get_program().to_str().unwrap().to_owned();
     let words: Vec<&str> = command.get_args().map(|a| a.to_str().unwrap()).collect();
-    let line = format!("stty cols 60 rows 24 -echo; {program} {}", words.join(" "));
+    // In the place of the shell, whose status some shells make that of the interruption.
+    let line = format!("stty cols 60 rows 24 -echo; exec {program} {}", words.join(" "));
     let dir = skep.path("skep");
     let mut script = Command::new("script");
     script.args(["-qec", &line, "/dev/null"]).env("SKEP_DIR", dir).env("TERM", "xterm");
