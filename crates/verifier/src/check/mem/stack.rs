@@ -179,7 +179,13 @@ impl Walk<'_> {
             self.state.frames[frame as usize].stack.smear(min, max - min + size, zero);
             return Ok(());
         }
-        if value.kind.is_pointer() {
+        // One that was handed to a callback is gone when that returns, and the stack may be a caller's:
+        // as in the kernel, what is read back is a number.
+        let is_lent = matches!(value.kind, Kind::Dynptr(_));
+        if is_lent && self.opts.strict {
+            return Err(Reason::LeaksInto { what: "stack".to_owned() });
+        }
+        if value.kind.is_pointer() && !is_lent {
             if at.size != 8 {
                 return Err(Reason::SpillSize { what: "spill" });
             }
@@ -187,7 +193,7 @@ impl Walk<'_> {
             return Ok(());
         }
         let narrowed = value.val.truncate(at.size * 8);
-        if min & 7 == 0 {
+        if min & 7 == 0 && !is_lent {
             let mut v = *value;
             if narrowed != value.val {
                 v = Reg::scalar(narrowed);
