@@ -285,3 +285,33 @@ fn calls_that_are_too_deep_are_told() {
     assert!(document["lost"].as_u64() >= Some(2000 - 1022), "{}", document["lost"]);
     fails(&skep, &["trace", "x", "--tree", "--graph", "--", "true"], 2, "--graph");
 }
+
+/// Two functions that call each other in every order: 2^13 - 1 paths.
+const MANY_PATHS: &str = r"
+#define N __attribute__((noinline, noclone))
+static volatile long sink;
+N void a(int bits, int depth);
+N void b(int bits, int depth);
+static void next(int bits, int depth) {
+    if (depth == 0) return;
+    if (bits & 1) a(bits >> 1, depth - 1); else b(bits >> 1, depth - 1);
+}
+N void a(int bits, int depth) { next(bits, depth); sink++; }
+N void b(int bits, int depth) { next(bits, depth); sink++; }
+int main() { for (int bits = 0; bits < 1 << 12; bits++) a(bits, 12); }
+";
+
+#[test]
+fn there_may_be_many_more_paths_than_functions() {
+    let (dir, skep) = (TempDir::new(), Skep::new());
+    let source = dir.path().join("many.c");
+    fs::write(&source, MANY_PATHS).expect("written");
+    let program = Cc::c().args(&["-O1"]).compile(&[&source], &dir.path().join("many"));
+    let program = program.to_str().expect("text");
+    let document = json_of(&skep, &["trace", "many:a,b", "--tree", "--json", "--", program]);
+    assert_eq!(document["lost"], 0);
+    let got = paths(&document);
+    let want = |path: &str| 1u64 << (12 - path.matches(';').count());
+    assert_eq!(got.len(), (1 << 13) - 1);
+    assert!(got.iter().all(|(path, calls)| *calls == want(path)), "{got:?}");
+}

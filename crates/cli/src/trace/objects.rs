@@ -70,6 +70,8 @@ impl Trace {
             cookie: Cookie::Index,
             entry_only: true,
             max_functions: args.max_functions,
+            // Call paths have numbers of their own.
+            by_function: if args.wants_paths() { 0 } else { find("stats")?.id() },
             exclude,
             ..describe(traced, patterns).map_err(|e| rejection::attach_failure(e, OBJECT_NAME))?
         };

@@ -52,7 +52,7 @@ pub(super) fn load(
     cache: &mut Cache,
 ) -> Result<LoadedLink, AgentError> {
     memory::guard();
-    // Maps with an element for each function of the link need no more elements than there are
+    // A map with an element for each function of the link needs no more elements than there are
     // functions: such a program is the link's own.
     let shared = spec.cookie != Cookie::Index;
     let mut maps: HashMap<u32, Arc<Map>> = HashMap::new();
@@ -60,13 +60,9 @@ pub(super) fn load(
         if let Some(map) = maps.get(&id) {
             return Ok(Arc::clone(map));
         }
+        let elements = if id == spec.by_function && !shared { room } else { u32::MAX };
         let path = dir.object(Kind::Map, id);
-        let mut map = None;
-        if !shared {
-            map = Some(Map::open_first(&path, Access::ReadWrite, room)?)
-                .filter(|m| m.def().max_entries == spec.max_functions);
-        }
-        let map = Arc::new(map.map_or_else(|| Map::open(&path, Access::ReadWrite), Ok)?);
+        let map = Arc::new(Map::open_first(&path, Access::ReadWrite, elements)?);
         maps.insert(id, Arc::clone(&map));
         Ok(map)
     };

@@ -116,6 +116,7 @@ mod tests {
             cookie: Cookie::Target,
             entry_only: false,
             max_functions: 1,
+            by_function: 0,
             include: vec![],
             exclude: vec![],
         };

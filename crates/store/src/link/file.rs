@@ -128,6 +128,9 @@ pub struct LinkSpec {
     pub entry_only: bool,
     /// Functions beyond this many are skipped.
     pub max_functions: u32,
+    /// Id of the map that has an element for each function, by its index: a process maps only those of
+    /// its own functions. 0: there is none.
+    pub by_function: u32,
     /// Patterns a function must match one of; the first that it matches is its target.
     pub include: Vec<LinkTarget>,
     /// Patterns it must match none of.
@@ -258,6 +261,7 @@ impl LinkSpec {
             w.str(&target.pattern).u64(target.cookie);
         }
         strings(&mut w, &self.exclude);
+        w.u32(self.by_function);
         (TAG_SPEC, w.finish())
     }
 
@@ -280,7 +284,18 @@ impl LinkSpec {
             })
             .collect::<Result<_, _>>()?;
         let exclude = read_strings(&mut r, "excluding patterns")?;
-        Ok(Self { programs, control, cookie, entry_only, max_functions, include, exclude })
+        // Earlier versions did not write it.
+        let by_function = r.u32("map by function").unwrap_or(0);
+        Ok(Self {
+            programs,
+            control,
+            cookie,
+            entry_only,
+            max_functions,
+            by_function,
+            include,
+            exclude,
+        })
     }
 }
 
@@ -698,6 +713,7 @@ mod tests {
             cookie: Cookie::Index,
             entry_only: true,
             max_functions: 100,
+            by_function: 6,
             include: vec![LinkTarget { pattern: "libc.so.6:*".to_owned(), cookie: 1 << 40 }],
             exclude: vec!["mem*".to_owned()],
         }

@@ -120,6 +120,7 @@ fn nothing() -> Summary {
         cookie: Cookie::Index,
         entry_only: true,
         max_functions: u32::MAX,
+        by_function: 0,
         include: Vec::new(),
         exclude: Vec::new(),
     };
