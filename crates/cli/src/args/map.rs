@@ -6,17 +6,15 @@ use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 
 use super::output::JsonArgs;
 
-const KEY_HELP: &str = "\
+const UPDATE_HELP: &str = "\
 KEY and VALUE are read by the map's types: a number, text, or JSON for a structure.
 Without types, a number is as wide as the key or value. With `--raw`, or after
 `hex` as in bpftool, they are bytes in hex, with or without spaces.
 
 Examples:
-  skep map lookup counts 42
-  skep map lookup requests '{\"pid\": 7, \"comm\": \"cat\"}'
-  skep map lookup 3 --raw 2a000000
+  skep map update counts 42 7
   skep map update requests '{\"pid\": 7}' '{\"count\": 3}' --exist
-  skep map delete 3 --raw '2a 00 00 00'
+  skep map update 3 --raw 2a000000 '07 00 00 00'
 
 Keys of variable length (qp_trie) are text, or bytes after `hex`. Text that
 begins with `hex` or a length, as bpftool has them, needs quotes as in JSON:
@@ -31,6 +29,13 @@ Examples:
   skep map lookup 3 --raw 2a000000
   skep map lookup routes --longest /static/css/main.css
   skep map lookup events --floor 'hex 0000 0000 0000 ffff'
+
+`skep map update --help` says how keys are read.";
+
+const GETNEXT_HELP: &str = "\
+Examples:
+  skep map getnext counts
+  skep map getnext counts 42
 
 `skep map update --help` says how keys are read.";
 
@@ -164,7 +169,7 @@ pub enum MapCommand {
     #[command(after_help = LOOKUP_HELP)]
     Lookup(LookupArgs),
     /// Store a value under a key
-    #[command(after_help = KEY_HELP)]
+    #[command(after_help = UPDATE_HELP)]
     Update {
         /// The map: its id, its name if unique, or a pin
         #[arg(value_name = "MAP")]
@@ -217,7 +222,7 @@ pub enum MapCommand {
         format: JsonArgs,
     },
     /// Print the key after KEY, or the first key
-    #[command(after_help = KEY_HELP)]
+    #[command(after_help = GETNEXT_HELP)]
     Getnext {
         /// Which map
         #[command(flatten)]
@@ -404,7 +409,7 @@ pub struct CopyArgs {
     /// The map to change, named likewise
     #[arg(value_name = "TO")]
     pub to: String,
-    /// Which of the two are the running kernel's (root)
+    /// Which of the two are the running kernel's (root); without SIDE, the one that is read
     #[arg(long, value_name = "SIDE", num_args = 0..=1, require_equals = true, default_missing_value = "from")]
     pub kernel: Option<KernelSide>,
     /// End at the first key that exists

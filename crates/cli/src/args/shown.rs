@@ -18,8 +18,8 @@ pub struct ShownArgs {
     /// Column to sort by
     #[arg(long, value_enum, default_value_t = SortBy::SelfTime, value_name = "COLUMN")]
     pub sort: SortBy,
-    /// Print this many functions or calls; 0 prints all [default: 30 functions, with --json or
-    /// --csv all; all calls]
+    /// Print this many functions, paths or calls; 0 prints all [default: 30 functions, 100 paths of a
+    /// tree; with --json or --csv all; all calls]
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
     /// Print the functions as CSV, times in ns

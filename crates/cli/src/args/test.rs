@@ -33,7 +33,7 @@ pub struct TestArgs {
     /// Run only tests whose name contains TEXT
     #[arg(long, value_name = "TEXT")]
     pub filter: Option<String>,
-    /// Engine that runs the programs; `--lcov` implies `interp`
+    /// Engine that runs the programs [default: jit; with `--lcov`: interp]
     #[arg(long, value_enum)]
     pub engine: Option<EngineName>,
     /// Write the results to FILE as JUnit XML
