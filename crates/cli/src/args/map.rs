@@ -73,7 +73,7 @@ Examples:
   skep map dump flows --raw | skep map load other - --raw";
 
 const COPY_HELP: &str = "\
-A path in a bpf file system names a map of the kernel also without `--kernel`.
+A path in a bpf file system names a map of the kernel even without `--kernel`.
 
 Examples:
   skep map copy counts old
@@ -259,7 +259,7 @@ pub enum MapCommand {
     /// Create a map, pinned under its name
     #[command(after_help = CREATE_HELP)]
     Create(CreateArgs),
-    /// Pin a map: it stays under this name when nothing uses it
+    /// Pin a map under a name: it stays even when nothing uses it
     Pin {
         /// The map: its id, its name if unique, or a pin
         #[arg(value_name = "MAP")]
@@ -335,7 +335,7 @@ pub struct RangeArgs {
     /// Only keys that begin with this (ordered maps)
     #[arg(long, value_name = "KEY", allow_hyphen_values = true, conflicts_with_all = ["from", "to"])]
     pub prefix: Option<String>,
-    /// Only this key and those behind it (ordered maps)
+    /// Only this key and those after it (ordered maps)
     #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     pub from: Option<String>,
     /// Only this key and those before it (ordered maps)
@@ -395,7 +395,7 @@ pub struct LoadArgs {
     /// End at the first key that does not exist
     #[arg(long)]
     pub exist: bool,
-    /// Read keys and values as bytes in hex; a JSON document of `dump --raw` tells that itself
+    /// Read keys and values as bytes in hex; a JSON document of `dump --raw` says so itself
     #[arg(long)]
     pub raw: bool,
 }
@@ -406,7 +406,7 @@ pub struct CopyArgs {
     /// The map to read: its id, its name if unique, a pin, or a path such as /sys/fs/bpf/counts
     #[arg(value_name = "FROM")]
     pub from: String,
-    /// The map to change, named likewise
+    /// The map to change, named in the same way
     #[arg(value_name = "TO")]
     pub to: String,
     /// Which of the two are the running kernel's (root); without SIDE, the one that is read

@@ -55,7 +55,7 @@ pub struct ShownArgs {
     /// Write calls for timelines: ui.perfetto.dev, chrome://tracing
     #[arg(long, value_name = "FILE", conflicts_with_all = SUMS)]
     pub chrome: Option<PathBuf>,
-    /// The same in Perfetto's own format, which is smaller, and is for its trace_processor too
+    /// The same in Perfetto's own format, which is smaller, and which trace_processor reads, too
     #[arg(long, value_name = "FILE", conflicts_with_all = SUMS, conflicts_with = "chrome")]
     pub perfetto: Option<PathBuf>,
     /// Leave out functions, or single calls, that took less than this (10us, 5ms)

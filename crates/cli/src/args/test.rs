@@ -9,7 +9,7 @@ use super::output::JsonArgs;
 use super::prog::EngineName;
 
 pub const HELP: &str = "\
-A file names an object, and for each test a program, what it gets, and what must come of it
+A file names an object, and for each test a program, its input, and the expected result
 (docs/unit-tests.md):
 
   object = \"filter.bpf.o\"
