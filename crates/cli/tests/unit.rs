@@ -46,7 +46,7 @@ fn runs_after_another_see_what_a_queue_has() {
         results,
         [
             "  ok      a first byte that is waited for passes, once",
-            "  ok      a packet without Ethernet header is refused, as by the kernel",
+            "  ok      a packet without an Ethernet header is refused, as by the kernel",
         ]
     );
     assert!(printed.contains("2 tests passed, 0 failed"), "{printed}");
@@ -300,7 +300,7 @@ fn junit_is_xml_with_every_test() {
     assert_eq!(
         lines,
         "1 1 ['one'] ['printed [\"leaf 0\"], expected [\"<&\\\\\"\"]']\n\
-         2 0 ['a first byte that is waited for passes, once', 'a packet without Ethernet header is refused, as by the kernel'] []\n",
+         2 0 ['a first byte that is waited for passes, once', 'a packet without an Ethernet header is refused, as by the kernel'] []\n",
         "{}",
         text(&parsed.stderr)
     );

@@ -191,7 +191,7 @@ impl fmt::Display for Refusal {
                 "`{name}` ({by}) traces it, and a process has one tracer only; end that first"
             ),
             Self::OtherUser { uid } => {
-                write!(f, "it belongs to user {uid}; use that user's account, or root's")
+                write!(f, "it belongs to user {uid}: run skep as that user")
             }
             Self::Scope { scope: 3 } => f.write_str(
                 "`/proc/sys/kernel/yama/ptrace_scope` is 3, which forbids tracing until the next boot",

@@ -58,7 +58,7 @@ fn page() -> String {
     for h in KFUNCS.iter().filter(|h| h.refused.is_none()) {
         let _ = writeln!(page, "| `{}` | {} | |", name(h), progs(h));
     }
-    for k in kfunc::KFUNCS.iter().filter(|k| k.offered) {
+    for k in kfunc::KFUNCS.iter().filter(|k| k.offered && k.unsupported.is_none()) {
         let (allowed, others): (Vec<_>, Vec<_>) =
             (0..64).filter_map(ProgramType::from_raw).partition(|p| k.allows(*p));
         let progs = if others.is_empty() { "all".to_owned() } else { types(&allowed) };

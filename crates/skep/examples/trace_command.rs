@@ -12,7 +12,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let calls = first.program("count")?.attach(Functions::of_commands("libc:malloc"))?;
     let pairs = second.attach(["enter", "leave"], Functions::of_commands("libc:free"))?;
 
-    // Needs the agent: `SKEP_PRELOAD`, or `libskep_preload.so` beside this program.
+    // Needs the agent (the library that traced commands load): `SKEP_PRELOAD`, or
+    // `libskep_preload.so` beside this program.
     let status = session.command("sort", [&calls, &pairs])?.arg("/etc/hostname").status()?;
 
     println!("sort ended with {status}");

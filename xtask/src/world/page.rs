@@ -12,10 +12,10 @@ const LIVE: &str = "\
 
 # What skep attached to while it ran
 
-Each program did the work named here alone, and while `skep trace '*' --for 50ms -p` attached to every function of every module and left again,
-again and again, beginning at a different point of the work in each run; by turns to the program itself and to the youngest process below
-it. Output, errors and exit status were compared. *Same* counts the visited runs in which all three were what they are without skep. *Visits* are those
-of all runs, functions and calls those of one; work that takes only milliseconds is over before skep arrives.
+Each program did the work named here in two ways: alone, and while `skep trace '*' --for 50ms -p` attached to every function of every module and
+left, again and again. Visits begin at a different point of the work in each run, and alternate between the program and its youngest descendant.
+Output, errors and exit status were compared. *Same* counts the visited runs that did not differ from those without skep. *Visits* is the sum over
+all runs; functions and calls are those of one. Work that takes only milliseconds is over before skep arrives.
 `cargo xtask world --live NAME` tries one again; the work is in `xtask/world/`.
 ";
 

@@ -104,10 +104,10 @@ pub enum ChainCommand {
         chain: String,
         /// The program's node
         from: u32,
-        /// Needed: the verdicts
+        /// The verdicts (required)
         #[arg(long, value_name = "VERDICTS")]
         on: Option<String>,
-        /// Needed: a node, `end:VERDICT`, `keep` (end with the program's verdict), or `none`
+        /// Where they lead (required): a node, `end:VERDICT`, `keep` (end with the program's verdict), or `none`
         #[arg(long, value_name = "TARGET")]
         to: Option<String>,
         /// How often a packet may go this way: for edges that lead back
@@ -147,18 +147,18 @@ pub enum ChainCommand {
         #[command(flatten)]
         format: JsonArgs,
     },
-    /// Keep a chain when nobody uses it, as `create` does
+    /// Keep a chain even when nobody uses it, as `create` does
     Pin {
         /// The chain
         chain: String,
     },
-    /// Let a chain go with its last user; when nobody runs it, it is removed at once
+    /// Remove the pin: the chain goes with its last user, or at once if nobody runs it
     Unpin {
         /// The chain
         chain: String,
     },
-    /// Run a chain on the packets of a capture file, an interface or a generator; changes of the
-    /// chain count from the next packets on
+    /// Run a chain on the packets of a capture file, an interface or a generator; changes to the
+    /// chain take effect from the next packets on
     Run(ChainRunArgs),
     /// Put a chain on an interface of the running kernel, as one XDP program (root); it stays there
     /// when skep ends, and takes the place of the chain that was there
@@ -174,9 +174,9 @@ pub enum ChainCommand {
         #[arg(long, value_name = "DIRECTORY", default_value = "/sys/fs/bpf")]
         bpf_fs: PathBuf,
     },
-    /// Show the way of packets through a chain, and what each program changes
+    /// Show the path of packets through a chain, and what each program changes
     Explain(ExplainArgs),
-    /// Measure what a chain takes for a packet, and each program of it
+    /// Measure how long a chain, and each program of it, takes for a packet
     Bench(BenchArgs),
 }
 
@@ -195,13 +195,13 @@ pub struct OnKernelArgs {
 /// Where a program goes.
 #[derive(Args, Debug)]
 pub struct PlaceArgs {
-    /// Behind this node [default: the last one that the first verdict of `--on` leads to]
+    /// After this node [default: the last one that the first verdict of `--on` leads to]
     #[arg(long, value_name = "NODE", conflicts_with = "first")]
     pub after: Option<u32>,
     /// Before all others
     #[arg(long)]
     pub first: bool,
-    /// Upon these verdicts of the program before; with --first, of the new program
+    /// On these verdicts of the program before; with --first, of the new program
     #[arg(long, value_name = "VERDICTS", default_value = "pass")]
     pub on: String,
 }
@@ -209,7 +209,7 @@ pub struct PlaceArgs {
 /// Which maps a program has.
 #[derive(Args, Debug)]
 pub struct ReuseArgs {
-    /// Make maps of its own, also if the chain has other programs of the same object file
+    /// Make maps of its own, even if the chain has other programs of the same object file
     #[arg(long)]
     pub own_maps: bool,
     /// Use a map that is there already, by id, name or pin, in place of one of the object; can be
@@ -227,7 +227,7 @@ pub struct ChainRunArgs {
     /// The packets
     #[command(flatten)]
     pub packets: PacketArgs,
-    /// Take the time of each program, which takes longer than most programs
+    /// Time each program; reading the clock takes longer than most programs
     #[arg(long)]
     pub time: bool,
     /// Write packets to a capture file as they are before and after a program, with its verdict; the
@@ -269,10 +269,11 @@ pub struct AttachArgs {
     /// replaces another one keeps its mode
     #[arg(long, value_enum, default_value = "any")]
     pub mode: ModeName,
-    /// Pin the maps below this directory of the bpf file system, and use those that are there again
+    /// Pin the maps below this directory of the bpf file system, and reuse those that are already
+    /// there
     #[arg(long, value_name = "DIRECTORY")]
     pub pin: Option<PathBuf>,
-    /// Take the time of each program, which takes longer than most programs
+    /// Time each program; reading the clock takes longer than most programs
     #[arg(long, conflicts_with = "no_count")]
     pub time: bool,
     /// Count nothing

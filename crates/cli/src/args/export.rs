@@ -25,7 +25,7 @@ pub enum Format {
 /// What becomes what.
 #[derive(Args, Debug)]
 pub struct ExportArgs {
-    /// What to make of it
+    /// The output format
     pub format: Format,
     /// A report of `skep trace --json`; `-` is stdin
     #[arg(default_value = "-", value_name = "REPORT")]

@@ -6,17 +6,15 @@ use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 
 use super::output::JsonArgs;
 
-const KEY_HELP: &str = "\
+const UPDATE_HELP: &str = "\
 KEY and VALUE are read by the map's types: a number, text, or JSON for a structure.
 Without types, a number is as wide as the key or value. With `--raw`, or after
 `hex` as in bpftool, they are bytes in hex, with or without spaces.
 
 Examples:
-  skep map lookup counts 42
-  skep map lookup requests '{\"pid\": 7, \"comm\": \"cat\"}'
-  skep map lookup 3 --raw 2a000000
+  skep map update counts 42 7
   skep map update requests '{\"pid\": 7}' '{\"count\": 3}' --exist
-  skep map delete 3 --raw '2a 00 00 00'
+  skep map update 3 --raw 2a000000 '07 00 00 00'
 
 Keys of variable length (qp_trie) are text, or bytes after `hex`. Text that
 begins with `hex` or a length, as bpftool has them, needs quotes as in JSON:
@@ -31,6 +29,13 @@ Examples:
   skep map lookup 3 --raw 2a000000
   skep map lookup routes --longest /static/css/main.css
   skep map lookup events --floor 'hex 0000 0000 0000 ffff'
+
+`skep map update --help` says how keys are read.";
+
+const GETNEXT_HELP: &str = "\
+Examples:
+  skep map getnext counts
+  skep map getnext counts 42
 
 `skep map update --help` says how keys are read.";
 
@@ -68,7 +73,7 @@ Examples:
   skep map dump flows --raw | skep map load other - --raw";
 
 const COPY_HELP: &str = "\
-A path in a bpf file system names a map of the kernel also without `--kernel`.
+A path in a bpf file system names a map of the kernel even without `--kernel`.
 
 Examples:
   skep map copy counts old
@@ -164,7 +169,7 @@ pub enum MapCommand {
     #[command(after_help = LOOKUP_HELP)]
     Lookup(LookupArgs),
     /// Store a value under a key
-    #[command(after_help = KEY_HELP)]
+    #[command(after_help = UPDATE_HELP)]
     Update {
         /// The map: its id, its name if unique, or a pin
         #[arg(value_name = "MAP")]
@@ -217,7 +222,7 @@ pub enum MapCommand {
         format: JsonArgs,
     },
     /// Print the key after KEY, or the first key
-    #[command(after_help = KEY_HELP)]
+    #[command(after_help = GETNEXT_HELP)]
     Getnext {
         /// Which map
         #[command(flatten)]
@@ -254,7 +259,7 @@ pub enum MapCommand {
     /// Create a map, pinned under its name
     #[command(after_help = CREATE_HELP)]
     Create(CreateArgs),
-    /// Pin a map: it stays under this name when nothing uses it
+    /// Pin a map under a name: it stays even when nothing uses it
     Pin {
         /// The map: its id, its name if unique, or a pin
         #[arg(value_name = "MAP")]
@@ -330,7 +335,7 @@ pub struct RangeArgs {
     /// Only keys that begin with this (ordered maps)
     #[arg(long, value_name = "KEY", allow_hyphen_values = true, conflicts_with_all = ["from", "to"])]
     pub prefix: Option<String>,
-    /// Only this key and those behind it (ordered maps)
+    /// Only this key and those after it (ordered maps)
     #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     pub from: Option<String>,
     /// Only this key and those before it (ordered maps)
@@ -390,7 +395,7 @@ pub struct LoadArgs {
     /// End at the first key that does not exist
     #[arg(long)]
     pub exist: bool,
-    /// Read keys and values as bytes in hex; a JSON document of `dump --raw` tells that itself
+    /// Read keys and values as bytes in hex; a JSON document of `dump --raw` says so itself
     #[arg(long)]
     pub raw: bool,
 }
@@ -401,10 +406,10 @@ pub struct CopyArgs {
     /// The map to read: its id, its name if unique, a pin, or a path such as /sys/fs/bpf/counts
     #[arg(value_name = "FROM")]
     pub from: String,
-    /// The map to change, named likewise
+    /// The map to change, named in the same way
     #[arg(value_name = "TO")]
     pub to: String,
-    /// Which of the two are the running kernel's (root)
+    /// Which of the two are the running kernel's (root); without SIDE, the one that is read
     #[arg(long, value_name = "SIDE", num_args = 0..=1, require_equals = true, default_missing_value = "from")]
     pub kernel: Option<KernelSide>,
     /// End at the first key that exists

@@ -50,8 +50,8 @@ Environment:
                    [default: $XDG_RUNTIME_DIR/skep, else /dev/shm/skep-UID]
   SKEP_PRELOAD     the agent's library
                    [default: the one in this program, put into SKEP_DIR or a cache]
-  SKEP_CODE_CACHE  directory of what is known of libraries' code, and of proofs
-                   that were made before; or off
+  SKEP_CODE_CACHE  directory that keeps what is known about libraries' code, and
+                   the verifier's proofs; `off` keeps nothing
                    [default: below SKEP_DIR if that is set, else skep/code in
                    $XDG_CACHE_HOME or ~/.cache]
   SKEP_PERF        publishes compiled programs in the process that runs them, for

@@ -9,23 +9,30 @@ use super::object::ObjectArgs;
 use super::output::JsonArgs;
 
 const RUN_HELP: &str = "\
-The program runs once for each input, in order, on the same maps. Inputs and results are those of
-BPF_PROG_TEST_RUN: xdp programs take a packet and `struct xdp_md`; tc programs, socket filters and
-similar types a packet and `struct __sk_buff`; raw tracepoints up to twelve argument words; syscall
-programs any bytes. For types that the kernel cannot test, the program gets the context unchanged:
-`struct pt_regs` for kprobes and uprobes, the arguments for fentry and similar types.
+The program runs once for each input, in order, on the same maps. Inputs and
+results are those of BPF_PROG_TEST_RUN: xdp programs take a packet and
+`struct xdp_md`; tc programs, socket filters and similar types a packet and
+`struct __sk_buff`; raw tracepoints up to twelve argument words; syscall programs
+any bytes. For types that the kernel cannot test, the program gets the context
+unchanged: `struct pt_regs` for kprobes and uprobes, the arguments for fentry and
+similar types.
 
-With --in, an XDP program runs on each packet of a capture file or a generator, and --out writes the
-packets to files by verdict. With --live-frames, one packet comes again and again; without --out, frames
-really go where the program sends them, which takes root.
+With --in, an XDP program runs on each packet of a capture file or a generator,
+and --out writes the packets to files by verdict. With --live-frames, one packet
+comes again and again; without --out, frames really go where the program sends
+them, which takes root.
 
-If the kernel would refuse a run, the result has its errno and the exit status is 1.
+If the kernel would refuse a run, the result has its errno and the exit status
+is 1.
 
 Examples:
   skep prog run filter.bpf.o drop_short --data-in packet.bin --maps
-  skep prog run filter.bpf.o xdp --data-in a.bin --data-in b.bin --ctx-in md.bin --json
-  skep prog run filter.bpf.o drop_short --in capture.pcap --out 'pass=ok.pcapng,drop=bad.pcap'
-  skep prog run reply.bpf.o answer --data-in packet.bin --live-frames --repeat 1000 --out tx=sent.pcap";
+  skep prog run filter.bpf.o xdp --data-in a.bin --data-in b.bin \\
+      --ctx-in md.bin --json
+  skep prog run filter.bpf.o drop_short --in capture.pcap \\
+      --out 'pass=ok.pcapng,drop=bad.pcap'
+  skep prog run reply.bpf.o answer --data-in packet.bin --live-frames \\
+      --repeat 1000 --out tx=sent.pcap";
 
 /// What to do with programs.
 #[derive(Subcommand, Debug)]

@@ -18,8 +18,8 @@ pub struct ShownArgs {
     /// Column to sort by
     #[arg(long, value_enum, default_value_t = SortBy::SelfTime, value_name = "COLUMN")]
     pub sort: SortBy,
-    /// Print this many functions or calls; 0 prints all [default: 30 functions, with --json or
-    /// --csv all; all calls]
+    /// Print this many functions, paths or calls; 0 prints all [default: 30 functions, 100 paths of a
+    /// tree; with --json or --csv all; all calls]
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
     /// Print the functions as CSV, times in ns
@@ -55,7 +55,7 @@ pub struct ShownArgs {
     /// Write calls for timelines: ui.perfetto.dev, chrome://tracing
     #[arg(long, value_name = "FILE", conflicts_with_all = SUMS)]
     pub chrome: Option<PathBuf>,
-    /// The same in Perfetto's own format, which is smaller, and is for its trace_processor too
+    /// The same in Perfetto's own format, which is smaller, and which trace_processor reads, too
     #[arg(long, value_name = "FILE", conflicts_with_all = SUMS, conflicts_with = "chrome")]
     pub perfetto: Option<PathBuf>,
     /// Leave out functions, or single calls, that took less than this (10us, 5ms)

@@ -80,7 +80,7 @@ pub struct Addr2lineArgs {
     /// Addresses count from the start of this section
     #[arg(short = 'j', long, value_name = "SECTION")]
     pub section: Option<String>,
-    /// Bounds recursion of the demangler, which always is; for compatibility
+    /// For compatibility: the demangler's recursion is always bounded
     #[arg(short = 'R', long, visible_short_alias = 'r', visible_alias = "no-recurse-limit", action = ArgAction::Count)]
     pub recurse_limit: u8,
     /// Addresses in hex

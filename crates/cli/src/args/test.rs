@@ -9,7 +9,7 @@ use super::output::JsonArgs;
 use super::prog::EngineName;
 
 pub const HELP: &str = "\
-A file names an object, and for each test a program, what it gets, and what must come of it
+A file names an object, and for each test a program, its input, and the expected result
 (docs/unit-tests.md):
 
   object = \"filter.bpf.o\"
@@ -33,7 +33,7 @@ pub struct TestArgs {
     /// Run only tests whose name contains TEXT
     #[arg(long, value_name = "TEXT")]
     pub filter: Option<String>,
-    /// Engine that runs the programs; `--lcov` implies `interp`
+    /// Engine that runs the programs [default: jit; with `--lcov`: interp]
     #[arg(long, value_enum)]
     pub engine: Option<EngineName>,
     /// Write the results to FILE as JUnit XML

@@ -94,8 +94,8 @@ pub struct TraceArgs {
     /// first call of each function takes longer
     #[arg(long, value_name = "FILE", conflicts_with_all = COUNTED)]
     pub coverage: Option<PathBuf>,
-    /// Limit what all calls cost to this share of the time, as in 5%: the functions with the most calls
-    /// are let go first; they are listed, with their share of the time
+    /// Keep the cost of tracing below this share of the time, as in 5%: skep lets go of the functions
+    /// with the most calls first, and lists them with their share of the time
     #[arg(long, value_name = "PERCENT", value_parser = percent, conflicts_with_all = ONE_BY_ONE, conflicts_with_all = PATHS)]
     pub budget: Option<f64>,
     /// Print each call with its arguments, by debug information or `--prototype`
@@ -117,20 +117,20 @@ pub struct TraceArgs {
     /// Print only calls that ended within this time before the last call, or before what `--on` names
     #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with_all = TABLES)]
     pub last: Option<Duration>,
-    /// With `--last`: print them when a call of such a function is seen, or one that took longer than
-    /// a time, as in '>5ms'; can be repeated
+    /// With `--last`: print them at each call of a function that matches, or that takes longer than a
+    /// time, as in '>5ms'; can be repeated
     #[arg(long, value_name = "PATTERN|>TIME", requires = "last", value_parser = trigger)]
     pub on: Vec<Trigger>,
     /// Let calls return a value without running, as in 'libc:open*=-1'; can be repeated
     #[arg(long = "return", value_name = "PATTERN=VALUE", value_parser = fault, conflicts_with = "orphan")]
     pub faults: Vec<Fault>,
-    /// What `errno` is after that, by name or number
+    /// With `--return`: set `errno` to this, by name or number
     #[arg(long, value_name = "ERROR", value_parser = errno, requires = "faults")]
     pub errno: Option<u32>,
     /// With `--return`: only every N-th call returns the value
     #[arg(long, value_name = "N", default_value_t = 1, requires = "faults", value_parser = clap::value_parser!(u64).range(1..))]
     pub every: u64,
-    /// Time every call, also of short functions that are called often
+    /// Time every call, even of short functions that are called often
     #[arg(long, conflicts_with_all = TIMELINES)]
     pub exact: bool,
     /// Run the command even if a pattern without wildcards matches no function of the program or

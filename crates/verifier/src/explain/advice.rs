@@ -503,7 +503,7 @@ fn number(fault: &Fault<'_>, reg: u8) -> Option<String> {
             | P::Lsm
     );
     (!probes).then(|| {
-        "a plain number is no memory the verifier knows: use the pointer that it was made from"
+        "the verifier takes this for a plain number, not for a pointer: use the pointer that it was made from"
             .to_owned()
     })
 }

@@ -24,7 +24,7 @@ pub(crate) fn missing(what: &Missing) -> String {
 pub(crate) fn hint(reason: &Reason) -> Option<String> {
     let text = match reason {
         Reason::NotMemory { kind, .. } if kind == "scalar" => {
-            "a plain number is no memory the verifier knows; read the traced process's memory with `bpf_probe_read_user`"
+            "the verifier takes this for a plain number, not for a pointer; read the traced process's memory with `bpf_probe_read_user`"
         }
         Reason::NotMemory { kind, .. } if kind.ends_with("_or_null") => {
             "test the pointer against NULL before using it"
@@ -38,7 +38,7 @@ pub(crate) fn hint(reason: &Reason) -> Option<String> {
         }
         Reason::OutsidePacket { .. } => "compare the end of the access with `data_end` first",
         Reason::InfiniteLoop { .. } => {
-            "a turn changes nothing that is known: count the turns in a variable, with a constant bound"
+            "an iteration changes nothing that the verifier tracks: count the iterations in a variable, with a constant bound"
         }
         Reason::TooComplex { .. } => {
             "turns of a loop are walked one by one: make them fewer, or use `bpf_loop` or `bpf_for`"
