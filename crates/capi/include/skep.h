@@ -148,7 +148,8 @@ int skep_map_next_key(skep_map *map, const void *key, size_t key_size, void *nex
 
 /*
  * Maps whose keys are in the order of their bytes: SKEP_MAP_TYPE_QP_TRIE. -524 (ENOTSUPP) of others.
- * `skep_map_next_key` goes in that order, also from a key that the map does not have.
+ * `skep_map_next_key` goes in that order; from a key that the map does not have it begins anew, as the
+ * kernel's maps do: `skep_map_lookup_nearest` finds what comes after one.
  */
 #define SKEP_FLOOR 0          /* the greatest key that is not greater than the one given */
 #define SKEP_CEILING 1        /* the least key that is not less */

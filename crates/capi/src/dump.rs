@@ -11,7 +11,7 @@ use crate::call::{Answer, Failure, call};
 use crate::errno;
 use crate::handle::{self, Handle};
 use crate::map::failed;
-use crate::memory;
+use crate::memory::{self, Key};
 
 /// # Safety
 /// As the header says.
@@ -72,6 +72,31 @@ unsafe fn finish(map: &Map, count: *mut u32, done: Result<usize, BatchError>) ->
     done.map(|_| 0).map_err(|e| failed(map)(e.error))
 }
 
+/// Keys that are copied together.
+const TOGETHER: usize = 256;
+
+/// Runs an operation on keys that stand one behind another, some at a time, which nobody writes to
+/// meanwhile; it gets these, the number of the first, and how many they are.
+fn in_parts(
+    map: &Map,
+    keys: &[u8],
+    count: usize,
+    run: impl Fn(&[u8], usize, usize) -> Result<usize, BatchError>,
+) -> Result<usize, BatchError> {
+    let size = map.key_shape().cell_size();
+    let mut done = 0;
+    loop {
+        let n = (count - done).min(TOGETHER);
+        let some = keys.get(done * size..(done + n) * size).unwrap_or_default();
+        let failed = |e: BatchError| BatchError { count: done + e.count, ..e };
+        run(&Key::of(some, usize::MAX), done, n).map_err(failed)?;
+        done += n;
+        if done == count {
+            return Ok(done);
+        }
+    }
+}
+
 /// Tells how many bytes a column has, of cells of a size.
 fn column(count: u32, size: usize) -> Answer<usize> {
     let bytes = (count as usize).checked_mul(size);
@@ -93,8 +118,13 @@ pub unsafe extern "C" fn skep_map_update_batch(
         let map = handle::get::<Map>(map)?;
         let n = begin(count)?;
         let keys = memory::input(keys, column(n, map.key_shape().cell_size())?, "keys")?;
-        let values = memory::input(values, column(n, map.user_value_size())?, "values")?;
-        finish(&map, count, batch::update_batch(&map, keys, values, n as usize, flags))
+        let size = map.user_value_size();
+        let values = memory::input(values, column(n, size)?, "values")?;
+        let done = in_parts(&map, keys, n as usize, |keys, first, n| {
+            let values = values.get(first * size..(first + n) * size).unwrap_or_default();
+            batch::update_batch(&map, keys, values, n, flags)
+        });
+        finish(&map, count, done)
     })
 }
 
@@ -111,7 +141,8 @@ pub unsafe extern "C" fn skep_map_delete_batch(
         let map = handle::get::<Map>(map)?;
         let n = begin(count)?;
         let keys = memory::input(keys, column(n, map.key_shape().cell_size())?, "keys")?;
-        finish(&map, count, batch::delete_batch(&map, keys, n as usize, 0))
+        let delete = |keys: &[u8], _, n| batch::delete_batch(&map, keys, n, 0);
+        finish(&map, count, in_parts(&map, keys, n as usize, delete))
     })
 }
 

@@ -9,7 +9,7 @@ use skep::{Map, Session};
 use crate::call::{Answer, Failure, call};
 use crate::errno;
 use crate::handle::{self, Handle, Kind, Table};
-use crate::memory::{self, Plain};
+use crate::memory::{self, Key, Plain};
 
 static MAPS: Table<Map> = Table::new("map");
 
@@ -248,6 +248,11 @@ impl Element {
     }
 }
 
+/// A key of a map in memory that nobody writes to.
+fn own_key<'a>(map: &Map, given: &'a [u8]) -> Key<'a> {
+    Key::of(given, map.key_shape().max_len())
+}
+
 /// # Safety
 /// As the header says.
 #[unsafe(no_mangle)]
@@ -277,7 +282,9 @@ pub unsafe extern "C" fn skep_map_lookup_and_delete(
 ) -> c_int {
     let element = Element { map, key: (key, key_size), value: (value, value_size) };
     // SAFETY: the caller's promise.
-    call(|| unsafe { element.read(|map, key, value| map.lookup_and_delete(key, value, flags)) })
+    call(|| unsafe {
+        element.read(|map, key, value| map.lookup_and_delete(&own_key(map, key), value, flags))
+    })
 }
 
 /// # Safety
@@ -294,10 +301,10 @@ pub unsafe extern "C" fn skep_map_update(
     // SAFETY: the buffers have these sizes: the caller's promise.
     call(|| unsafe {
         let map = handle::get::<Map>(map)?;
-        let key = memory::input(key, key_size, "key")?;
+        let key = own_key(&map, memory::input(key, key_size, "key")?);
         let value = memory::input(value, value_size, "value")?;
         check_value(&map, value_size)?;
-        map.update(key, value, flags).map_err(failed(&map)).map(|()| 0)
+        map.update(&key, value, flags).map_err(failed(&map)).map(|()| 0)
     })
 }
 
@@ -312,8 +319,8 @@ pub unsafe extern "C" fn skep_map_delete(
     call(|| {
         let map = handle::get::<Map>(map)?;
         // SAFETY: the buffer has this size: the caller's promise.
-        let key = unsafe { memory::input(key, key_size, "key") }?;
-        map.delete(key).map_err(failed(&map)).map(|()| 0)
+        let key = own_key(&map, unsafe { memory::input(key, key_size, "key") }?);
+        map.delete(&key).map_err(failed(&map)).map(|()| 0)
     })
 }
 

@@ -1,7 +1,9 @@
 //! Memory of the caller: buffers, texts, and structs whose size says of which version they are.
 
+use std::borrow::Cow;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
+use std::ops::Deref;
 
 use crate::call::{Answer, Failure};
 use crate::errno;
@@ -48,6 +50,39 @@ pub unsafe fn input<'a>(address: *const c_void, size: usize, what: &str) -> Answ
     check_buffer(address, size, what)?;
     // SAFETY: not null and of a possible size; the rest is the caller's promise.
     Ok(unsafe { std::slice::from_raw_parts(address.cast(), size) })
+}
+
+/// A key that nobody writes to. One that another thread of the caller writes to while an element goes
+/// in or out would damage the map, for all who have it open: a map reads a key several times.
+pub struct Key<'a> {
+    short: [u8; SHORT],
+    long: Cow<'a, [u8]>,
+    len: usize,
+}
+
+/// Most keys are not longer.
+const SHORT: usize = 64;
+
+impl<'a> Key<'a> {
+    /// Copies a key, or several one behind another. What has more bytes than `most` is no key, and
+    /// refused before anybody reads it.
+    pub fn of(given: &'a [u8], most: usize) -> Self {
+        let mut key = Self { short: [0; SHORT], long: Cow::Borrowed(given), len: given.len() };
+        match key.short.get_mut(..given.len()) {
+            Some(short) => short.copy_from_slice(given),
+            None if given.len() <= most => key.long = Cow::Owned(given.to_vec()),
+            None => {}
+        }
+        key
+    }
+}
+
+impl Deref for Key<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.short.get(..self.len).unwrap_or(&self.long)
+    }
 }
 
 /// Takes bytes that the caller wants written; without a size they may be null.

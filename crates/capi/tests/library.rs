@@ -341,6 +341,15 @@ fn careless_callers_get_errors_in_c_and_in_cxx() {
 }
 
 #[test]
+fn keys_that_are_written_to_meanwhile_damage_no_map() {
+    let Some(library) = library() else { return };
+    let temp = TempDir::new();
+    let words = [&["gcc", "-std=gnu11", "-O1", "-pthread"], STRICT, &["-x", "c"]].concat();
+    let source = here("tests/c/changing_keys.c");
+    ok(&mut compile(library, &words, &source, &temp.join("changing_keys")));
+}
+
+#[test]
 fn a_map_goes_in_by_a_batch_and_out_by_a_dump() {
     // The sum of the squares below 1000, by the formula.
     let sum = 999 * 1000 * 1999 / 6;

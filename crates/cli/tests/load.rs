@@ -417,6 +417,19 @@ fn maps_that_are_not_alike_are_not_copied() {
     ] {
         fails_on(&skep, &["map", "copy", "hash", to], b"", 1, &[why]);
     }
+    // Ids count in each skep directory anew.
+    let other = Skep::new();
+    create(&other, "hash", "--type hash --key 4 --value 8 --entries 9");
+    let path = |skep: &Skep| {
+        let map = open(skep, "hash");
+        map.file().path().to_str().expect("text").to_owned()
+    };
+    assert_eq!(open(&skep, "hash").id(), open(&other, "hash").id());
+    out(&skep, &["map", "update", "hash", "8", "1"]);
+    out(&skep, &["map", "copy", &path(&skep), &path(&other)]);
+    assert_eq!(elements(&other, "hash"), elements(&skep, "hash"));
+    fails_on(&skep, &["map", "copy", &path(&skep), "hash"], b"", 1, &["are the same map"]);
+    out(&skep, &["map", "delete", "hash", "8"]);
     for i in 0..6_u32 {
         open(&skep, "hash").update(&i.to_ne_bytes(), &[i as u8; 8], 0).unwrap();
     }

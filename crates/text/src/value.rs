@@ -27,6 +27,8 @@ pub fn to_json(value: &Value) -> Json {
         Value::Uint(n) => i128::try_from(*n).map_or_else(|_| n.to_string().into(), number),
         Value::Bool(b) => (*b).into(),
         Value::Char(c) => (*c).into(),
+        // JSON has `null` for what is no number, and nothing for what is infinite.
+        Value::Float(x) if x.is_infinite() => json!(x.to_string()),
         Value::Float(x) => json!(x),
         Value::Enum { name: Some(name), .. } => name.as_str().into(),
         Value::Enum { name: None, value } => number(*value),
@@ -76,13 +78,14 @@ mod tests {
             member("other", Value::Enum { name: None, value: 7 }),
             member("wide", Value::Uint(u128::MAX)),
             member("nan", Value::Float(f64::NAN)),
+            member("far", Value::Float(f64::NEG_INFINITY)),
             member("list", Value::Array(vec![Value::Bool(true), Value::Char(65)])),
             member("rest", Value::Bytes(vec![0, 255])),
         ]);
         assert_eq!(
             to_json(&value).to_string(),
             r#"{"count":18446744073709551615,"inner":-3,"comm":"cat","at":"0x7fff","kind":"READ","other":7,"#.to_owned()
-                + r#""wide":"340282366920938463463374607431768211455","nan":null,"list":[true,65],"rest":"00ff"}"#
+                + r#""wide":"340282366920938463463374607431768211455","nan":null,"far":"-inf","list":[true,65],"rest":"00ff"}"#
         );
     }
 }

@@ -97,7 +97,13 @@ fn check(args: &CopyArgs, from: (&Source, &Shape), to: (&Source, &Shape)) -> Res
         }
     }
     let kernel = |source: &Source| matches!(source, Source::Kernel(_));
-    if kernel(from.0) == kernel(to.0) && from.1.id == to.1.id {
+    // Ids of ours count in each skep directory anew.
+    let same = match (from.0, to.0) {
+        (Source::Ours(from, _), Source::Ours(to, _)) => from.file().is_that_of(to.file()),
+        (Source::Kernel(_), Source::Kernel(_)) => from.1.id == to.1.id,
+        _ => false,
+    };
+    if same {
         return Err(Failure::failed(format!("`{from_name}` and `{to_name}` are the same map")));
     }
     let differ = |what: &str, a: String, b: String| {

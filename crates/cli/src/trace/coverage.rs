@@ -66,11 +66,16 @@ struct Function<'a> {
     line: Option<u32>,
     path: &'a str,
     #[serde(skip)]
+    symbol: &'a str,
+    #[serde(skip)]
     vaddr: u64,
 }
 
-/// Functions by source file, by line and name.
-type Files<'a> = BTreeMap<&'a str, BTreeMap<(u32, &'a str), bool>>;
+/// Functions of a source file, by line and symbol: their names, and whether they were called.
+type Functions<'a> = BTreeMap<(u32, &'a str), (&'a str, bool)>;
+
+/// Functions by source file.
+type Files<'a> = BTreeMap<&'a str, Functions<'a>>;
 
 /// What `--json` prints.
 #[derive(Serialize)]
@@ -130,8 +135,8 @@ impl Coverage {
         let mut files = Files::new();
         for f in &functions {
             if let (Some(file), Some(line)) = (&f.file, f.line) {
-                let called = files.entry(file).or_default().entry((line, &f.name)).or_default();
-                *called |= f.called;
+                let of_file: &mut Functions<'_> = files.entry(file).or_default();
+                of_file.entry((line, f.symbol)).or_insert((&f.name, false)).1 |= f.called;
             }
         }
         let Outputs { report, file, write } = self.outputs;
@@ -185,6 +190,7 @@ impl Coverage {
                 file: None,
                 line: None,
                 path,
+                symbol: &f.name,
                 vaddr: f.vaddr,
             }
         };
@@ -212,17 +218,21 @@ fn find_lines(functions: &mut [Function<'_>]) -> usize {
     functions.iter().filter(|f| f.line.is_none()).count()
 }
 
-/// As `geninfo` of lcov writes it. A function's first line stands for its lines.
+/// As `geninfo` of lcov writes it, with the names of the symbols: those that are made readable have
+/// commas, at which readers end them. A function's first line stands for its lines.
 fn lcov(out: &mut dyn Write, files: &Files<'_>) -> io::Result<()> {
     for (file, functions) in files {
         writeln!(out, "TN:\nSF:{}", one_line(file))?;
-        for (line, name) in functions.keys() {
-            writeln!(out, "FN:{line},{}", one_line(name))?;
+        // Go has commas in symbols, too.
+        let name = |symbol| one_line(symbol).replace(',', ";");
+        for (line, symbol) in functions.keys() {
+            writeln!(out, "FN:{line},{}", name(symbol))?;
         }
-        for ((_, name), called) in functions {
-            writeln!(out, "FNDA:{},{}", u8::from(*called), one_line(name))?;
+        for ((_, symbol), (_, called)) in functions {
+            writeln!(out, "FNDA:{},{}", u8::from(*called), name(symbol))?;
         }
-        writeln!(out, "FNF:{}\nFNH:{}", functions.len(), count(functions.values()))?;
+        let called = count(functions.values().map(|(_, called)| called));
+        writeln!(out, "FNF:{}\nFNH:{called}", functions.len())?;
         let lines = lines(functions);
         for (line, called) in &lines {
             writeln!(out, "DA:{line},{}", u8::from(*called))?;
@@ -253,7 +263,7 @@ fn cobertura(out: &mut dyn Write, files: &Files<'_>) -> io::Result<()> {
             out,
             "        <class name=\"{name}\" filename=\"{file}\" line-rate=\"{own:.4}\" branch-rate=\"0\" complexity=\"0\">\n          <methods>"
         )?;
-        for ((line, name), called) in functions {
+        for ((line, _), (name, called)) in functions {
             let (name, hits) = (escaped(name), u8::from(*called));
             writeln!(
                 out,
@@ -271,9 +281,9 @@ fn cobertura(out: &mut dyn Write, files: &Files<'_>) -> io::Result<()> {
 }
 
 /// First lines of functions: whether one of them was called.
-fn lines(functions: &BTreeMap<(u32, &str), bool>) -> BTreeMap<u32, bool> {
+fn lines(functions: &Functions<'_>) -> BTreeMap<u32, bool> {
     let mut lines = BTreeMap::new();
-    for ((line, _), called) in functions {
+    for ((line, _), (_, called)) in functions {
         *lines.entry(*line).or_default() |= *called;
     }
     lines
@@ -290,15 +300,18 @@ mod tests {
     /// A line end in a name made two records of one.
     #[test]
     fn records_of_lcov_end_where_they_end() -> io::Result<()> {
-        let functions = BTreeMap::from([((7, "nl\nend_of_record\x1b"), true)]);
+        let names = |symbol| ((7, symbol), ("int f<int, char>()", true));
+        let functions = BTreeMap::from([names("nl\nend_of_record\x1b"), names("main.f[int,int]")]);
         let mut out = Vec::new();
         lcov(&mut out, &BTreeMap::from([("/a\nb.c", functions)]))?;
         let wanted = r"TN:
 SF:/a\012b.c
+FN:7,main.f[int;int]
 FN:7,nl\012end_of_record\033
+FNDA:1,main.f[int;int]
 FNDA:1,nl\012end_of_record\033
-FNF:1
-FNH:1
+FNF:2
+FNH:2
 DA:7,1
 LF:1
 LH:1

@@ -301,6 +301,12 @@ impl ObjectFile {
         self.header.id
     }
 
+    /// Tells whether two have one file open.
+    #[must_use]
+    pub fn is_that_of(&self, other: &Self) -> bool {
+        self.identity == other.identity
+    }
+
     /// Returns the path the object was made or opened under.
     #[must_use]
     pub fn path(&self) -> &Path {

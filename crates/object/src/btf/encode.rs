@@ -102,14 +102,13 @@ impl Btf {
                 let n = self.enum_number(id, e, value, path)?;
                 put_bits(out, 0, e.size * 8, self.in_range(id, n, e.size * 8, e.signed, path)?);
             }
-            (Kind::Float(4), Value::Float(x)) => out.copy_from_slice(&(*x as f32).to_le_bytes()),
-            (Kind::Float(8), Value::Float(x)) => out.copy_from_slice(&x.to_le_bytes()),
-            (Kind::Float(size @ (4 | 8)), _) => {
-                let x = number(value).ok_or_else(|| self.mismatch(id, value, path))? as f64;
-                if *size == 4 {
-                    out.copy_from_slice(&(x as f32).to_le_bytes())
-                } else {
-                    out.copy_from_slice(&x.to_le_bytes())
+            (Kind::Float(4 | 8), _) => {
+                let x = match value {
+                    Value::Float(x) => *x,
+                    _ => number(value).ok_or_else(|| self.mismatch(id, value, path))? as f64,
+                };
+                if !put_float(x, out) {
+                    return Err(self.mismatch(id, value, path));
                 }
             }
             (Kind::Array(a), _) => self.put_array(id, a, value, out, path, depth)?,
@@ -321,6 +320,24 @@ fn within<T>(path: &mut String, step: &str, f: impl FnOnce(&mut String) -> T) ->
     let out = f(path);
     path.truncate(here);
     out
+}
+
+/// Stores a number of four or eight bytes; `false` when it is too large for four. What is no number
+/// says nothing of its bits: of a union another member may have, and those stay.
+fn put_float(x: f64, out: &mut [u8]) -> bool {
+    let narrow = x as f32;
+    match out {
+        [a, b, c, d] if x.is_nan() && f32::from_le_bytes([*a, *b, *c, *d]).is_nan() => {}
+        [_, _, _, _] if x.is_finite() && narrow.is_infinite() => return false,
+        [_, _, _, _] => out.copy_from_slice(&narrow.to_le_bytes()),
+        _ => {
+            let is_none = out.first_chunk().is_some_and(|b| f64::from_le_bytes(*b).is_nan());
+            if !(x.is_nan() && is_none) {
+                out.copy_from_slice(&x.to_le_bytes());
+            }
+        }
+    }
+    true
 }
 
 /// Writes `width` bits at bit `offset`, little-endian; what lies outside `out` is dropped.

@@ -9,13 +9,42 @@ use serde_json::value::RawValue;
 
 use super::Problem;
 use super::encoder::Encoder;
+use crate::elements::Elements;
 
 /// Reads a document, or as many as there are elements. `true` when the dump that they come from was
 /// interrupted.
 pub fn read(bytes: &[u8], encoder: &mut Encoder<'_>) -> Result<bool, Problem> {
+    let was_raw = encoder.raw;
+    let done = read_in_order(bytes, encoder);
+    // Members have no order: `raw` may stand behind the elements, which are read again then.
+    match done {
+        Ok((interrupted, false)) => Ok(interrupted),
+        Err(problem) if was_raw || !is_raw(bytes) => Err(problem),
+        _ => {
+            encoder.raw = true;
+            encoder.out = Elements::new(encoder.shape().keys);
+            read_in_order(bytes, encoder).map(|(interrupted, _)| interrupted)
+        }
+    }
+}
+
+/// Tells whether a document says that it is raw, whatever else it has.
+fn is_raw(bytes: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Head {
+        raw: bool,
+    }
+    let mut reader = serde_json::Deserializer::from_slice(bytes);
+    Head::deserialize(&mut reader).is_ok_and(|head| head.raw)
+}
+
+/// As [`read`], with elements as they come; tells also whether the document said only behind some that
+/// they are raw.
+fn read_in_order(bytes: &[u8], encoder: &mut Encoder<'_>) -> Result<(bool, bool), Problem> {
     let mut document = Document {
         encoder,
         interrupted: false,
+        raw_late: false,
         found: false,
         is_element: false,
         begun: false,
@@ -57,7 +86,7 @@ pub fn read(bytes: &[u8], encoder: &mut Encoder<'_>) -> Result<bool, Problem> {
         Problem { at: format!("line {}, column {}", e.line(), e.column()), what }
     })?;
     if document.found {
-        Ok(document.interrupted)
+        Ok((document.interrupted, document.raw_late))
     } else {
         let what = "the document has no `entries`: it is not what `skep map dump --json` prints, and no element with a `key` and a `value`";
         Err(Problem { at: "line 1".to_owned(), what: what.to_owned() })
@@ -74,6 +103,8 @@ fn is_end(e: &serde_json::Error, bytes: &[u8]) -> bool {
 struct Document<'a, 'e> {
     encoder: &'a mut Encoder<'e>,
     interrupted: bool,
+    /// That elements are raw was said behind some.
+    raw_late: bool,
     /// There was a list of elements, or an element.
     found: bool,
     /// The document was an element.
@@ -115,9 +146,15 @@ impl<'de> Visitor<'de> for &mut Document<'_, '_> {
         self.begun = true;
         while let Some(name) = map.next_key::<String>()? {
             match name.as_str() {
+                "key" if key.is_some() => return Err(A::Error::duplicate_field("key")),
+                "value" if value.is_some() => return Err(A::Error::duplicate_field("value")),
                 "key" => key = Some(map.next_value::<&RawValue>()?),
                 "value" => value = Some(map.next_value::<&RawValue>()?),
-                "raw" => self.encoder.raw |= map.next_value::<bool>()?,
+                "raw" => {
+                    let is_new = map.next_value::<bool>()? && !self.encoder.raw;
+                    self.raw_late |= is_new && self.found;
+                    self.encoder.raw |= is_new;
+                }
                 "interrupted" => self.interrupted = map.next_value()?,
                 "entries" => map.next_value_seed(&mut *self)?,
                 _ => drop(map.next_value::<IgnoredAny>()?),

@@ -35,6 +35,29 @@ pub fn parse(
     raw: bool,
     cpus: usize,
 ) -> Result<(Elements, bool), (Problem, Option<String>)> {
+    parse_whole(bytes, shape, btf, raw, cpus).map_err(|(mut problem, hint)| {
+        shorten(&mut problem.what);
+        (problem, hint)
+    })
+}
+
+/// Of a text that names what was found, which can be very long, what stands at its ends.
+fn shorten(text: &mut String) {
+    const MOST: usize = 600;
+    if text.len() > MOST {
+        let (first, last) =
+            (text.floor_char_boundary(MOST / 2), text.ceil_char_boundary(text.len() - MOST / 2));
+        text.replace_range(first..last, " … ");
+    }
+}
+
+fn parse_whole(
+    bytes: &[u8],
+    shape: &Shape,
+    btf: Option<&Btf>,
+    raw: bool,
+    cpus: usize,
+) -> Result<(Elements, bool), (Problem, Option<String>)> {
     let first = |what: String| Problem { at: "line 1".to_owned(), what };
     let mut encoder = Encoder::new(shape, btf, raw, cpus);
     if is_json(bytes) {
@@ -84,8 +107,11 @@ pub fn parse(
 fn is_json(bytes: &[u8]) -> bool {
     let mut rest = bytes.iter().copied().filter(|b| !b.is_ascii_whitespace());
     match rest.next() {
-        Some(b'[') => matches!(rest.next(), Some(b'{' | b']')),
-        // A structure is printed as `{ .member = …`.
+        // A structure is printed as `{ .member = …`, and a list of them as `[{ .member = …`.
+        Some(b'[') => match rest.next() {
+            Some(b'{') => !matches!(rest.next(), Some(b'.')),
+            next => next == Some(b']'),
+        },
         Some(b'{') => !matches!(rest.next(), Some(b'.')),
         _ => false,
     }
@@ -183,6 +209,7 @@ mod tests {
             "bpf/args.bpf.o",
             "tests/data/typed.bpf.o",
             "tests/data/kinds.bpf.o",
+            "tests/data/numbers.bpf.o",
             "../object/tests/data/values.bpf.o",
         ] {
             let bytes = std::fs::read(format!("{}/../cli/{object}", env!("CARGO_MANIFEST_DIR")))
@@ -246,6 +273,84 @@ mod tests {
             }
         }
         assert!(compared > 1000 && refused < compared / 20, "{compared} {refused}");
+    }
+
+    fn btf_of(object: &str) -> std::sync::Arc<Btf> {
+        let path = format!("{}/../cli/tests/data/{object}", env!("CARGO_MANIFEST_DIR"));
+        let object = Object::parse(&std::fs::read(path).expect("committed")).expect("ours");
+        object.btf.expect("made with -g")
+    }
+
+    /// What is no number is printed as such, and has many forms: all that is known of them is what
+    /// other members of a union say.
+    #[test]
+    fn integers_beside_floating_point_numbers_keep_all_bits() {
+        let btf = btf_of("numbers.bpf.o");
+        let find = |name: &str| (0..btf.len() as u32).find(|id| btf.name(*id) == name);
+        let value_type = find("reading").expect("a structure");
+        let mut shape = shape(MapType::Hash, KeyShape::Fixed(4), 24, false);
+        shape.value_type_id = value_type;
+        let words = [u64::MAX, 0x7ff0_0000_0000_0001, 0xfff8_0000_0000_1234, f64::to_bits(-0.5)];
+        let bits = [u32::MAX, 0x7f80_0001, 0x7f80_0000, f32::to_bits(1.5)];
+        let elements: Vec<_> = (0..4)
+            .map(|i| {
+                let mut value = words[i].to_le_bytes().to_vec();
+                value.extend(bits[i].to_le_bytes());
+                value.extend(bits[3 - i].to_le_bytes());
+                value.extend(f32::NEG_INFINITY.to_le_bytes());
+                value.extend([0; 4]);
+                ((i as u32).to_le_bytes().to_vec(), value)
+            })
+            .collect();
+        for (form, raw, dump) in dumps(&shape, Some(&btf), &elements) {
+            let (loaded, _) = parse(&dump, &shape, Some(&btf), raw, 1)
+                .unwrap_or_else(|e| panic!("{form}: {}", e.0.what));
+            for (i, (_, value)) in elements.iter().enumerate() {
+                assert_eq!(&loaded.values[i * 24..][..24], value, "{form} {raw}");
+            }
+        }
+        let large = br#"[{"key":1,"value":{"far":1e39}}]"#;
+        let (problem, _) = parse(large, &shape, Some(&btf), false, 1).expect_err("too large");
+        assert!(problem.what.contains("far"), "{}", problem.what);
+    }
+
+    /// Members of JSON have no order: other programs sort them.
+    #[test]
+    fn a_document_may_say_at_its_end_that_it_is_raw() {
+        let read = |text: &str, size| {
+            let shape = shape(MapType::QpTrie, KeyShape::Bytes { max: 9 }, size, false);
+            let done = parse(text.as_bytes(), &shape, None, false, 1);
+            done.map(|(e, _)| (e.count, e.keys, e.values)).map_err(|e| e.0.what)
+        };
+        let elements = r#""entries":[{"key":"616263","value":"010203"}]"#;
+        let raw = Ok((1, b"abc".to_vec(), vec![1, 2, 3]));
+        assert_eq!(read(&format!(r#"{{{elements},"id":3,"raw":true}}"#), 3), raw);
+        assert_eq!(read(&format!(r#"{{"raw":true,{elements}}}"#), 3), raw);
+        let text = Ok((1, b"616263".to_vec(), vec![1, 2, 3]));
+        assert_eq!(read(&format!(r#"{{{elements},"raw":false}}"#), 3), text);
+        // Numbers are wanted, and found to be raw only later.
+        let four = r#""entries":[{"key":"616263","value":"01020304"}]"#;
+        let raw = Ok((1, b"abc".to_vec(), vec![1, 2, 3, 4]));
+        assert_eq!(read(&format!(r#"{{{four},"raw":true}}"#), 4), raw);
+        assert!(read(&format!("{{{four}}}"), 4).is_err());
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_shortly() {
+        let shape = shape(MapType::Hash, KeyShape::Fixed(4), 4, false);
+        let long = "x".repeat(1 << 20);
+        for text in [
+            format!(r#"[{{"key":"{long}","value":2}}]"#),
+            format!("key,value\n{long},2\n"),
+            format!("{long}: 2\n"),
+            format!("hex {long}: 2\n"),
+        ] {
+            let (problem, _) = parse(text.as_bytes(), &shape, None, false, 1).expect_err("no key");
+            assert!(problem.what.len() < 1000, "{}", problem.what.len());
+        }
+        let twice = br#"{"key":1,"key":2,"value":1}"#;
+        let (problem, _) = parse(twice, &shape, None, false, 1).expect_err("two keys");
+        assert!(problem.what.contains("key"), "{}", problem.what);
     }
 
     /// What other programs write: an element a line, or one behind the other.
