@@ -404,3 +404,65 @@ fn a_program_that_handles_all_signals() {
     assert!(calls(&report, "work") > 10, "{report}");
     target.end();
 }
+
+/// Signals that all threads have blocked are waited for, as before: those of faults, too.
+#[test]
+fn a_program_that_waits_for_all_signals() {
+    let dir = TempDir::new();
+    let source = "#include <pthread.h>\n#include <signal.h>\n#include <stdio.h>\n#include <sys/prctl.h>\n#include <unistd.h>
+        __attribute__((noinline, noclone)) long work(long n) { static volatile long s; for (long i = 0; i < n; i++) s ^= i * n; return s; }
+        static sigset_t all;
+        static int waiting[2];
+        static void *reader(void *arg) {
+            for (siginfo_t info;;) {
+                char signal = sigwaitinfo(&all, &info);
+                if (signal < 0) continue;
+                work(3);
+                if (write(waiting[1], &signal, 1) != 1) return arg;
+            }
+        }
+        int main(void) {
+            static const int sent[] = {SIGSEGV, SIGUSR1, SIGBUS, SIGTRAP};
+            prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+            sigfillset(&all);
+            pthread_sigmask(SIG_SETMASK, &all, 0);
+            pthread_t t;
+            if (pipe(waiting)) return 1;
+            pthread_create(&t, 0, reader, 0);
+            setvbuf(stdout, 0, _IONBF, 0);
+            for (puts(\"ready\"); getchar() != EOF; puts(\"done\"))
+                for (int i = 0; i < 4; i++) {
+                    char got = 0;
+                    work(100);
+                    kill(getpid(), sent[i]);
+                    if (read(waiting[0], &got, 1) != 1 || got != sent[i]) printf(\"%d, not %d\\n\", got, sent[i]);
+                }
+            return 7;
+        }\n";
+    fs::write(dir.join("waits.c"), source).expect("it is written");
+    let program =
+        Cc::c().args(&["-O1", "-pthread"]).compile(&[&dir.join("waits.c")], &dir.join("waits"));
+    let mut target = Target::start(dir, program.clone(), &Command::new(program));
+    let blocked = |pid: u32| {
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
+        let mask = |task: fs::DirEntry| {
+            let status = fs::read_to_string(task.path().join("status")).expect("it runs");
+            let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
+            let mask = u64::from_str_radix(mask.expect("a mask").trim(), 16).expect("a number");
+            // `SIGBUS` has a handler, which stays, and passes on what is sent.
+            mask | 1 << 6
+        };
+        tasks.map(|task| mask(task.expect("a thread"))).filter(|m| *m != 1 << 6).collect::<Vec<_>>()
+    };
+    let before = blocked(target.pid());
+    let skep = Skep::new();
+    for _ in 0..3 {
+        let tracer = Tracer::attach(&skep, &target, &["waits:work"]);
+        target.tell("");
+        let report = tracer.end();
+        assert_eq!(calls(&report, "work"), 8, "{report}");
+        target.tell("");
+        assert_eq!(blocked(target.pid()), before);
+    }
+    target.end();
+}

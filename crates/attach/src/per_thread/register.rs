@@ -5,6 +5,7 @@
 use super::area;
 use super::block::{BLOCKS, Block, CHUNKS, Chunk, own, set_own};
 use super::runtime_id;
+use crate::signals::fault::handled;
 use crate::stack_bounds;
 use crate::{process, sandbox, sys};
 use skep_sys::thread_words;
@@ -163,16 +164,34 @@ unsafe fn let_faults_through(block: *mut Block) {
     // SAFETY: the kernel writes the thread's mask into `mask`, and then takes signals out of it;
     // blocks are never unmapped.
     unsafe {
+        let handled = handled();
         if sys::call(RT_SIGPROCMASK, [0, 0, mask.as_ptr() as u64, 8, 0, 0]) == 0
-            && mask.load(Ordering::Relaxed) & sys::FAULTS != 0
+            && mask.load(Ordering::Relaxed) & handled != 0
         {
             let before = mask.load(Ordering::Relaxed);
             if before != ALL {
-                (*block).held.store((before & sys::FAULTS) as u32, Ordering::Relaxed);
+                (*block).held.store((before & handled) as u32, Ordering::Relaxed);
             }
-            mask.store(sys::FAULTS, Ordering::Relaxed);
+            mask.store(handled, Ordering::Relaxed);
             sys::call(RT_SIGPROCMASK, [SIG_UNBLOCK, mask.as_ptr() as u64, 0, 8, 0, 0]);
         }
+    }
+}
+
+/// In `blocked`: a signal has a handler only now, which the thread may have blocked.
+pub(crate) const HANDLER_IS_NEW: u32 = 2;
+
+/// Has each thread let signals of faults through at its next event, as some have a handler only now.
+pub(crate) fn let_new_faults_through() {
+    let mut chunk = CHUNKS.load(Ordering::Acquire);
+    while !chunk.is_null() {
+        // SAFETY: chunks are never unmapped, and all fields of blocks are atomic.
+        let (blocks, next) = unsafe { (&(*chunk).blocks, (*chunk).next.load(Ordering::Acquire)) };
+        for block in blocks.iter().filter(|block| block.tid.load(Ordering::Acquire) != 0) {
+            block.blocked.store(HANDLER_IS_NEW, Ordering::Relaxed);
+            block.zone_len.store(0, Ordering::Relaxed);
+        }
+        chunk = next;
     }
 }
 

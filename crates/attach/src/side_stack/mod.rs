@@ -26,6 +26,7 @@ use crate::hook::Missed;
 use crate::hook_list::Meta;
 use crate::per_thread::block::{Block, own};
 use crate::per_thread::{enter, missed, register, shared_tls};
+use crate::signals::fault::handled;
 use crate::table::Table;
 use crate::tramp::entry_points::is_exit;
 use crate::{process, sandbox, sys};
@@ -108,11 +109,15 @@ pub(crate) unsafe extern "C" fn call(saved: *mut Saved, cfa: u64, meta: *const M
 #[inline(always)]
 fn hold_signals(block: &Block, sp: u64) -> Option<u64> {
     let held = place(block, sp).switch.then(sys::block_signals);
-    if block.blocked.load(Ordering::Relaxed) == 0 || !sandbox::may_call_system() {
+    let blocked = block.blocked.load(Ordering::Relaxed);
+    if blocked == 0 || !sandbox::may_call_system() {
         return held;
     }
-    let found = sys::let_faults_through();
-    if found == 0 {
+    let found = sys::let_through(handled());
+    if blocked == register::HANDLER_IS_NEW && process::is_own() {
+        // The program's, until now.
+        block.held.fetch_or(found as u32, Ordering::Relaxed);
+    } else if found == 0 {
         return held;
     }
     // They were blocked. The library sets the whole mask when it is done, so they need not be

@@ -5,6 +5,7 @@ use super::action::{BUS, SEGV, SIGBUS, SIGSEGV};
 use super::context::{Context, ERROR, Info, RIP};
 use super::gone;
 use super::pass_on::pass_on;
+use crate::per_thread::register;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// An `unsafe fn(u64) -> Option<u64>`, or 0.
@@ -12,6 +13,16 @@ static FIXUP: AtomicUsize = AtomicUsize::new(0);
 
 /// An `unsafe fn(u64) -> bool`, or 0.
 static REPAIR: AtomicUsize = AtomicUsize::new(0);
+
+/// `SIGBUS` and `SIGSEGV`, by bit, as far as hooks need their handlers: memory may be missing in any
+/// event. Others stay blocked where the program has blocked them: nobody handles them for it.
+#[inline(always)]
+pub(crate) fn handled() -> u64 {
+    let bit = |user: &AtomicUsize, signal| {
+        u64::from(user.load(Ordering::Acquire) != 0) << i32::wrapping_sub(signal, 1)
+    };
+    bit(&REPAIR, SIGBUS) | bit(&FIXUP, SIGSEGV)
+}
 
 /// Puts a handler on `SIGBUS`, which a store to memory of a file system that is full raises.
 /// `repair` is asked with the address whether it has put other memory there; if not, the signal is
@@ -29,9 +40,12 @@ static REPAIR: AtomicUsize = AtomicUsize::new(0);
 /// let _ = skep_attach::signals::on_memory_full(|_| true);
 /// ```
 pub unsafe fn on_memory_full(repair: unsafe fn(u64) -> bool) -> Result<(), i32> {
-    REPAIR.store(repair as usize, Ordering::Release);
     // SAFETY: made for it.
-    unsafe { BUS.install(SIGBUS, on_bus as *const () as usize, 0) }
+    unsafe { BUS.install(SIGBUS, on_bus as *const () as usize, 0) }?;
+    if REPAIR.swap(repair as usize, Ordering::AcqRel) == 0 {
+        register::let_new_faults_through();
+    }
+    Ok(())
 }
 
 unsafe extern "C" fn on_bus(signal: i32, info: *const Info, context: *mut Context) {
@@ -66,8 +80,12 @@ unsafe extern "C" fn on_bus(signal: i32, info: *const Info, context: *mut Contex
 /// let _ = skep_attach::signals::on_bad_load(|_| Some(8));
 /// ```
 pub unsafe fn on_bad_load(fixup: unsafe fn(u64) -> Option<u64>) -> Result<(), i32> {
-    FIXUP.store(fixup as usize, Ordering::Release);
-    handle_segv()
+    let is_new = FIXUP.swap(fixup as usize, Ordering::AcqRel) == 0;
+    handle_segv()?;
+    if is_new {
+        register::let_new_faults_through();
+    }
+    Ok(())
 }
 
 /// Tells whether there are loads that may find no memory.

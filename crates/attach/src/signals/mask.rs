@@ -2,9 +2,10 @@
 //! through.
 
 use super::action::{SIGBUS, keeps};
+use super::fault::handled;
 use crate::per_thread::block::own;
 use crate::per_thread::register;
-use crate::sys::{self, FAULTS, TOO_LARGE};
+use crate::sys::{self, TOO_LARGE};
 use std::sync::atomic::Ordering;
 
 const SIG_BLOCK: i32 = 0;
@@ -36,7 +37,7 @@ impl Mask {
     /// What of the signals `new` the kernel is told to block.
     #[must_use]
     pub fn kernels(new: u64) -> u64 {
-        new & !FAULTS
+        new & !handled()
     }
 
     /// What the program is told is blocked where the kernel says `old`.
@@ -48,9 +49,9 @@ impl Mask {
     /// Notes what the thread has asked for: `how` as for `sigprocmask`.
     pub fn changed(self, how: i32, new: u64) {
         let held = match how {
-            SIG_BLOCK => self.held | new & FAULTS,
+            SIG_BLOCK => self.held | new & handled(),
             SIG_UNBLOCK => self.held & !new,
-            _ => new & FAULTS,
+            _ => new & handled(),
         };
         set_held(held);
     }

@@ -16,7 +16,7 @@ pub use pass_on::prepare_exec;
 
 pub(crate) mod action;
 pub(crate) mod context;
-mod fault;
+pub(crate) mod fault;
 pub(crate) mod gone;
 mod mask;
 pub(crate) mod pass_on;

@@ -53,14 +53,10 @@ pub(crate) fn block_signals() -> u64 {
     sigprocmask(0, !FAULTS)
 }
 
-/// `SIGBUS` and `SIGSEGV`, by bit: hooks need their handlers, as memory may be missing in any
-/// event.
-pub(crate) const FAULTS: u64 = 1 << 6 | 1 << 10;
-
-/// Lets them through, and returns which of them were blocked.
+/// Lets signals through, by bit, and returns which of them were blocked.
 #[inline(always)]
-pub(crate) fn let_faults_through() -> u64 {
-    sigprocmask(1, FAULTS) & FAULTS
+pub(crate) fn let_through(set: u64) -> u64 {
+    sigprocmask(1, set) & set
 }
 
 /// Blocks signals, by bit.

@@ -221,7 +221,7 @@ pub enum MapCommand {
         #[command(flatten)]
         format: JsonArgs,
     },
-    /// Print the key after KEY, or the first key
+    /// Print the key after KEY, or the first key: also after one that is not there, as in the kernel
     #[command(after_help = GETNEXT_HELP)]
     Getnext {
         /// Which map
