@@ -405,6 +405,59 @@ fn a_program_that_handles_all_signals() {
     target.end();
 }
 
+/// Whether calls are in progress that return through the tracer's code cannot be looked at: so unwinders
+/// go on to learn of such, by one or two functions that lead to the agent.
+fn left_but_for_unwinders(before: &State, after: &State) {
+    let differ =
+        before.code.iter().zip(&after.code).map(|((name, before), (after_name, after))| {
+            assert_eq!(name, after_name);
+            let differ = before.iter().zip(after).filter(|(before, after)| before != after).count();
+            assert!(differ == 0 || name.contains("libc.so"), "{}: {differ}", name);
+            differ
+        });
+    let differ: usize = differ.sum();
+    assert!(differ <= 10, "bytes of code: {}", changed(before, after));
+}
+
+/// What the agent cannot look at from inside any more is put right from outside.
+#[test]
+fn a_program_that_opens_all_files_it_may() {
+    let mut target = Target::dynamic();
+    let before = target.state();
+    let skep = Skep::new();
+    let tracer = Tracer::attach(&skep, &target, &["*"]);
+    assert_ne!(code(target.pid()), before.code, "nothing was hooked");
+    target.tell("main 50");
+    target.tell("fill");
+    let report = tracer.end_warned("its code is as before");
+    assert!(calls(&report, "work") >= 50, "{report}");
+    left_but_for_unwinders(&before, &target.state());
+    target.tell("main 50");
+    target.tell("threads 5");
+    target.end();
+}
+
+/// The same where it goes to where there is no `/proc`.
+#[test]
+fn a_program_that_changes_its_root() {
+    if !is_root() {
+        return skep_testkit::skip::skip("root");
+    }
+    let mut target = Target::dynamic();
+    let before = target.state();
+    let (skep, root) = (Skep::new(), TempDir::new());
+    let tracer = Tracer::attach(&skep, &target, &["*"]);
+    target.tell("main 50");
+    target.tell(&format!("hide {}", root.path().display()));
+    target.tell("main 7");
+    let report = tracer.end_warned("its code is as before");
+    assert!(calls(&report, "work") >= 57, "{report}");
+    left_but_for_unwinders(&before, &target.state());
+    target.tell("main 50");
+    target.tell("threads 5");
+    target.end();
+}
+
 /// Signals that all threads have blocked are waited for, as before: those of faults, too.
 #[test]
 fn a_program_that_waits_for_all_signals() {

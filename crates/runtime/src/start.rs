@@ -147,6 +147,8 @@ pub struct Live {
     unhooked: Option<agent::Detached>,
 }
 
+pub use skep_store::live::StillInside;
+
 const _: () = assert!(skep_store::live::AREA_END == skep_attach::AREA_WORDS);
 
 /// What threads of the program write to when libraries came or went: an eventfd(2), kept for ever.
@@ -210,7 +212,7 @@ impl Live {
 
     /// Takes all hooks out that there still are; tells whether threads are still inside some, after
     /// a while.
-    pub fn leave(mut self) -> bool {
+    pub fn leave(mut self) -> StillInside {
         if let Ok(engine) = Engine::get() {
             engine.notice_restored();
         }
@@ -218,11 +220,16 @@ impl Live {
         let stuck =
             rest || self.unhooked.take().is_some_and(|mut unhooked| !unhooked.wait(PATIENCE));
         unwinders::give_back(Duration::ZERO);
+        let inside = match (stuck, Engine::get()) {
+            (false, _) => StillInside::Nobody,
+            (true, Ok(engine)) if !engine.sees_threads() => StillInside::Unknown,
+            (true, _) => StillInside::Threads,
+        };
         // No hook of ours is left that writes to it.
         let news = NEWS.swap(-1, Relaxed);
         // SAFETY: the descriptor of `begin`.
         drop(unsafe { OwnedFd::from_raw_fd(news) });
-        stuck
+        inside
     }
 }
 

@@ -107,6 +107,18 @@ impl Config {
     }
 }
 
+/// The number that answers [`Order::Leave`]: who is still inside of hooks that were taken out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum StillInside {
+    /// Nobody.
+    Nobody,
+    /// Threads of the process.
+    Threads,
+    /// Nobody knows: the agent cannot look any more.
+    Unknown,
+}
+
 /// Something for the agent to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
@@ -116,7 +128,7 @@ pub enum Order {
     Detach(u32),
     /// Take all hooks out. The number is how many places keep a jump, as [`LEFT`] says.
     Unhook,
-    /// End. The number is 1 when threads are still inside hooks.
+    /// End. The number is of [`StillInside`].
     Leave,
 }
 

@@ -6,6 +6,7 @@ use crate::per_thread::mute::mute;
 use crate::process;
 use crate::sites::{Function, Module};
 use crate::skip::{AttachError, Skip};
+use crate::threads;
 pub use detached::Detached;
 pub use lock::AroundForks;
 use lock::{lock, lock_to_look};
@@ -149,6 +150,14 @@ impl Engine {
     pub fn has_calls_in_progress(&self) -> bool {
         let _muted = mute();
         lock().state.has_calls_in_progress()
+    }
+
+    /// Tells whether threads can be looked at from here: not where no more files may be open, nor where
+    /// there is no `/proc`. Else [`Detached::is_quiescent`] is always false.
+    #[must_use]
+    pub fn sees_threads(&self) -> bool {
+        let _muted = mute();
+        threads::Tasks::open().is_ok()
     }
 
     /// Refuses to hook functions of this process at their return from now on, for the first reason

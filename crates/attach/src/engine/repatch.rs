@@ -128,10 +128,10 @@ impl State {
         results.into_iter().zip(of)
     }
 
-    /// The places whose calls go through an island to the function, as the bytes cannot be changed
-    /// while threads run.
+    /// The places where a jump stays that runs no hooks, as the bytes cannot be changed while threads
+    /// run, or not from inside.
     pub(super) fn bypassed(&self) -> Vec<Bypassed> {
-        let idle = self.sites.values().filter(|s| s.form != Form::Plain && s.aim == Form::Plain);
+        let idle = self.sites.values().filter(|s| s.is_bypassed());
         idle.filter_map(|site| {
             let (now, _) = site.bytes(site.form).ok()?;
             Some(Bypassed { at: site.patch_site.at, now, original: site.patch_site.original() })
@@ -143,15 +143,13 @@ impl State {
     /// threads. Their islands are made ready for the next attachment: threads may still be in them.
     pub(super) fn notice_restored(&mut self) {
         let is_back = |s: &Site| {
-            // SAFETY: code of a function that `forget` has found mapped.
-            s.form != Form::Plain
-                && s.aim == Form::Plain
-                && unsafe { current(s.patch_site.at) } == s.patch_site.original()
+            // SAFETY: code of a function that was found mapped when it was hooked.
+            s.is_bypassed() && unsafe { current(s.patch_site.at) } == s.patch_site.original()
         };
         let back: Vec<u64> =
             self.sites.iter().filter(|(_, s)| is_back(s)).map(|(addr, _)| *addr).collect();
         let redirected = back.iter().filter_map(|addr| {
-            let site = self.sites.get(addr)?;
+            let site = self.sites.get(addr).filter(|site| site.aim != site.form)?;
             Some((site.redirect(site.form).ok()?, *addr))
         });
         let work = redirected.collect();

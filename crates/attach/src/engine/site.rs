@@ -108,6 +108,12 @@ impl Site {
         }
     }
 
+    /// Tells whether a jump stays that runs no hooks: through an island that leads to the function, or
+    /// through a trampoline that finds nothing to run.
+    pub(super) fn is_bypassed(&self) -> bool {
+        self.form != Form::Plain && self.wanted() == Form::Plain
+    }
+
     /// Tells whether it was found in this module.
     pub(super) fn is_of(&self, module: &Arc<Module>) -> bool {
         self.origin.module.as_ptr() == Arc::as_ptr(module)

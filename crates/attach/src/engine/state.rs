@@ -92,7 +92,7 @@ impl State {
         self.last += 1;
         let id = self.last;
         let count = groups.iter().map(|group| group.targets.len()).sum();
-        let mut text: Option<Vec<Range<u64>>> = None;
+        let mut text: patch::Executable = None;
         for group in groups {
             for (f, _) in group.targets {
                 self.forget(f.addr, Some(&f.module), &mut text);
@@ -124,13 +124,17 @@ impl State {
                 if known || results.last().is_some_and(Result::is_err) {
                     continue;
                 }
+                let is_mapped = |text: &mut patch::Executable| {
+                    let text = text.get_or_insert_with(patch::executable);
+                    text.as_deref().is_some_and(|text| f.module.is_within(text))
+                };
                 let is_its = |t: &&mut ModuleTargets<'_>| {
                     Arc::ptr_eq(t.module, &f.module) && t.exits == exits
                 };
                 match by_module.iter_mut().find(is_its) {
                     Some(known) => known.items.push((n, f)),
                     // Its code is going to be read.
-                    None if !f.module.is_within(text.get_or_insert_with(patch::executable)) => {
+                    None if !is_mapped(&mut text) => {
                         set_result(&mut results, n, Err(Skip::NotCode { addr: f.addr }));
                     }
                     None => {
@@ -201,15 +205,11 @@ impl State {
     }
 
     /// Drops what is known about a function that is gone, with the library it was in, or that is another
-    /// now: of the module that is given, if one is. `text`: the executable mappings, once they are known.
-    fn forget(
-        &mut self,
-        addr: u64,
-        module: Option<&Arc<Module>>,
-        text: &mut Option<Vec<Range<u64>>>,
-    ) {
+    /// now: of the module that is given, if one is. `text`: the executable mappings, once somebody has
+    /// looked; where nobody can, nothing is dropped.
+    fn forget(&mut self, addr: u64, module: Option<&Arc<Module>>, text: &mut patch::Executable) {
         let Some(site) = self.sites.get(&addr) else { return };
-        let text = text.get_or_insert_with(patch::executable);
+        let Some(text) = text.get_or_insert_with(patch::executable) else { return };
         let at = site.extent();
         let mapped = text
             .get(text.partition_point(|r| r.end <= at.start))
@@ -385,13 +385,16 @@ impl State {
             .filter(|addr| self.sites.get_mut(addr).is_some_and(|s| s.remove(id)))
             .collect();
         self.publish(&addrs);
-        self.repatch(&addrs);
+        // Where nobody can look at what is mapped, the calls stay and find nothing to run.
+        if text != Some(None) {
+            self.repatch(&addrs);
+        }
         let count = |f: fn(&Site) -> bool| {
             addrs.iter().filter(|a| self.sites.get(a).is_some_and(|s| f(s))).count()
         };
         Ok(Removed {
             restored: count(|s| s.form == Form::Plain),
-            bypassed: count(|s| s.form != Form::Plain && s.aim == Form::Plain),
+            bypassed: count(Site::is_bypassed),
             exits,
         })
     }

@@ -25,18 +25,22 @@ pub(crate) fn is_alone() -> bool {
     threads::Tasks::open().is_ok_and(|t| t.is_one()) && sys::has_memory_alone()
 }
 
-/// The executable mappings of the process, sorted, merged where they touch.
-pub(crate) fn executable() -> Vec<Range<u64>> {
+/// The executable mappings of the process, sorted, merged where they touch. `None`: they cannot be
+/// looked at, as where no more files may be open.
+pub(crate) fn executable() -> Option<Vec<Range<u64>>> {
     let mut out: Vec<Range<u64>> = Vec::new();
-    for vma in maps::own().unwrap_or_default() {
+    for vma in maps::own().ok()? {
         match out.last_mut() {
             _ if !vma.perms.contains(Perms::EXEC) => {}
             Some(last) if last.end == vma.start => last.end = vma.end,
             _ => out.push(vma.range()),
         }
     }
-    out
+    Some(out)
 }
+
+/// [`executable`], once somebody has asked.
+pub(crate) type Executable = Option<Option<Vec<Range<u64>>>>;
 
 /// Makes all changes, and tells for each whether it was made. `changes` are sorted by address.
 ///

@@ -4,7 +4,7 @@ use super::change::{Change, word};
 use crate::jump::PATCH;
 use crate::skip::Skip;
 use crate::sys::{self, Fd};
-use skep_proc::maps::{self, Dev, Perms, Vma};
+use skep_proc::maps::{self, Dev, MapsError, Perms, Vma};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,6 +14,8 @@ const GAP: u64 = 1 << 18;
 const PAGE: u64 = 4096;
 /// Some of the memory is not mapped.
 const ENOMEM: i64 = 12;
+/// There is no `/proc`.
+const ENOENT: i32 = 2;
 
 /// Writable access to code, held while it is changed.
 ///
@@ -72,7 +74,11 @@ impl WritableCode {
                 _ => ranges.push((pages, c.text.clone())),
             }
         }
-        let mappings = if unwatched { Vec::new() } else { maps::own().unwrap_or_default() };
+        let unknown = |e| match e {
+            MapsError::Os { errno, .. } => Skip::Protected { errno: errno.raw_os_error() },
+            _ => Skip::Protected { errno: ENOENT },
+        };
+        let mappings = if unwatched { Vec::new() } else { maps::own().map_err(unknown)? };
         for (r, _) in ranges {
             let code = code(&mappings, &r);
             if !unwatched && code.is_none() {

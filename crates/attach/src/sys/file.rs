@@ -64,10 +64,11 @@ impl Drop for Fd {
     }
 }
 
-/// Opens the list of the own mappings; negative on failure. For the event path.
+/// Opens the list of the own mappings; negative on failure. For the event path. That of `self` is empty
+/// where the main thread has exited.
 #[inline(always)]
 pub(crate) fn open_maps() -> i64 {
-    static PATH: [u8; 17] = *b"/proc/self/maps\0\0";
+    static PATH: [u8; 24] = *b"/proc/thread-self/maps\0\0";
     // SAFETY: the path ends with a nul byte.
     unsafe { call(OPENAT, [-100i64 as u64, (&raw const PATH) as u64, O_CLOEXEC, 0, 0, 0]) }
 }

@@ -148,8 +148,8 @@ fn serve(directory: i32) {
         };
         answer(socket, &done.map_err(|e| e.to_string()));
     }
-    let stuck = agent.leave();
-    answer(socket, &Ok(stuck.into()));
+    let inside = agent.leave();
+    answer(socket, &Ok(inside as u32));
 }
 
 /// Waits for an order, and calls `look` when there is news; `None` when the socket has ended.

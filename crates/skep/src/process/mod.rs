@@ -15,7 +15,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use skep_inject::{Image, Loaded, Target};
 use skep_store::Dir;
-use skep_store::live::{self, Answer, Config, List, Order, Request};
+use skep_store::live::{self, Answer, Config, List, Order, Request, StillInside};
 
 mod attached;
 mod error;
@@ -390,7 +390,8 @@ impl Live {
             Ok(left)
         });
         match done {
-            Ok(0) => None,
+            Ok(inside) if inside == StillInside::Nobody as u32 => None,
+            Ok(inside) if inside == StillInside::Unknown as u32 => Some("its code is as before, but whether threads are still inside of hooks could not be looked at from inside: no more files may be open, or there is no /proc".into()),
             Ok(_) => Some("threads are still inside hooked functions".into()),
             Err(_) if self.has_ended() || self.executes_another() => None,
             Err(why) => Some(why),
