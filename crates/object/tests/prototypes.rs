@@ -114,6 +114,10 @@ fn compilers(c: &str, cxx: &str) -> Vec<(Cc, Cc)> {
     all
 }
 
+fn is_clang(cc: &Cc) -> bool {
+    format!("{cc:?}").contains("clang")
+}
+
 #[test]
 fn c_functions_take_their_words_from_where_the_abi_says() {
     for (cc, _) in compilers("clang-19", "clang++-19") {
@@ -136,7 +140,7 @@ fn c_functions_take_their_words_from_where_the_abi_says() {
                     .unwrap_or_else(|| panic!("{cc:?} {flags:?}: `{name}` was not found"));
                 let p = p.as_ref().unwrap_or_else(|e| panic!("{cc:?} {flags:?}: `{name}`: {e}"));
                 assert_eq!(words(p), *want, "{cc:?} {flags:?}: `{name}`, {}", types(p));
-                let text = if format!("{cc:?}").contains("clang") {
+                let text = if is_clang(&cc) {
                     text.replace("long int", "long").replace("short int", "short")
                 } else {
                     (*text).to_owned()
@@ -185,6 +189,55 @@ fn cpp_methods_have_this_and_objects_with_copy_constructors_are_passed_by_refere
                 "1 2 >",
                 "{cxx:?} {flags:?}: a string is passed and returned through memory"
             );
+        }
+    }
+}
+
+/// Which classes are passed by address depends on their constructors and destructors; GCC does not
+/// say the outcome. The program does, which calls its own functions with an address.
+#[test]
+fn classes_are_passed_as_the_program_itself_says() {
+    for (_, cxx) in compilers("clang-19", "clang++-19") {
+        for flags in [
+            &["-g", "-O0"][..],
+            &["-g", "-O2"],
+            &["-gdwarf-4", "-O0"],
+            &["-gdwarf-4", "-O1", "-fdebug-types-section"],
+        ] {
+            let dir = TempDir::new();
+            let program = cxx
+                .clone()
+                .args(&["-w", "-std=c++17"])
+                // clang describes classes only where their constructors are.
+                .args(if is_clang(&cxx) { &["-fstandalone-debug"] } else { &[] })
+                .args(flags)
+                .compile(&[data("passing.cc").as_ref()], &dir.join("passing"));
+            let all = read(&program);
+            let said = std::process::Command::new(&program).output().unwrap().stdout;
+            let said = String::from_utf8(said).unwrap();
+            assert!(said.lines().count() > 60, "{said}");
+            let mut wrong = Vec::new();
+            for line in said.lines() {
+                let (name, by_address) = line.split_once(' ').unwrap();
+                let place = match &all[name] {
+                    Ok(p) => match p.composite(0) {
+                        Some(skep_object::Composite::Behind) => "1",
+                        _ => "0",
+                    },
+                    // The location of what is taken tells, if it is the same in the whole function.
+                    Err("an argument's place depends on how it was compiled")
+                        if ["take_with_default", "take_needs_more"].contains(&name)
+                            && !flags.contains(&"-O0") =>
+                    {
+                        continue;
+                    }
+                    Err(e) => e,
+                };
+                if place != by_address {
+                    wrong.push(format!("{line}: {place}"));
+                }
+            }
+            assert!(wrong.is_empty(), "{cxx:?} {flags:?}: {wrong:#?}");
         }
     }
 }

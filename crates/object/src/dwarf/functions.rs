@@ -7,6 +7,7 @@ use super::DwarfError;
 use super::file::{Sections, check, places};
 use super::language::{Language, is_mangled, language};
 use super::read::flag;
+use super::special::by_location;
 use super::types::{Params, Types};
 use crate::proto::{Prototype, Type, ValueKind};
 use gimli::{AttributeValue as Value, UnitRef, constants as dw};
@@ -292,6 +293,7 @@ impl<'a> Search<'_, 'a> {
         let Some(best) = lists.iter().max_by_key(|l| l.list.len()) else {
             return Err("its debug information is damaged");
         };
+        let compiled = lists.first().filter(|l| l.list.len() == best.list.len());
         let mut params = Vec::new();
         for (at, p) in best.list.iter().enumerate() {
             let chain = self.types.chain(p.clone());
@@ -308,10 +310,14 @@ impl<'a> Search<'_, 'a> {
             if matches!(name, "__in_chrg" | "__vtt_parm" | "vtt") {
                 return Err("it is a constructor with hidden arguments");
             }
-            let t = chain
+            let mut t = chain
                 .iter()
                 .find_map(|e| self.types.of(e))
                 .ok_or("the type of an argument is not known")?;
+            if t.by_reference.is_none() {
+                let p = compiled.and_then(|c| c.list.get(at));
+                t.by_reference = p.and_then(|p| by_location(&p.entry, unit.encoding()));
+            }
             params.push((name.to_owned(), t));
         }
         let ret = match chain

@@ -21,6 +21,7 @@ mod language;
 mod merge;
 mod read;
 mod rust;
+mod special;
 mod types;
 
 pub use functions::{DwarfFunctions, Shared};

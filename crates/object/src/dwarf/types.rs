@@ -51,8 +51,8 @@ type Headers<'a> = Vec<(u64, Header<'a>)>;
 
 /// The types of a program.
 pub(super) struct Types<'s, 'a> {
-    pub(super) own: &'s Dwarf<'a>,
-    pub(super) headers: [Headers<'a>; 2],
+    own: &'s Dwarf<'a>,
+    headers: [Headers<'a>; 2],
     /// Type units by signature.
     signatures: HashMap<u64, Pos>,
     units: HashMap<Pos, Rc<Unit<'a>>>,
@@ -108,6 +108,28 @@ impl<'s, 'a> UnitEntry<'s, 'a> {
     /// Where it is, in words of [`Btf::described_at`](crate::Btf::described_at).
     pub fn place(&self) -> Option<u64> {
         (!self.shared).then(|| place(&self.unit.header, self.entry.offset().0))
+    }
+
+    /// Where it is.
+    pub fn pos(&self) -> Pos {
+        let header = &self.unit.header;
+        let types = if header.section() == gimli::SectionId::DebugTypes { IN_TYPES } else { 0 };
+        let at = (header.offset().0 as u64).wrapping_add(self.entry.offset().0 as u64);
+        Pos { shared: self.shared, at: at | types }
+    }
+
+    /// Tells whether one of its children is of some kind.
+    pub fn has_child(&self, is_it: impl Fn(gimli::DwTag) -> bool) -> bool {
+        let unit = self.unit();
+        let Ok(mut tree) = unit.entries_tree(Some(self.entry.offset())) else { return false };
+        let Ok(root) = tree.root() else { return false };
+        let mut children = root.children();
+        while let Ok(Some(child)) = children.next() {
+            if is_it(child.entry().tag()) {
+                return true;
+            }
+        }
+        false
     }
 
     pub fn beside(&self, entry: Entry<'a>) -> Self {
@@ -200,6 +222,17 @@ impl<'s, 'a> Types<'s, 'a> {
         };
         let entry = unit.entry(offset).ok()?;
         Some(UnitEntry { dwarf, unit, shared: pos.shared, entry })
+    }
+
+    /// The entry at a place, or that of the type that it only names.
+    pub(super) fn described(&mut self, pos: Pos) -> Option<UnitEntry<'s, 'a>> {
+        let e = self.entry(pos)?;
+        match e.entry.attr_value(dw::DW_AT_signature) {
+            Some(Value::DebugTypesRef(signature)) => {
+                self.entry(*self.signatures.get(&signature.0)?)
+            }
+            _ => Some(e),
+        }
     }
 
     pub fn link(&self, from: &UnitEntry<'s, 'a>, attr: gimli::DwAt) -> Option<Pos> {
@@ -345,14 +378,14 @@ impl<'s, 'a> Types<'s, 'a> {
             if union { (ValueKind::Union, "union") } else { (ValueKind::Struct, "struct") };
         let size = number(&e.entry, dw::DW_AT_byte_size)?;
         let mut members = Members::new(size);
-        let align = self.flatten(e, 0, depth, &mut members)?;
+        let whole = self.flatten(e, 0, depth, &mut members)?;
         Some(Type {
             text: tagged(word, e.text(dw::DW_AT_name).unwrap_or_default()),
             kind,
             size,
-            align,
+            align: whole.align,
             leaves: members.leaves,
-            by_reference: members.by_reference,
+            by_reference: whole.special.by_reference(),
             described_at: e.place(),
             passed: None,
         })
