@@ -193,6 +193,41 @@ fn cpp_methods_have_this_and_objects_with_copy_constructors_are_passed_by_refere
     }
 }
 
+/// GCC says of all forms of a constructor or destructor together that they take whether they are in
+/// charge of virtual bases, which none does unless `-Os` makes a common one.
+#[test]
+fn each_form_of_a_constructor_takes_what_was_compiled() {
+    let forms = [
+        ("_ZN5PlainC2Ei", "0 1 >", "void (struct Plain * this, int k)"),
+        ("_ZN5PlainD2Ev", "0 >", "void (struct Plain * this)"),
+        ("_ZN4BaseD0Ev", "0 >", "void (struct Base * this)"),
+        ("_ZN6MiddleC1Eii", "0 1 2 >", "void (struct Middle * this, int k, int l)"),
+        ("_ZN6MiddleC2Eii", "0 1 2 3 >", ""),
+        ("_ZN6MiddleD1Ev", "0 >", ""),
+        ("_ZN6MiddleD2Ev", "0 1 >", ""),
+        ("_ZN4LastC1Ei", "0 1 >", ""),
+        ("_ZN4LastD0Ev", "0 >", ""),
+    ];
+    for (_, cxx) in compilers("clang-19", "clang++-19") {
+        for flags in [&["-g", "-O0"][..], &["-gdwarf-4", "-O2"], &["-g", "-Os"]] {
+            let dir = TempDir::new();
+            let cc = cxx.clone().arg("-w").args(flags);
+            let all = read(&cc.compile(&[data("forms.cc").as_ref()], &dir.join("forms")));
+            for (name, want, text) in forms {
+                let p = all
+                    .get(name)
+                    .unwrap_or_else(|| panic!("{cxx:?} {flags:?}: `{name}` was not found"));
+                let p = p.as_ref().unwrap_or_else(|e| panic!("{cxx:?} {flags:?}: `{name}`: {e}"));
+                assert_eq!(words(p), want, "{cxx:?} {flags:?}: `{name}`, {}", types(p));
+                assert!(text.is_empty() || types(p) == text, "{cxx:?} {flags:?}: {}", types(p));
+            }
+            if let Some(common) = all.get("_ZN6MiddleC4Eii") {
+                assert_eq!(words(common.as_ref().unwrap()), "0 1 2 3 4 >");
+            }
+        }
+    }
+}
+
 /// Which classes are passed by address depends on their constructors and destructors; GCC does not
 /// say the outcome. The program does, which calls its own functions with an address.
 #[test]

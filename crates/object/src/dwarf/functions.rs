@@ -8,7 +8,7 @@ use super::file::{Sections, check, places};
 use super::language::{Language, is_mangled, language};
 use super::read::flag;
 use super::special::by_location;
-use super::types::{Params, Types};
+use super::types::{Params, Types, UnitEntry};
 use crate::proto::{Prototype, Type, ValueKind};
 use gimli::{AttributeValue as Value, UnitRef, constants as dw};
 use object::Object as _;
@@ -288,10 +288,8 @@ impl<'a> Search<'_, 'a> {
             .map(|e| e.params())
             .collect::<Option<_>>()
             .ok_or("its debug information is damaged")?;
-        // The instance that was compiled may lack what was optimized out of it; what it came from
-        // is whole.
-        let Some(best) = lists.iter().max_by_key(|l| l.list.len()) else {
-            return Err("its debug information is damaged");
+        let Some(best) = best(&lists) else {
+            return Err("the compiler changed how it is called");
         };
         let compiled = lists.first().filter(|l| l.list.len() == best.list.len());
         let mut params = Vec::new();
@@ -305,11 +303,6 @@ impl<'a> Search<'_, 'a> {
                 chains.find_map(|chain| chain.iter().find_map(|e| e.text(dw::DW_AT_name)))
             });
             let name = name.unwrap_or_default();
-            // Constructors of classes with virtual bases have several forms, with and without
-            // these.
-            if matches!(name, "__in_chrg" | "__vtt_parm" | "vtt") {
-                return Err("it is a constructor with hidden arguments");
-            }
             let mut t = chain
                 .iter()
                 .find_map(|e| self.types.of(e))
@@ -349,6 +342,26 @@ impl<'a> Search<'_, 'a> {
         Prototype::new(&name, params, ret, variadic)
             .ok_or("an argument's place depends on how it was compiled")
     }
+}
+
+/// Chooses the list of parameters that says what a function takes, of those of the function as it was
+/// compiled, of what it is an instance of, and of its declaration. `None` when there is none that
+/// does.
+fn best<'l, 's, 'a>(lists: &'l [Params<'s, 'a>]) -> Option<&'l Params<'s, 'a>> {
+    // GCC says of all forms of a constructor or destructor together that they take `__in_chrg` and
+    // `__vtt_parm`; which of these a form really takes, only the function as it was compiled says.
+    let is_hidden = |p: &UnitEntry<'_, '_>| flag(&p.entry, dw::DW_AT_artificial);
+    let shown = |l: &Params<'_, '_>| {
+        let first = l.list.len().min(1);
+        first + l.list.iter().skip(1).filter(|p| !is_hidden(p)).count()
+    };
+    let hidden = lists.iter().any(|l| l.list.iter().skip(1).any(is_hidden));
+    // What was compiled may lack what was optimized out of it; what it came from is whole.
+    let most = lists.iter().map(shown).max()?;
+    if hidden {
+        return lists.first().filter(|l| shown(l) == most);
+    }
+    lists.iter().max_by_key(|l| l.list.len())
 }
 
 /// Tells whether any type stands in a unit, outside of namespaces, as those of numbers and pointers do.
