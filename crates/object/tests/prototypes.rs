@@ -228,6 +228,47 @@ fn each_form_of_a_constructor_takes_what_was_compiled() {
     }
 }
 
+#[test]
+fn functions_in_functions_have_types_too() {
+    let inner = [
+        ("methodEi", "int (struct Local * this, int a)"),
+        ("fixedEl", "long (long b)"),
+        ("deepEc", "int (struct Inner * this, char c)"),
+        ("2atEj", "int (unsigned int u)"),
+        ("clEi", "int (struct (anonymous) * __closure, int q, char * t)"),
+        ("clEs", "int (struct (anonymous) * __closure, short a, char * text)"),
+    ];
+    for (_, cxx) in compilers("clang-19", "clang++-19") {
+        for flags in [&["-g", "-O0"][..], &["-gdwarf-4", "-O2"], &["-g", "-O2"]] {
+            let dir = TempDir::new();
+            let cc = cxx.clone().args(&["-w", "-std=c++17"]).args(flags);
+            let all = read(&cc.compile(&[data("inner.cc").as_ref()], &dir.join("inner")));
+            for (mark, text) in inner {
+                let (name, p) = all
+                    .iter()
+                    .find(|(name, _)| name.contains(mark) && !name.contains(".specialized"))
+                    .unwrap_or_else(|| panic!("{cxx:?} {flags:?}: `{mark}` was not found"));
+                let p = p.as_ref().unwrap_or_else(|e| panic!("{cxx:?} {flags:?}: `{name}`: {e}"));
+                let said = types(p).replace("long int", "long").replace("short int", "short");
+                let said =
+                    said.replace("struct (anonymous) * this", "struct (anonymous) * __closure");
+                assert_eq!(said, text, "{cxx:?} {flags:?}: `{name}`");
+            }
+        }
+    }
+    for flags in [&["-g", "-O0"][..], &["-gdwarf-4", "-O2"]] {
+        let dir = TempDir::new();
+        let cc = Cc::c().arg("-w").args(flags);
+        let all = read(&cc.compile(&[data("inner.c").as_ref()], &dir.join("inner")));
+        for (start, text) in
+            [("inner.", "int (int a, char * b)"), ("innermost.", "long int (long int c)")]
+        {
+            let (_, p) = all.iter().find(|(name, _)| name.starts_with(start)).unwrap();
+            assert_eq!(types(p.as_ref().unwrap()), text, "{flags:?}");
+        }
+    }
+}
+
 /// Which classes are passed by address depends on their constructors and destructors; GCC does not
 /// say the outcome. The program does, which calls its own functions with an address.
 #[test]

@@ -100,6 +100,7 @@ impl DwarfFunctions {
         let mut search = Search {
             own: &own,
             addresses,
+            seen: vec![false; addresses.len()],
             types: Types::new(&own)?,
             typed: None,
             found: &mut found,
@@ -134,6 +135,7 @@ impl DwarfFunctions {
         let mut search = Search {
             own: &own,
             addresses: &[],
+            seen: Vec::new(),
             types: Types::new(&own)?,
             typed: None,
             found: &mut add,
@@ -141,7 +143,8 @@ impl DwarfFunctions {
         let mut which = Vec::new();
         for n in 0.. {
             let Some(unit) = search.types.own_unit(n) else { break };
-            search.scan(&unit?, Some(&mut Names { wanted: names, found: &mut which }))?;
+            let names = Names { wanted: names, found: &mut which };
+            search.scan(&unit?, Reach::All, Some(names))?;
         }
         which.into_iter().zip(at).for_each(|(name, p)| found(name, p));
         Ok(())
@@ -154,71 +157,125 @@ struct Names<'s, 'n> {
     found: &'s mut Vec<&'n str>,
 }
 
+/// Which functions of a unit are looked at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// Those that stand outside of other functions and of classes: nearly all. The rest of the debug
+    /// information is skipped.
+    Outer,
+    /// GCC's lambdas, methods of classes in functions, and functions in functions of C.
+    Inner,
+    All,
+}
+
 struct Search<'s, 'a> {
     own: &'s gimli::Dwarf<Slice<'a>>,
     addresses: &'s [u64],
+    /// Which of the addresses a function was found at.
+    seen: Vec<bool>,
     types: Types<'s, 'a>,
     /// The last unit that was asked for its types, and whether it has some.
     typed: Option<(usize, bool)>,
     found: &'s mut dyn FnMut(u64, Result<Prototype, &'static str>),
 }
 
+/// Where in a unit functions are looked for.
+#[derive(Clone, Copy)]
+struct Nesting {
+    language: Language,
+    reach: Reach,
+    /// It is inside of a function or class.
+    inner: bool,
+    depth: u32,
+}
+
 type Node<'b, 't, 'a> = gimli::EntriesTreeNode<'b, 't, Slice<'a>>;
 
 impl<'a> Search<'_, 'a> {
-    fn wants(&self, range: gimli::Range) -> bool {
+    /// The places of the addresses in a range.
+    fn wanted(&self, range: gimli::Range) -> std::ops::Range<usize> {
         let first = self.addresses.partition_point(|a| *a < range.begin);
-        self.addresses.get(first).is_some_and(|a| *a < range.end)
+        let end = self.addresses.partition_point(|a| *a < range.end);
+        first..end.max(first)
     }
 
     fn unit(&mut self, unit: &Rc<Unit<'a>>) -> Result<(), DwarfError> {
-        let mut ranges = self.own.unit_ranges(unit)?;
-        while let Some(range) = ranges.next()? {
-            if self.wants(range) {
-                return self.scan(unit, None);
+        if self.has_one(unit, |_| true)? {
+            self.scan(unit, Reach::Outer, None)?;
+            if self.has_one(unit, |seen| !seen)? {
+                self.scan(unit, Reach::Inner, None)?;
             }
         }
         Ok(())
     }
 
-    /// Looks at all functions of a unit: those at the addresses, or those of a name.
+    /// Tells whether an address is in a unit that is such a one: where a function was found, or not.
+    fn has_one(&self, unit: &Unit<'a>, is_it: impl Fn(bool) -> bool) -> Result<bool, DwarfError> {
+        let mut ranges = self.own.unit_ranges(unit)?;
+        while let Some(range) = ranges.next()? {
+            let seen = self.seen.get(self.wanted(range)).unwrap_or_default();
+            if seen.iter().any(|seen| is_it(*seen)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Looks at the functions of a unit: those at the addresses, or those of a name.
     fn scan(
         &mut self,
         unit: &Rc<Unit<'a>>,
-        names: Option<&mut Names<'_, '_>>,
+        reach: Reach,
+        mut names: Option<Names<'_, '_>>,
     ) -> Result<(), DwarfError> {
         let mut tree = unit.entries_tree(None)?;
         let root = tree.root()?;
         super::read::check_split(&unit.unit_ref(self.own), root.entry())?;
         let language = language(&unit.unit_ref(self.own), root.entry());
         self.types.enter(language);
-        self.children(unit, root, language, names, 0)
+        let reach = match language {
+            Language::C | Language::Cpp => reach,
+            // No other compiler puts functions into others.
+            _ if reach == Reach::Inner => return Ok(()),
+            _ => Reach::Outer,
+        };
+        let place = Nesting { language, reach, inner: false, depth: 0 };
+        self.children(unit, root, place, names.as_mut())
     }
 
     fn children(
         &mut self,
         unit: &Rc<Unit<'a>>,
         node: Node<'_, '_, 'a>,
-        language: Language,
+        at: Nesting,
         mut names: Option<&mut Names<'_, '_>>,
-        depth: u32,
     ) -> Result<(), DwarfError> {
+        let below = Nesting { depth: at.depth + 1, ..at };
+        let inside = Nesting { inner: true, ..below };
         let mut children = node.children();
         while let Some(child) = children.next()? {
-            match child.entry().tag() {
+            let place = match child.entry().tag() {
                 dw::DW_TAG_subprogram => {
-                    self.function(unit, child.entry(), language, names.as_deref_mut())?
+                    if at.reach != Reach::Inner || at.inner {
+                        self.function(unit, child.entry(), at.language, names.as_deref_mut())?;
+                    }
+                    inside
                 }
-                dw::DW_TAG_namespace | dw::DW_TAG_module if depth < MAX_DEPTH => {
-                    self.children(unit, child, language, names.as_deref_mut(), depth + 1)?
-                }
+                dw::DW_TAG_namespace | dw::DW_TAG_module => below,
                 // rustc puts methods where their types are.
                 dw::DW_TAG_structure_type | dw::DW_TAG_enumeration_type
-                    if matches!(language, Language::Rust { .. }) && depth < MAX_DEPTH =>
+                    if matches!(at.language, Language::Rust { .. }) =>
                 {
-                    self.children(unit, child, language, names.as_deref_mut(), depth + 1)?;
+                    below
                 }
-                _ => {}
+                dw::DW_TAG_structure_type
+                | dw::DW_TAG_class_type
+                | dw::DW_TAG_union_type
+                | dw::DW_TAG_lexical_block => inside,
+                _ => continue,
+            };
+            if at.depth < MAX_DEPTH && (!place.inner || at.reach != Reach::Outer) {
+                self.children(unit, child, place, names.as_deref_mut())?;
             }
         }
         Ok(())
@@ -233,7 +290,10 @@ impl<'a> Search<'_, 'a> {
     ) -> Result<(), DwarfError> {
         let Some(address) = entry_address(&unit.unit_ref(self.own), entry)? else { return Ok(()) };
         let wanted = match names {
-            None => self.addresses.binary_search(&address).is_ok(),
+            None => {
+                let at = self.addresses.binary_search(&address);
+                at.is_ok_and(|at| self.seen.get_mut(at).map(|seen| *seen = true).is_some())
+            }
             Some(names) => {
                 let chain = self.types.chain(self.types.found(unit, entry));
                 let attrs = [dw::DW_AT_linkage_name, dw::DW_AT_MIPS_linkage_name, dw::DW_AT_name];
