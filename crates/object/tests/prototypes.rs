@@ -318,6 +318,27 @@ fn classes_are_passed_as_the_program_itself_says() {
     }
 }
 
+/// Before ELF had a flag for it, sections that are compressed had names of their own.
+#[test]
+fn zdebug_sections_are_read() {
+    if !skep_testkit::skip::has_command("objcopy") {
+        skep_testkit::skip("needs objcopy");
+        return;
+    }
+    let dir = TempDir::new();
+    let cc = Cc::c().args(&["-w", "-g", "-std=gnu11"]);
+    let plain = cc.compile(&[data("shapes.c").as_ref()], &dir.join("shapes"));
+    let old = dir.join("old");
+    let mut objcopy = std::process::Command::new("objcopy");
+    objcopy.args(["--compress-debug-sections=zlib-gnu".as_ref(), plain.as_os_str()]).arg(&old);
+    assert!(objcopy.status().unwrap().success());
+    let bytes = std::fs::read(&old).unwrap();
+    let elf = object::File::parse(&*bytes).unwrap();
+    assert!(elf.section_by_name(".zdebug_info").is_some(), "objcopy did what it was asked for");
+    assert_eq!(read(&old), read(&plain));
+    assert!(skep_object::Btf::from_dwarf(&bytes).is_ok());
+}
+
 #[test]
 fn damaged_debug_information_gives_errors_not_panics() {
     use object::ObjectSection as _;

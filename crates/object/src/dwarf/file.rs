@@ -20,10 +20,22 @@ pub(super) fn check<'d, R: ReadRef<'d>>(file: &object::File<'d, R>) -> Result<()
     if file.kind() == object::ObjectKind::Relocatable {
         return Err(DwarfError::Elf { what: "it is not linked yet".to_owned() });
     }
-    if file.section_by_name(".debug_info").is_none_or(|s| s.size() == 0) {
+    if find(file, ".debug_info").is_none_or(|s| s.size() == 0) {
         return Err(stripped(file));
     }
     Ok(())
+}
+
+/// Finds a section; it has another name where it is compressed as binutils did it before ELF had a
+/// flag for that (`.zdebug_info`).
+fn find<'d, 'f, R: ReadRef<'d>>(
+    file: &'f object::File<'d, R>,
+    name: &str,
+) -> Option<object::Section<'d, 'f, R>> {
+    file.section_by_name(name).or_else(|| {
+        let rest = name.strip_prefix('.')?;
+        file.section_by_name(&format!(".z{rest}"))
+    })
 }
 
 /// Reads a section and takes it out of its compressed form; empty when there is none.
@@ -31,7 +43,7 @@ pub(super) fn section<'d, R: ReadRef<'d>>(
     file: &object::File<'d, R>,
     name: &str,
 ) -> Result<Cow<'d, [u8]>, DwarfError> {
-    let Some(section) = file.section_by_name(name) else {
+    let Some(section) = find(file, name) else {
         return Ok(Cow::Borrowed(&[]));
     };
     let damaged = |e: object::Error| DwarfError::Elf { what: format!("section `{name}`: {e}") };
@@ -85,7 +97,7 @@ pub(super) fn places<'d, R: ReadRef<'d>>(file: &object::File<'d, R>) -> Result<P
     ];
     let mut out = HashMap::new();
     for name in ids.map(|id| id.name()) {
-        let Some(found) = file.section_by_name(name) else { continue };
+        let Some(found) = find(file, name) else { continue };
         let plain =
             found.compressed_file_range().is_ok_and(|r| r.format == CompressionFormat::None);
         let place = match found.file_range().filter(|_| plain) {
