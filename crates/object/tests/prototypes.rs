@@ -20,6 +20,7 @@ fn read(program: &Path) -> HashMap<String, Result<Prototype, &'static str>> {
     let mut addresses: Vec<u64> = names.keys().copied().collect();
     addresses.sort_unstable();
     let functions = DwarfFunctions::read(std::fs::File::open(program).unwrap(), |_| None).unwrap();
+    let functions = functions.with_split_files(program);
     let mut out = HashMap::new();
     let found = |address, p: Result<Prototype, &'static str>| {
         for name in &names[&address] {
@@ -47,6 +48,18 @@ fn types(p: &Prototype) -> String {
     let one = |v: &skep_object::Value| format!("{} {}", v.text, v.name).trim_end().to_owned();
     let rest = if p.variadic { ", ..." } else { "" };
     format!("{} ({}{rest})", one(&p.ret), p.params.iter().map(one).collect::<Vec<_>>().join(", "))
+}
+
+/// Types and words of all functions, in order.
+fn shown(all: &HashMap<String, Result<Prototype, &'static str>>) -> Vec<String> {
+    let one = |p: &Prototype| format!("{} {}", types(p), words(p));
+    let line = |(name, p): (&String, &Result<Prototype, &'static str>)| match p {
+        Ok(p) => format!("{name}: {}", one(p)),
+        Err(why) => format!("{name}: {why}"),
+    };
+    let mut out: Vec<String> = all.iter().map(line).collect();
+    out.sort();
+    out
 }
 
 const C: &[(&str, &str, &str)] = &[
@@ -337,6 +350,83 @@ fn zdebug_sections_are_read() {
     assert!(elf.section_by_name(".zdebug_info").is_some(), "objcopy did what it was asked for");
     assert_eq!(read(&old), read(&plain));
     assert!(skep_object::Btf::from_dwarf(&bytes).is_ok());
+}
+
+/// What `-gsplit-dwarf` splits off is found where it was compiled, beside the program, and in a
+/// package; where it is not, functions say so.
+#[test]
+fn split_debug_information_is_read_from_its_files() {
+    for (cc, cxx) in compilers("clang-19", "clang++-19") {
+        for flags in [
+            &["-gdwarf-5", "-O2"][..],
+            &["-gdwarf-4", "-O0"],
+            &["-gdwarf-4", "-O1", "-fdebug-types-section"],
+            &["-gdwarf-5", "-O1", "-fdebug-types-section"],
+        ] {
+            let dir = TempDir::new();
+            for name in ["shapes.c", "shapes.cc", "inner.cc"] {
+                std::fs::copy(data(name), dir.join(name)).unwrap();
+            }
+            std::fs::create_dir(dir.join("moved")).unwrap();
+            // One unit is compiled apart, so that the names of the files are not all alike.
+            let build = |name: &str, more: &[&str]| {
+                let cc = if name.ends_with(".c") { &cc } else { &cxx };
+                let cc = cc.clone().args(&["-w", "-c"]).args(flags).args(more);
+                cc.compile(&[dir.join(name).as_ref()], &dir.join(&format!("{name}.o")))
+            };
+            let program = |more: &[&str]| {
+                let objects = ["shapes.cc", "inner.cc"].map(|name| build(name, more));
+                let all = cxx.clone().arg("-Wl,--allow-multiple-definition");
+                all.compile(&objects.each_ref().map(|o| o.as_ref()), &dir.join("moved/program"))
+            };
+            let what = format!("{cxx:?} {flags:?}");
+            let whole = read(&program(&[]));
+            let split = program(&["-gsplit-dwarf"]);
+            let dwo: Vec<_> =
+                ["shapes.cc", "inner.cc"].map(|n| dir.join(&format!("{n}.dwo"))).into();
+            assert!(dwo.iter().all(|file| file.is_file()), "{what}");
+            assert_eq!(shown(&read(&split)), shown(&whole), "{what}");
+            // Where it was compiled it is not any more.
+            for file in &dwo {
+                std::fs::rename(file, dir.join("moved").join(file.file_name().unwrap())).unwrap();
+            }
+            assert_eq!(shown(&read(&split)), shown(&whole), "{what}");
+            let moved = dir.join("moved/inner.cc.dwo");
+            std::fs::write(&moved, &std::fs::read(&moved).unwrap()[..200]).unwrap();
+            let one_is_damaged = read(&split);
+            let around = &one_is_damaged["_ZN5space6aroundEl"];
+            let why = "its types are in a file `.dwo` or `.dwp`, which is missing or damaged";
+            assert_eq!(around.as_ref().unwrap_err(), &why, "{what}");
+            assert!(one_is_damaged["_ZN3geo5emptyENS_5EmptyEi"].is_ok(), "{what}");
+        }
+    }
+}
+
+#[test]
+fn split_debug_information_is_read_from_a_package() {
+    for ((_, cxx), dwp) in compilers("clang-19", "clang++-19").iter().zip(["dwp", "llvm-dwp"]) {
+        if !skep_testkit::skip::has_command(dwp) {
+            skep_testkit::skip(&format!("needs {dwp}"));
+            continue;
+        }
+        // binutils' `dwp` does not know DWARF 5.
+        for flags in [&["-gdwarf-5"][..], &["-gdwarf-4"]].iter().skip(usize::from(dwp == "dwp")) {
+            let dir = TempDir::new();
+            let program = dir.join("program");
+            let cc = cxx.clone().arg("-w").args(flags);
+            let whole = read(&cc.compile(&[data("inner.cc").as_ref()], &program));
+            let cc = cc.arg("-gsplit-dwarf").arg("-c");
+            let object = cc.compile(&[data("inner.cc").as_ref()], &dir.join("inner.o"));
+            let program = cxx.clone().compile(&[object.as_ref()], &program);
+            let packed = std::process::Command::new(dwp)
+                .args([dir.join("inner.dwo").as_os_str(), "-o".as_ref()])
+                .arg(dir.join("program.dwp"))
+                .status();
+            assert!(packed.unwrap().success(), "{dwp} {flags:?}");
+            std::fs::remove_file(dir.join("inner.dwo")).unwrap();
+            assert_eq!(shown(&read(&program)), shown(&whole), "{dwp} {flags:?}");
+        }
+    }
 }
 
 #[test]

@@ -8,12 +8,15 @@ use super::file::{Sections, check, places};
 use super::language::{Language, is_mangled, language};
 use super::read::flag;
 use super::special::by_location;
+use super::split::SplitFiles;
 use super::types::{Params, Types, UnitEntry};
 use crate::proto::{Prototype, Type, ValueKind};
 use gimli::{AttributeValue as Value, UnitRef, constants as dw};
 use object::Object as _;
 use std::collections::HashSet;
 use std::io::{Read, Seek};
+use std::ops::Range;
+use std::path::Path;
 use std::rc::Rc;
 
 pub(super) type Slice<'a> = gimli::EndianSlice<'a, gimli::LittleEndian>;
@@ -22,6 +25,9 @@ pub(super) type Unit<'a> = gimli::Unit<Slice<'a>>;
 
 /// Deepest nesting of namespaces that is looked into.
 const MAX_DEPTH: u32 = 64;
+
+/// Why functions of a unit have no types whose debug information was split off.
+const SPLIT: &str = "its types are in a file `.dwo` or `.dwp`, which is missing or damaged";
 
 /// The file that a debug file shares types with (dwz), as its `.gnu_debugaltlink` says.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,6 +43,7 @@ pub struct Shared {
 pub struct DwarfFunctions {
     own: Sections,
     shared: Option<Sections>,
+    split: Option<SplitFiles>,
 }
 
 impl DwarfFunctions {
@@ -64,7 +71,15 @@ impl DwarfFunctions {
             Some(link) => Some(Self::shared(&link, shared)?),
             None => None,
         };
-        Ok(Self { own: own.read(cache.into_inner())?, shared: other })
+        Ok(Self { own: own.read(cache.into_inner())?, shared: other, split: None })
+    }
+
+    /// Also looks at what was split off (`-gsplit-dwarf`) the file that was read, which lies at a
+    /// path: its package `PATH.dwp`, or files `.dwo` where they were compiled or beside it. They are
+    /// opened when functions of their units are asked for.
+    #[must_use]
+    pub fn with_split_files(self, path: &Path) -> Self {
+        Self { split: Some(SplitFiles::of(path)), ..self }
     }
 
     fn shared<R: Read + Seek>(
@@ -99,23 +114,18 @@ impl DwarfFunctions {
         let own = self.own.borrow_with_sup(self.shared.as_ref(), |s| slice(s));
         let mut search = Search {
             own: &own,
+            split: self.split.as_ref(),
             addresses,
             seen: vec![false; addresses.len()],
             types: Types::new(&own)?,
             typed: None,
             found: &mut found,
         };
-        let mut split = None;
         for n in 0.. {
             let Some(unit) = search.types.own_unit(n) else { break };
-            match search.unit(&unit?) {
-                Ok(()) => {}
-                // Other units may be whole.
-                Err(e @ DwarfError::Split { .. }) => split = split.or(Some(e)),
-                Err(e) => return Err(e),
-            }
+            search.unit(&unit?)?;
         }
-        split.map_or(Ok(()), Err)
+        Ok(())
     }
 
     /// Calls `found` for every function with one of these names: those that it has for the linker,
@@ -134,6 +144,7 @@ impl DwarfFunctions {
         let mut add = |_, p: Result<Prototype, &'static str>| at.push(p);
         let mut search = Search {
             own: &own,
+            split: self.split.as_ref(),
             addresses: &[],
             seen: Vec::new(),
             types: Types::new(&own)?,
@@ -143,8 +154,7 @@ impl DwarfFunctions {
         let mut which = Vec::new();
         for n in 0.. {
             let Some(unit) = search.types.own_unit(n) else { break };
-            let names = Names { wanted: names, found: &mut which };
-            search.scan(&unit?, Reach::All, Some(names))?;
+            search.all_of(&unit?, &mut Names { wanted: names, found: &mut which })?;
         }
         which.into_iter().zip(at).for_each(|(name, p)| found(name, p));
         Ok(())
@@ -170,6 +180,7 @@ enum Reach {
 
 struct Search<'s, 'a> {
     own: &'s gimli::Dwarf<Slice<'a>>,
+    split: Option<&'s SplitFiles>,
     addresses: &'s [u64],
     /// Which of the addresses a function was found at.
     seen: Vec<bool>,
@@ -189,36 +200,88 @@ struct Nesting {
     depth: u32,
 }
 
+/// What is done with a unit that was split off.
+type Look<'r> =
+    dyn for<'s, 'b> FnMut(&mut Search<'s, 'b>, &Rc<Unit<'b>>) -> Result<(), DwarfError> + 'r;
+
 type Node<'b, 't, 'a> = gimli::EntriesTreeNode<'b, 't, Slice<'a>>;
 
 impl<'a> Search<'_, 'a> {
     /// The places of the addresses in a range.
-    fn wanted(&self, range: gimli::Range) -> std::ops::Range<usize> {
+    fn wanted(&self, range: gimli::Range) -> Range<usize> {
         let first = self.addresses.partition_point(|a| *a < range.begin);
         let end = self.addresses.partition_point(|a| *a < range.end);
         first..end.max(first)
     }
 
+    /// Looks for the functions of a unit that begin at the addresses.
     fn unit(&mut self, unit: &Rc<Unit<'a>>) -> Result<(), DwarfError> {
-        if self.has_one(unit, |_| true)? {
-            self.scan(unit, Reach::Outer, None)?;
-            if self.has_one(unit, |seen| !seen)? {
-                self.scan(unit, Reach::Inner, None)?;
+        let mut wanted = Vec::new();
+        let mut ranges = self.own.unit_ranges(unit)?;
+        while let Some(range) = ranges.next()? {
+            wanted.extend(Some(self.wanted(range)).filter(|wanted| !wanted.is_empty()));
+        }
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        if unit.dwo_id.is_none() {
+            return self.outer_then_inner(unit, &wanted);
+        }
+        let split = self.split_off(unit, &mut |s, unit| s.outer_then_inner(unit, &wanted));
+        // What is split off other units may be whole.
+        if !split.unwrap_or(false) {
+            for at in wanted.into_iter().flatten() {
+                if let (Some(address), Some(false)) = (self.addresses.get(at), self.seen.get(at)) {
+                    (self.found)(*address, Err(SPLIT));
+                }
             }
         }
         Ok(())
     }
 
-    /// Tells whether an address is in a unit that is such a one: where a function was found, or not.
-    fn has_one(&self, unit: &Unit<'a>, is_it: impl Fn(bool) -> bool) -> Result<bool, DwarfError> {
-        let mut ranges = self.own.unit_ranges(unit)?;
-        while let Some(range) = ranges.next()? {
-            let seen = self.seen.get(self.wanted(range)).unwrap_or_default();
-            if seen.iter().any(|seen| is_it(*seen)) {
-                return Ok(true);
-            }
+    fn outer_then_inner(
+        &mut self,
+        unit: &Rc<Unit<'a>>,
+        wanted: &[Range<usize>],
+    ) -> Result<(), DwarfError> {
+        self.scan(unit, Reach::Outer, None)?;
+        let mut seen = wanted.iter().filter_map(|at| self.seen.get(at.clone())).flatten();
+        if seen.any(|seen| !seen) {
+            self.scan(unit, Reach::Inner, None)?;
         }
-        Ok(false)
+        Ok(())
+    }
+
+    /// Looks for the functions of a unit that have one of the names.
+    fn all_of(&mut self, unit: &Rc<Unit<'a>>, names: &mut Names<'_, '_>) -> Result<(), DwarfError> {
+        if unit.dwo_id.is_none() {
+            return self.scan(unit, Reach::All, Some(names));
+        }
+        // What is missing or damaged has no functions.
+        drop(self.split_off(unit, &mut |s, unit| s.scan(unit, Reach::All, Some(names))));
+        Ok(())
+    }
+
+    /// Searches in what was split off a unit; tells whether that is there.
+    fn split_off(&mut self, skeleton: &Unit<'a>, look: &mut Look<'_>) -> Result<bool, DwarfError> {
+        let Some(files) = self.split else { return Ok(false) };
+        let (own, addresses) = (self.own, self.addresses);
+        let (seen, found) = (&mut self.seen, &mut *self.found);
+        files.read(own, skeleton, &mut |dwarf, unit| {
+            let types = Types::new(dwarf)?;
+            let mut search = Search {
+                own: dwarf,
+                split: None,
+                addresses,
+                seen: std::mem::take(seen),
+                types,
+                typed: None,
+                found: &mut *found,
+            };
+            let looked = look(&mut search, unit);
+            *seen = search.seen;
+            looked
+        })
     }
 
     /// Looks at the functions of a unit: those at the addresses, or those of a name.
@@ -226,11 +289,10 @@ impl<'a> Search<'_, 'a> {
         &mut self,
         unit: &Rc<Unit<'a>>,
         reach: Reach,
-        mut names: Option<Names<'_, '_>>,
+        names: Option<&mut Names<'_, '_>>,
     ) -> Result<(), DwarfError> {
         let mut tree = unit.entries_tree(None)?;
         let root = tree.root()?;
-        super::read::check_split(&unit.unit_ref(self.own), root.entry())?;
         let language = language(&unit.unit_ref(self.own), root.entry());
         self.types.enter(language);
         let reach = match language {
@@ -240,7 +302,7 @@ impl<'a> Search<'_, 'a> {
             _ => Reach::Outer,
         };
         let place = Nesting { language, reach, inner: false, depth: 0 };
-        self.children(unit, root, place, names.as_mut())
+        self.children(unit, root, place, names)
     }
 
     fn children(

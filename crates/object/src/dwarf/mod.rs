@@ -22,6 +22,7 @@ mod merge;
 mod read;
 mod rust;
 mod special;
+mod split;
 mod types;
 
 pub use functions::{DwarfFunctions, Shared};

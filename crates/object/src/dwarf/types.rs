@@ -107,7 +107,8 @@ impl<'s, 'a> UnitEntry<'s, 'a> {
 
     /// Where it is, in words of [`Btf::described_at`](crate::Btf::described_at).
     pub fn place(&self) -> Option<u64> {
-        (!self.shared).then(|| place(&self.unit.header, self.entry.offset().0))
+        let own = !self.shared && self.dwarf.file_type == gimli::DwarfFileType::Main;
+        own.then(|| place(&self.unit.header, self.entry.offset().0))
     }
 
     /// Where it is.
@@ -145,7 +146,9 @@ fn headers<'a>(
     let mut out = Vec::new();
     let mut add = |header: Header<'a>, types: u64| {
         let start = header.offset().0 as u64 | types;
-        if let UnitType::Type { type_signature, type_offset } = header.type_() {
+        if let UnitType::Type { type_signature, type_offset }
+        | UnitType::SplitType { type_signature, type_offset } = header.type_()
+        {
             signatures.insert(type_signature.0, Pos { shared, at: start + type_offset.0 as u64 });
         }
         out.push((start, header));

@@ -283,7 +283,8 @@ fn dwarf(path: &Path) -> Result<DwarfFunctions, String> {
         let beside = path.parent().unwrap_or(Path::new("/")).join(&link.path);
         File::open(beside).ok()
     };
-    DwarfFunctions::read(file, shared).map_err(|e| e.to_string())
+    let read = DwarfFunctions::read(file, shared).map_err(|e| e.to_string())?;
+    Ok(read.with_split_files(path))
 }
 
 #[cfg(test)]

@@ -1,0 +1,119 @@
+//! What was split off a program's debug information (`-gsplit-dwarf`): files `.dwo`, one for each
+//! unit, or a package of them beside the program, `PROGRAM.dwp`.
+//!
+//! The program keeps a skeleton of each unit, which says where its code is and which file has the rest.
+//! Types that have units of their own (`-fdebug-types-section`) are found in files `.dwo`, not in
+//! packages.
+
+use super::DwarfError;
+use super::file::{PackageSections, package_places, split_places};
+use super::functions::{Slice, Unit};
+use gimli::UnitRef;
+use object::Object as _;
+use std::cell::OnceCell;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// Where what was split off a program is looked for.
+#[derive(Debug)]
+pub(super) struct SplitFiles {
+    program: PathBuf,
+    package: OnceCell<Option<PackageSections>>,
+}
+
+/// What is done with a unit.
+pub(super) type Reader<'r> =
+    dyn for<'b> FnMut(&gimli::Dwarf<Slice<'b>>, &Rc<Unit<'b>>) -> Result<(), DwarfError> + 'r;
+
+impl SplitFiles {
+    /// That of a program, or of its debug file, at a path.
+    pub fn of(program: &Path) -> Self {
+        Self { program: program.to_owned(), package: OnceCell::new() }
+    }
+
+    /// Calls `read` with the unit that was split off a skeleton; tells whether it is there.
+    pub fn read(
+        &self,
+        own: &gimli::Dwarf<Slice<'_>>,
+        skeleton: &Unit<'_>,
+        read: &mut Reader<'_>,
+    ) -> Result<bool, DwarfError> {
+        let Some(id) = skeleton.dwo_id else { return Ok(false) };
+        if let Some(package) = self.package() {
+            let package = package.borrow(|s| slice(s), slice(&[]))?;
+            if let Some(dwarf) = package.find_cu(id, own)?
+                && read_unit(dwarf, own, skeleton, read)?
+            {
+                return Ok(true);
+            }
+        }
+        for path in self.paths(&skeleton.unit_ref(own)) {
+            if let Some(sections) = open(&path, |elf, file, len| split_places(elf, len)?.read(file))
+                && read_unit(sections.borrow(|s| slice(s)), own, skeleton, read)?
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn paths(&self, skeleton: &UnitRef<'_, Slice<'_>>) -> Vec<PathBuf> {
+        let name = skeleton.dwo_name().ok().flatten();
+        let Some(name) = name.and_then(|name| skeleton.attr_string(name).ok()) else {
+            return Vec::new();
+        };
+        let dir = skeleton.comp_dir.map_or(&[][..], |dir| dir.slice());
+        let root = Path::new("/");
+        skep_proc::elf::split_unit_files(&self.program, root, dir, name.slice()).to_vec()
+    }
+
+    fn package(&self) -> Option<&PackageSections> {
+        let read = || {
+            let mut path = self.program.as_os_str().to_owned();
+            path.push(".dwp");
+            open(Path::new(&path), |elf, file, _| package_places(elf)?.read_package(file))
+        };
+        self.package.get_or_init(read).as_ref()
+    }
+}
+
+type Elf<'d> = object::File<'d, &'d object::ReadCache<File>>;
+
+/// Reads a file; `None` when it is not there, or of no use.
+fn open<T>(
+    path: &Path,
+    read: impl FnOnce(&Elf<'_>, File, u64) -> Result<T, DwarfError>,
+) -> Option<T> {
+    // A name that leads to a pipe must not stop anybody.
+    let len = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?.len();
+    let cache = object::ReadCache::new(File::open(path).ok()?);
+    let elf = object::File::parse(&cache).ok()?;
+    if !elf.is_64() || !elf.is_little_endian() {
+        return None;
+    }
+    read(&elf, File::open(path).ok()?, len).ok()
+}
+
+fn read_unit<'b>(
+    mut dwarf: gimli::Dwarf<Slice<'b>>,
+    own: &gimli::Dwarf<Slice<'b>>,
+    skeleton: &Unit<'b>,
+    read: &mut Reader<'_>,
+) -> Result<bool, DwarfError> {
+    dwarf.make_dwo(own);
+    let mut units = dwarf.units();
+    while let Some(header) = units.next()? {
+        let Ok(mut unit) = dwarf.unit(header) else { continue };
+        if unit.dwo_id == skeleton.dwo_id {
+            unit.copy_relocated_attributes(skeleton);
+            read(&dwarf, &Rc::new(unit))?;
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn slice(bytes: &[u8]) -> Slice<'_> {
+    gimli::EndianSlice::new(bytes, gimli::LittleEndian)
+}
