@@ -372,7 +372,7 @@ fn split_debug_information_is_read_from_its_files() {
             let build = |name: &str, more: &[&str]| {
                 let cc = if name.ends_with(".c") { &cc } else { &cxx };
                 let cc = cc.clone().args(&["-w", "-c"]).args(flags).args(more);
-                cc.compile(&[dir.join(name).as_ref()], &dir.join(&format!("{name}.o")))
+                cc.compile(&[dir.join(name).as_ref()], &dir.join(format!("{name}.o")))
             };
             let program = |more: &[&str]| {
                 let objects = ["shapes.cc", "inner.cc"].map(|name| build(name, more));
@@ -383,7 +383,7 @@ fn split_debug_information_is_read_from_its_files() {
             let whole = read(&program(&[]));
             let split = program(&["-gsplit-dwarf"]);
             let dwo: Vec<_> =
-                ["shapes.cc", "inner.cc"].map(|n| dir.join(&format!("{n}.dwo"))).into();
+                ["shapes.cc", "inner.cc"].map(|n| dir.join(format!("{n}.dwo"))).into();
             assert!(dwo.iter().all(|file| file.is_file()), "{what}");
             assert_eq!(shown(&read(&split)), shown(&whole), "{what}");
             // Where it was compiled it is not any more.
@@ -426,6 +426,36 @@ fn split_debug_information_is_read_from_a_package() {
             std::fs::remove_file(dir.join("inner.dwo")).unwrap();
             assert_eq!(shown(&read(&program)), shown(&whole), "{dwp} {flags:?}");
         }
+    }
+}
+
+#[test]
+fn damaged_files_of_split_units_give_no_panics() {
+    let rounds = if std::env::var_os("SKEP_STRESS").is_some() { 20_000 } else { 200 };
+    for flags in [["-gdwarf-5", "-O1"], ["-gdwarf-4", "-fdebug-types-section"]] {
+        let dir = TempDir::new();
+        let cc = Cc::cxx().args(&["-w", "-gsplit-dwarf"]).args(&flags);
+        let object =
+            cc.clone().arg("-c").compile(&[data("shapes.cc").as_ref()], &dir.join("shapes.o"));
+        let program = cc.compile(&[object.as_ref()], &dir.join("shapes"));
+        let whole = std::fs::read(dir.join("shapes.dwo")).unwrap();
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut random = |n: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % n.max(1)
+        };
+        let mut found = 0;
+        for _ in 0..rounds {
+            let mut mutant = whole.clone();
+            for _ in 0..1 + random(6) {
+                mutant[random(whole.len() as u64) as usize] = random(256) as u8;
+            }
+            std::fs::write(dir.join("shapes.dwo"), &mutant).unwrap();
+            found += read(&program).values().filter(|p| p.is_ok()).count();
+        }
+        assert!(found > rounds, "most of it is still whole");
     }
 }
 

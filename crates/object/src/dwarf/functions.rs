@@ -210,44 +210,61 @@ impl<'a> Search<'_, 'a> {
     /// The places of the addresses in a range.
     fn wanted(&self, range: gimli::Range) -> Range<usize> {
         let first = self.addresses.partition_point(|a| *a < range.begin);
-        let end = self.addresses.partition_point(|a| *a < range.end);
-        first..end.max(first)
+        let behind = self.addresses.get(first..).unwrap_or_default();
+        // Most ranges have none.
+        if behind.first().is_none_or(|a| *a >= range.end) {
+            return first..first;
+        }
+        first..first + behind.partition_point(|a| *a < range.end)
+    }
+
+    fn wants(&self, unit: &Unit<'a>) -> Result<bool, DwarfError> {
+        let mut ranges = self.own.unit_ranges(unit)?;
+        while let Some(range) = ranges.next()? {
+            if !self.wanted(range).is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The places of the addresses in a unit where no function was found.
+    fn unseen(&self, unit: &Unit<'a>) -> Result<Vec<usize>, DwarfError> {
+        let mut out = Vec::new();
+        let mut ranges = self.own.unit_ranges(unit)?;
+        while let Some(range) = ranges.next()? {
+            out.extend(self.wanted(range).filter(|at| self.seen.get(*at) == Some(&false)));
+        }
+        Ok(out)
     }
 
     /// Looks for the functions of a unit that begin at the addresses.
     fn unit(&mut self, unit: &Rc<Unit<'a>>) -> Result<(), DwarfError> {
-        let mut wanted = Vec::new();
-        let mut ranges = self.own.unit_ranges(unit)?;
-        while let Some(range) = ranges.next()? {
-            wanted.extend(Some(self.wanted(range)).filter(|wanted| !wanted.is_empty()));
-        }
-        if wanted.is_empty() {
+        if !self.wants(unit)? {
             return Ok(());
         }
         if unit.dwo_id.is_none() {
-            return self.outer_then_inner(unit, &wanted);
+            self.scan(unit, Reach::Outer, None)?;
+            if self.types.language.has_inner() && !self.unseen(unit)?.is_empty() {
+                self.scan(unit, Reach::Inner, None)?;
+            }
+            return Ok(());
         }
-        let split = self.split_off(unit, &mut |s, unit| s.outer_then_inner(unit, &wanted));
+        let unseen = self.unseen(unit)?;
+        let split = self.split_off(unit, &mut |search, unit| {
+            search.scan(unit, Reach::Outer, None)?;
+            if unseen.iter().any(|at| search.seen.get(*at) == Some(&false)) {
+                search.scan(unit, Reach::Inner, None)?;
+            }
+            Ok(())
+        });
         // What is split off other units may be whole.
         if !split.unwrap_or(false) {
-            for at in wanted.into_iter().flatten() {
+            for at in unseen {
                 if let (Some(address), Some(false)) = (self.addresses.get(at), self.seen.get(at)) {
                     (self.found)(*address, Err(SPLIT));
                 }
             }
-        }
-        Ok(())
-    }
-
-    fn outer_then_inner(
-        &mut self,
-        unit: &Rc<Unit<'a>>,
-        wanted: &[Range<usize>],
-    ) -> Result<(), DwarfError> {
-        self.scan(unit, Reach::Outer, None)?;
-        let mut seen = wanted.iter().filter_map(|at| self.seen.get(at.clone())).flatten();
-        if seen.any(|seen| !seen) {
-            self.scan(unit, Reach::Inner, None)?;
         }
         Ok(())
     }
@@ -295,11 +312,10 @@ impl<'a> Search<'_, 'a> {
         let root = tree.root()?;
         let language = language(&unit.unit_ref(self.own), root.entry());
         self.types.enter(language);
-        let reach = match language {
-            Language::C | Language::Cpp => reach,
-            // No other compiler puts functions into others.
-            _ if reach == Reach::Inner => return Ok(()),
-            _ => Reach::Outer,
+        let reach = match reach {
+            Reach::Inner if !language.has_inner() => return Ok(()),
+            Reach::All if !language.has_inner() => Reach::Outer,
+            reach => reach,
         };
         let place = Nesting { language, reach, inner: false, depth: 0 };
         self.children(unit, root, place, names)
@@ -470,6 +486,9 @@ impl<'a> Search<'_, 'a> {
 /// compiled, of what it is an instance of, and of its declaration. `None` when there is none that
 /// does.
 fn best<'l, 's, 'a>(lists: &'l [Params<'s, 'a>]) -> Option<&'l Params<'s, 'a>> {
+    if let [one] = lists {
+        return Some(one);
+    }
     // GCC says of all forms of a constructor or destructor together that they take `__in_chrg` and
     // `__vtt_parm`; which of these a form really takes, only the function as it was compiled says.
     let is_hidden = |p: &UnitEntry<'_, '_>| flag(&p.entry, dw::DW_AT_artificial);

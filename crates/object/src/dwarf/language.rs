@@ -19,6 +19,13 @@ pub(super) enum Language {
     Other,
 }
 
+impl Language {
+    /// Tells whether functions may be described inside of others and of classes, as GCC does it.
+    pub fn has_inner(self) -> bool {
+        matches!(self, Self::C | Self::Cpp)
+    }
+}
+
 pub(super) fn language<'a>(unit: &UnitRef<'_, Slice<'a>>, root: &Entry<'a>) -> Language {
     match root.attr_value(dw::DW_AT_language) {
         Some(Value::Language(l)) => match l {
