@@ -386,6 +386,21 @@ fn split_debug_information_is_read_from_its_files() {
                 ["shapes.cc", "inner.cc"].map(|n| dir.join(format!("{n}.dwo"))).into();
             assert!(dwo.iter().all(|file| file.is_file()), "{what}");
             assert_eq!(shown(&read(&split)), shown(&whole), "{what}");
+            let btf = skep_object::Btf::from_dwarf_at(&split).unwrap();
+            let mut described = 0;
+            for v in read(&split).values().flatten().flat_map(|p| &p.params) {
+                let name = v.text.trim_start_matches("struct ").trim_end_matches(['*', '&', ' ']);
+                if let Some(id) = v.described_at.and_then(|at| btf.described_at(at))
+                    && !name.contains('(')
+                {
+                    assert!(
+                        btf.name(id).ends_with(name.trim_start_matches("enum ")),
+                        "{what}: {v:?}"
+                    );
+                    described += 1;
+                }
+            }
+            assert!(described > 10, "{what}: {described}");
             // Where it was compiled it is not any more.
             for file in &dwo {
                 std::fs::rename(file, dir.join("moved").join(file.file_name().unwrap())).unwrap();

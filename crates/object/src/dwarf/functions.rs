@@ -8,7 +8,7 @@ use super::file::{Sections, check, places};
 use super::language::{Language, is_mangled, language};
 use super::read::flag;
 use super::special::by_location;
-use super::split::SplitFiles;
+use super::split::{self, SplitFiles};
 use super::types::{Params, Types, UnitEntry};
 use crate::proto::{Prototype, Type, ValueKind};
 use gimli::{AttributeValue as Value, UnitRef, constants as dw};
@@ -117,7 +117,7 @@ impl DwarfFunctions {
             split: self.split.as_ref(),
             addresses,
             seen: vec![false; addresses.len()],
-            types: Types::new(&own)?,
+            types: Types::new(&own, 0)?,
             typed: None,
             found: &mut found,
         };
@@ -147,7 +147,7 @@ impl DwarfFunctions {
             split: self.split.as_ref(),
             addresses: &[],
             seen: Vec::new(),
-            types: Types::new(&own)?,
+            types: Types::new(&own, 0)?,
             typed: None,
             found: &mut add,
         };
@@ -285,7 +285,7 @@ impl<'a> Search<'_, 'a> {
         let (own, addresses) = (self.own, self.addresses);
         let (seen, found) = (&mut self.seen, &mut *self.found);
         files.read(own, skeleton, &mut |dwarf, unit| {
-            let types = Types::new(dwarf)?;
+            let types = Types::new(dwarf, split::base(skeleton))?;
             let mut search = Search {
                 own: dwarf,
                 split: None,

@@ -6,7 +6,7 @@
 //! packages.
 
 use super::DwarfError;
-use super::file::{PackageSections, package_places, split_places};
+use super::file::{PackageSections, Sections, package_places, split_places};
 use super::functions::{Slice, Unit};
 use gimli::UnitRef;
 use object::Object as _;
@@ -22,9 +22,28 @@ pub(super) struct SplitFiles {
     package: OnceCell<Option<PackageSections>>,
 }
 
+/// What was split off a unit.
+pub(super) struct SplitUnit<'b> {
+    pub dwarf: gimli::Dwarf<Slice<'b>>,
+    /// What places in it begin at.
+    pub base: u64,
+}
+
+/// Sections of what was split off a unit.
+pub(super) enum Kept {
+    InPackage,
+    Own(Box<Sections>),
+}
+
 /// What is done with a unit.
 pub(super) type Reader<'r> =
     dyn for<'b> FnMut(&gimli::Dwarf<Slice<'b>>, &Rc<Unit<'b>>) -> Result<(), DwarfError> + 'r;
+
+/// Where places begin in what was split off a unit, in words of
+/// [`Btf::described_at`](crate::Btf::described_at): behind those of the program, and each apart.
+pub(super) fn base(skeleton: &Unit<'_>) -> u64 {
+    ((skeleton.header.offset().0 as u64 + 1) << 32) & !(1 << 63)
+}
 
 impl SplitFiles {
     /// That of a program, or of its debug file, at a path.
@@ -39,23 +58,50 @@ impl SplitFiles {
         skeleton: &Unit<'_>,
         read: &mut Reader<'_>,
     ) -> Result<bool, DwarfError> {
-        let Some(id) = skeleton.dwo_id else { return Ok(false) };
-        if let Some(package) = self.package() {
-            let package = package.borrow(|s| slice(s), slice(&[]))?;
-            if let Some(dwarf) = package.find_cu(id, own)?
-                && read_unit(dwarf, own, skeleton, read)?
-            {
-                return Ok(true);
+        let Some(kept) = self.find(own, skeleton) else { return Ok(false) };
+        let Some(split) = self.unit(&kept, own, skeleton)? else { return Ok(false) };
+        let Some(mut unit) = own_unit(&split.dwarf, skeleton)? else { return Ok(false) };
+        unit.copy_relocated_attributes(skeleton);
+        read(&split.dwarf, &Rc::new(unit))?;
+        Ok(true)
+    }
+
+    /// Finds what was split off a unit.
+    pub fn find(&self, own: &gimli::Dwarf<Slice<'_>>, skeleton: &Unit<'_>) -> Option<Kept> {
+        let is_it = |kept: &Kept| {
+            let split = self.unit(kept, own, skeleton).ok().flatten();
+            split.is_some_and(|split| own_unit(&split.dwarf, skeleton).is_ok_and(|u| u.is_some()))
+        };
+        let package = self.package().map(|_| Kept::InPackage);
+        package.filter(is_it).or_else(|| {
+            let files = self.paths(&skeleton.unit_ref(own)).into_iter();
+            let mut kept = files.filter_map(|path| {
+                let sections = open(&path, |elf, file, len| split_places(elf, len)?.read(file))?;
+                Some(Kept::Own(Box::new(sections)))
+            });
+            kept.find(is_it)
+        })
+    }
+
+    /// The debug information that was split off a unit.
+    pub fn unit<'b>(
+        &'b self,
+        kept: &'b Kept,
+        own: &gimli::Dwarf<Slice<'b>>,
+        skeleton: &Unit<'b>,
+    ) -> Result<Option<SplitUnit<'b>>, DwarfError> {
+        let Some(id) = skeleton.dwo_id else { return Ok(None) };
+        let dwarf = match (kept, self.package()) {
+            (Kept::Own(sections), _) => Some(sections.borrow(|s| slice(s))),
+            (Kept::InPackage, Some(package)) => {
+                package.borrow(|s| slice(s), slice(&[]))?.find_cu(id, own)?
             }
-        }
-        for path in self.paths(&skeleton.unit_ref(own)) {
-            if let Some(sections) = open(&path, |elf, file, len| split_places(elf, len)?.read(file))
-                && read_unit(sections.borrow(|s| slice(s)), own, skeleton, read)?
-            {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+            (Kept::InPackage, None) => None,
+        };
+        Ok(dwarf.map(|mut dwarf| {
+            dwarf.make_dwo(own);
+            SplitUnit { dwarf, base: base(skeleton) }
+        }))
     }
 
     fn paths(&self, skeleton: &UnitRef<'_, Slice<'_>>) -> Vec<PathBuf> {
@@ -95,23 +141,19 @@ fn open<T>(
     read(&elf, File::open(path).ok()?, len).ok()
 }
 
-fn read_unit<'b>(
-    mut dwarf: gimli::Dwarf<Slice<'b>>,
-    own: &gimli::Dwarf<Slice<'b>>,
-    skeleton: &Unit<'b>,
-    read: &mut Reader<'_>,
-) -> Result<bool, DwarfError> {
-    dwarf.make_dwo(own);
+/// The unit that belongs to a skeleton, among those that were split off.
+fn own_unit<'b>(
+    dwarf: &gimli::Dwarf<Slice<'b>>,
+    skeleton: &Unit<'_>,
+) -> Result<Option<Unit<'b>>, DwarfError> {
     let mut units = dwarf.units();
     while let Some(header) = units.next()? {
-        let Ok(mut unit) = dwarf.unit(header) else { continue };
+        let Ok(unit) = dwarf.unit(header) else { continue };
         if unit.dwo_id == skeleton.dwo_id {
-            unit.copy_relocated_attributes(skeleton);
-            read(&dwarf, &Rc::new(unit))?;
-            return Ok(true);
+            return Ok(Some(unit));
         }
     }
-    Ok(false)
+    Ok(None)
 }
 
 fn slice(bytes: &[u8]) -> Slice<'_> {

@@ -34,6 +34,8 @@ pub(super) struct UnitEntry<'s, 'a> {
     dwarf: &'s Dwarf<'a>,
     unit: Rc<Unit<'a>>,
     shared: bool,
+    /// As that of [`Types`].
+    base: u64,
     pub entry: Entry<'a>,
 }
 
@@ -58,6 +60,8 @@ pub(super) struct Types<'s, 'a> {
     units: HashMap<Pos, Rc<Unit<'a>>>,
     known: HashMap<Pos, Option<Type>>,
     pub(super) language: Language,
+    /// What places begin at: 0, or where those of what was split off a unit do.
+    base: u64,
 }
 
 impl<'s, 'a> UnitEntry<'s, 'a> {
@@ -107,8 +111,7 @@ impl<'s, 'a> UnitEntry<'s, 'a> {
 
     /// Where it is, in words of [`Btf::described_at`](crate::Btf::described_at).
     pub fn place(&self) -> Option<u64> {
-        let own = !self.shared && self.dwarf.file_type == gimli::DwarfFileType::Main;
-        own.then(|| place(&self.unit.header, self.entry.offset().0))
+        (!self.shared).then(|| self.base | place(&self.unit.header, self.entry.offset().0))
     }
 
     /// Where it is.
@@ -134,7 +137,7 @@ impl<'s, 'a> UnitEntry<'s, 'a> {
     }
 
     pub fn beside(&self, entry: Entry<'a>) -> Self {
-        Self { dwarf: self.dwarf, unit: Rc::clone(&self.unit), shared: self.shared, entry }
+        Self { unit: Rc::clone(&self.unit), entry, ..*self }
     }
 }
 
@@ -165,8 +168,8 @@ fn headers<'a>(
 }
 
 impl<'s, 'a> Types<'s, 'a> {
-    /// Finds where units begin.
-    pub fn new(own: &'s Dwarf<'a>) -> Result<Self, DwarfError> {
+    /// Finds where units begin; places in them are counted from `base`.
+    pub fn new(own: &'s Dwarf<'a>, base: u64) -> Result<Self, DwarfError> {
         let mut signatures = HashMap::new();
         let shared =
             own.sup().map_or_else(|| Ok(Vec::new()), |sup| headers(sup, true, &mut signatures))?;
@@ -178,6 +181,7 @@ impl<'s, 'a> Types<'s, 'a> {
             units: HashMap::new(),
             known: HashMap::new(),
             language: Language::Other,
+            base,
         })
     }
 
@@ -205,7 +209,8 @@ impl<'s, 'a> Types<'s, 'a> {
 
     /// An entry of a unit of the program itself.
     pub fn found(&self, unit: &Rc<Unit<'a>>, entry: &Entry<'a>) -> UnitEntry<'s, 'a> {
-        UnitEntry { dwarf: self.own, unit: Rc::clone(unit), shared: false, entry: entry.clone() }
+        let (unit, entry) = (Rc::clone(unit), entry.clone());
+        UnitEntry { dwarf: self.own, unit, shared: false, base: self.base, entry }
     }
 
     pub fn entry(&mut self, pos: Pos) -> Option<UnitEntry<'s, 'a>> {
@@ -224,7 +229,7 @@ impl<'s, 'a> Types<'s, 'a> {
             }
         };
         let entry = unit.entry(offset).ok()?;
-        Some(UnitEntry { dwarf, unit, shared: pos.shared, entry })
+        Some(UnitEntry { dwarf, unit, shared: pos.shared, base: self.base, entry })
     }
 
     /// The entry at a place, or that of the type that it only names.

@@ -162,7 +162,7 @@ impl ModuleFile {
     pub fn types(&self) -> Option<Arc<Btf>> {
         #[cfg(feature = "dwarf")]
         {
-            let own = |path: &Path| Btf::from_dwarf(&std::fs::read(path).ok()?).ok().map(Arc::new);
+            let own = |path: &Path| Btf::from_dwarf_at(path).ok().map(Arc::new);
             let given = match &self.given {
                 Some(Given::Btf(btf)) => return Some(Arc::clone(btf)),
                 Some(Given::Program(path)) => own(path),
