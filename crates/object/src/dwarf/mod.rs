@@ -168,4 +168,12 @@ impl CoreTarget {
     pub fn from_dwarf(elf: &[u8]) -> Result<Self, DwarfError> {
         Ok(Self::new(Arc::new(Btf::from_dwarf(elf)?)))
     }
+
+    /// The same of the program at a path, with what was split off it (`-gsplit-dwarf`).
+    ///
+    /// # Errors
+    /// As [`Btf::from_dwarf_at`].
+    pub fn from_dwarf_at(path: &Path) -> Result<Self, DwarfError> {
+        Ok(Self::new(Arc::new(Btf::from_dwarf_at(path)?)))
+    }
 }
