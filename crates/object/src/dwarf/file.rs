@@ -7,6 +7,10 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::{Read, Seek, SeekFrom};
 
+pub(super) type Slice<'a> = gimli::EndianSlice<'a, gimli::LittleEndian>;
+pub(super) type Entry<'a> = gimli::DebuggingInformationEntry<Slice<'a>>;
+pub(super) type Unit<'a> = gimli::Unit<Slice<'a>>;
+
 /// Sections that were read.
 pub(super) type Sections = gimli::DwarfSections<Vec<u8>>;
 

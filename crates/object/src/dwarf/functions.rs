@@ -4,7 +4,7 @@
 //! are not looked into, types are read when a function needs them, and each once.
 
 use super::DwarfError;
-use super::file::{Sections, check, places};
+use super::file::{Entry, Sections, Slice, Unit, check, places};
 use super::language::{Language, is_mangled, language};
 use super::read::flag;
 use super::special::by_location;
@@ -18,10 +18,6 @@ use std::io::{Read, Seek};
 use std::ops::Range;
 use std::path::Path;
 use std::rc::Rc;
-
-pub(super) type Slice<'a> = gimli::EndianSlice<'a, gimli::LittleEndian>;
-pub(super) type Entry<'a> = gimli::DebuggingInformationEntry<Slice<'a>>;
-pub(super) type Unit<'a> = gimli::Unit<Slice<'a>>;
 
 /// Deepest nesting of namespaces that is looked into.
 const MAX_DEPTH: u32 = 64;

@@ -1,9 +1,7 @@
 //! Languages of units, and what they say of how arguments are passed.
 
-use super::read::Slice;
-use gimli::{AttributeValue as Value, DebuggingInformationEntry, UnitRef, constants as dw};
-
-type Entry<'a> = DebuggingInformationEntry<Slice<'a>>;
+use super::file::{Entry, Slice};
+use gimli::{AttributeValue as Value, UnitRef, constants as dw};
 
 /// What languages say of how arguments are passed.
 #[derive(Clone, Copy, PartialEq, Eq)]

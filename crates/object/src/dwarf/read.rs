@@ -2,15 +2,11 @@
 //! other.
 
 use super::DwarfError;
+use super::file::{Entry, Slice};
 use super::split::SplitUnit;
 use crate::btf::DISCRIMINANT;
-use gimli::{
-    AttributeValue as Value, DebuggingInformationEntry, UnitRef, UnitType, constants as dw,
-};
+use gimli::{AttributeValue as Value, UnitRef, UnitType, constants as dw};
 use std::collections::HashMap;
-
-pub(super) type Slice<'a> = gimli::EndianSlice<'a, gimli::LittleEndian>;
-type Entry<'a> = DebuggingInformationEntry<Slice<'a>>;
 
 /// Most entries that are looked at as types: some 3 GiB of them in memory.
 const MAX_NODES: usize = 16 << 20;

@@ -18,7 +18,7 @@
 //! * not which parameters have a default argument: `X(const X &, int)` may copy or not. The
 //!   location of a parameter may tell, see [`by_location`].
 
-use super::functions::Entry;
+use super::file::Entry;
 use super::read::{flag, number};
 use super::types::{MAX_DEPTH, Pos, Types, UnitEntry};
 use gimli::{AttributeValue as Value, constants as dw};

@@ -6,8 +6,7 @@
 //! packages.
 
 use super::DwarfError;
-use super::file::{PackageSections, Sections, package_places, split_places};
-use super::functions::{Slice, Unit};
+use super::file::{PackageSections, Sections, Slice, Unit, package_places, split_places};
 use gimli::UnitRef;
 use object::Object as _;
 use std::cell::OnceCell;

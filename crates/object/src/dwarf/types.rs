@@ -2,7 +2,7 @@
 
 use super::DwarfError;
 use super::composite::{Members, count};
-use super::functions::{Entry, Slice, Unit};
+use super::file::{Entry, Slice, Unit};
 use super::language::Language;
 use super::read::{flag, number, place};
 use crate::proto::{Class, Leaf, Type, ValueKind};
