@@ -2,15 +2,13 @@
 
 use super::language::Language;
 use super::read::{flag, length, member, number};
-use super::special::{Methods, Special};
+use super::special::Special;
 use super::types::{MAX_DEPTH, Pos, Types, UnitEntry};
 use crate::proto::{Class, Leaf};
 use gimli::{AttributeValue as Value, constants as dw};
 
 /// Most members of a structure and of what is in it that are looked at.
 const MAX_PARTS: u32 = 1 << 14;
-/// Most member functions of all of them that are looked at.
-const MAX_METHODS: u32 = 1 << 18;
 /// Most elements of an array that are looked at; 16 bytes have no more.
 const MAX_ELEMENTS: u64 = 16;
 /// Largest structure whose parts matter.
@@ -23,8 +21,6 @@ pub(super) struct Members {
     pub leaves: Vec<Leaf>,
     /// Members that may still be looked at.
     left: u32,
-    /// Member functions that may still be looked at.
-    methods_left: u32,
 }
 
 /// What a part of a structure says of the whole.
@@ -36,7 +32,7 @@ pub(super) struct Part {
 impl Members {
     /// Of a structure of this many bytes.
     pub fn new(whole: u64) -> Self {
-        Self { whole, leaves: Vec::new(), left: MAX_PARTS, methods_left: MAX_METHODS }
+        Self { whole, leaves: Vec::new(), left: MAX_PARTS }
     }
 }
 
@@ -61,7 +57,9 @@ impl<'s, 'a> Types<'s, 'a> {
             _ => None,
         };
         let mut special = Special::TRIVIAL;
-        let mut methods = Methods::default();
+        let known = self.methods.get(&e.pos()).copied();
+        let look = known.is_none() && said.is_none() && self.language == Language::Cpp;
+        let mut methods = known.unwrap_or_default();
         let mut align = number(&e.entry, dw::DW_AT_alignment).unwrap_or(1).clamp(1, 1 << 16);
         let mut members = Vec::new();
         {
@@ -73,13 +71,15 @@ impl<'s, 'a> Types<'s, 'a> {
                     dw::DW_TAG_member | dw::DW_TAG_inheritance => {
                         members.push(e.beside(child.entry().clone()))
                     }
-                    dw::DW_TAG_subprogram if said.is_none() && self.language == Language::Cpp => {
-                        out.methods_left = out.methods_left.checked_sub(1)?;
+                    dw::DW_TAG_subprogram if look => {
                         self.method(&e.beside(child.entry().clone()), e, &mut methods);
                     }
                     _ => {}
                 }
             }
+        }
+        if look {
+            self.methods.insert(e.pos(), methods);
         }
         for m in members {
             let unit = m.unit();

@@ -101,7 +101,7 @@ enum Declared {
 }
 
 /// The member functions of a class that matter.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Methods {
     copy: Option<Declared>,
     moved: Option<Declared>,

@@ -5,6 +5,7 @@ use super::composite::{Members, count};
 use super::file::{Entry, Slice, Unit};
 use super::language::Language;
 use super::read::{flag, number, place};
+use super::special::Methods;
 use crate::proto::{Class, Leaf, Type, ValueKind};
 use gimli::{AttributeValue as Value, UnitRef, UnitType, constants as dw};
 use std::collections::HashMap;
@@ -59,6 +60,8 @@ pub(super) struct Types<'s, 'a> {
     signatures: HashMap<u64, Pos>,
     units: HashMap<Pos, Rc<Unit<'a>>>,
     known: HashMap<Pos, Option<Type>>,
+    /// What the classes of C++ declare that were looked at.
+    pub(super) methods: HashMap<Pos, Methods>,
     pub(super) language: Language,
     /// What places begin at: 0, or where those of what was split off a unit do.
     base: u64,
@@ -180,6 +183,7 @@ impl<'s, 'a> Types<'s, 'a> {
             signatures,
             units: HashMap::new(),
             known: HashMap::new(),
+            methods: HashMap::new(),
             language: Language::Other,
             base,
         })
