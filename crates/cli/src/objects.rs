@@ -218,18 +218,16 @@ fn debug_types(path: &Path) -> Result<CoreTarget> {
             Failure::environment(format!("`{}` has no usable types: {e}", path.display()));
         failure.hint("compile it with `-g`, or give `--btf-from` its separate debug file (Debian: package `…-dbgsym`)")
     };
-    let read = |path: &Path| {
-        std::fs::read(path)
-            .map_err(|e| Failure::environment(format!("cannot read `{}`: {e}", path.display())))
-    };
-    let error = match CoreTarget::from_dwarf(&read(path)?) {
+    std::fs::File::open(path)
+        .map_err(|e| Failure::environment(format!("cannot read `{}`: {e}", path.display())))?;
+    let error = match CoreTarget::from_dwarf_at(path) {
         Ok(target) => return Ok(target),
         Err(e) => e,
     };
     if let DwarfError::Stripped { file, build_id } = &error
         && let Some(separate) = separate(path, file.as_deref(), build_id)
     {
-        return CoreTarget::from_dwarf(&read(&separate)?).map_err(|e| failure(&separate, &e));
+        return CoreTarget::from_dwarf_at(&separate).map_err(|e| failure(&separate, &e));
     }
     Err(failure(path, &error))
 }

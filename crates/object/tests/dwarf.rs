@@ -56,8 +56,7 @@ fn walk(btf: &Btf, mut id: TypeId, path: &str) -> Option<(TypeId, u64, u8)> {
 
 /// Compares every line the program prints; returns how many there were.
 fn compare(program: &Path, what: &str) -> usize {
-    let btf = Btf::from_dwarf(&std::fs::read(program).expect("it was just built"))
-        .unwrap_or_else(|e| panic!("{what}: {e}"));
+    let btf = Btf::from_dwarf_at(program).unwrap_or_else(|e| panic!("{what}: {e}"));
     let said = Command::new(program).output().expect("it runs").stdout;
     let said = String::from_utf8(said).expect("text");
     for line in said.lines() {
@@ -147,6 +146,26 @@ fn layouts_are_what_the_program_itself_says() {
             let Some(program) = build(&dir, compiler, flags, file) else { continue };
             let lines = compare(&program, &format!("{compiler} {flags:?}"));
             assert!(lines > 50, "{compiler} {flags:?}: {lines} lines");
+        }
+    }
+}
+
+#[test]
+fn layouts_of_what_was_split_off_are_the_same() {
+    for (compiler, file) in [("gcc", "layout.c"), ("g++", "layout.cc"), ("clang-19", "layout.c")] {
+        if !has_command(compiler) {
+            skip(compiler);
+            continue;
+        }
+        for flags in [&["-gdwarf-5"][..], &["-gdwarf-4", "-O2", "-fdebug-types-section"]] {
+            let dir = TempDir::new();
+            let flags = [flags, &["-gsplit-dwarf"]].concat();
+            let program = build(&dir, compiler, &flags, file).expect("it builds");
+            let lines = compare(&program, &format!("{compiler} {flags:?}"));
+            assert!(lines > 50, "{compiler} {flags:?}: {lines} lines");
+            let missing = Btf::from_dwarf(&std::fs::read(&program).expect("it was just built"));
+            let e = missing.expect_err("only the program was read").to_string();
+            assert!(e.contains("split DWARF") && e.contains(".dwo"), "{e}");
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::language::Language;
 use super::read::{flag, length, member, number};
+use super::special::Special;
 use super::types::{MAX_DEPTH, Pos, Types, UnitEntry};
 use crate::proto::{Class, Leaf};
 use gimli::{AttributeValue as Value, constants as dw};
@@ -18,38 +19,47 @@ pub(super) struct Members {
     /// Bytes of the whole.
     whole: u64,
     pub leaves: Vec<Leaf>,
-    pub by_reference: bool,
     /// Members that may still be looked at.
     left: u32,
+}
+
+/// What a part of a structure says of the whole.
+pub(super) struct Part {
+    pub align: u64,
+    pub special: Special,
 }
 
 impl Members {
     /// Of a structure of this many bytes.
     pub fn new(whole: u64) -> Self {
-        Self { whole, leaves: Vec::new(), by_reference: false, left: MAX_PARTS }
+        Self { whole, leaves: Vec::new(), left: MAX_PARTS }
     }
 }
 
 impl<'s, 'a> Types<'s, 'a> {
-    /// Adds the parts of a structure that begins at a bit of the whole, and returns its alignment.
+    /// Adds the parts of a structure that begins at a bit of the whole.
     pub(super) fn flatten(
         &mut self,
         e: &UnitEntry<'s, 'a>,
         at: u64,
         depth: u32,
         out: &mut Members,
-    ) -> Option<u64> {
+    ) -> Option<Part> {
         if depth > MAX_DEPTH {
             return None;
         }
         let convention = e.entry.attr_value(dw::DW_AT_calling_convention);
-        let said = matches!(
-            convention,
-            Some(Value::CallingConvention(dw::DW_CC_pass_by_value | dw::DW_CC_pass_by_reference))
-        );
-        out.by_reference |=
-            matches!(convention, Some(Value::CallingConvention(dw::DW_CC_pass_by_reference)));
-        let own = e.text(dw::DW_AT_name).unwrap_or_default();
+        let said = match convention {
+            Some(Value::CallingConvention(dw::DW_CC_pass_by_value)) => Some(Special::TRIVIAL),
+            Some(Value::CallingConvention(dw::DW_CC_pass_by_reference)) => {
+                Some(Special::BY_ADDRESS)
+            }
+            _ => None,
+        };
+        let mut special = Special::TRIVIAL;
+        let known = self.methods.get(&e.pos()).copied();
+        let look = known.is_none() && said.is_none() && self.language == Language::Cpp;
+        let mut methods = known.unwrap_or_default();
         let mut align = number(&e.entry, dw::DW_AT_alignment).unwrap_or(1).clamp(1, 1 << 16);
         let mut members = Vec::new();
         {
@@ -61,26 +71,23 @@ impl<'s, 'a> Types<'s, 'a> {
                     dw::DW_TAG_member | dw::DW_TAG_inheritance => {
                         members.push(e.beside(child.entry().clone()))
                     }
-                    dw::DW_TAG_subprogram if !said && self.language == Language::Cpp => {
-                        out.by_reference |= self.is_special(&e.beside(child.entry().clone()), own);
+                    dw::DW_TAG_subprogram if look => {
+                        self.method(&e.beside(child.entry().clone()), e, &mut methods);
                     }
                     _ => {}
                 }
             }
         }
+        if look {
+            self.methods.insert(e.pos(), methods);
+        }
         for m in members {
             let unit = m.unit();
-            if m.entry.tag() == dw::DW_TAG_inheritance
-                && m.entry.has_attr(dw::DW_AT_virtuality)
-                && !said
-            {
-                out.by_reference = true;
-            }
+            methods.polymorphic |=
+                m.entry.tag() == dw::DW_TAG_inheritance && m.entry.has_attr(dw::DW_AT_virtuality);
             let Some(place) = member(&unit, &m.entry) else { continue };
             let bit = at.checked_add(place.bit_offset)?;
-            if place.name.starts_with("_vptr") && !said {
-                out.by_reference = true;
-            }
+            methods.polymorphic |= place.name.starts_with("_vptr");
             if place.bits != 0 {
                 if out.whole <= MAX_IN_REGISTERS {
                     out.leaves.push(Leaf {
@@ -96,18 +103,21 @@ impl<'s, 'a> Types<'s, 'a> {
             let part = match self.part(pos, bit, depth + 1, out) {
                 // A nested class that is defined apart from its declaration. In memory, only the
                 // alignment would matter.
-                None if out.whole > MAX_IN_REGISTERS => 8,
+                None if out.whole > MAX_IN_REGISTERS => {
+                    Part { align: 8, special: Special::TRIVIAL }
+                }
                 part => part?,
             };
-            align = part.max(align);
+            align = part.align.max(align);
+            special = special.and(part.special);
         }
-        Some(align)
+        Some(Part { align, special: said.unwrap_or_else(|| methods.special(special)) })
     }
 
     /// Adds the parts of a member.
-    fn part(&mut self, pos: Pos, at: u64, depth: u32, out: &mut Members) -> Option<u64> {
+    fn part(&mut self, pos: Pos, at: u64, depth: u32, out: &mut Members) -> Option<Part> {
         out.left = out.left.checked_sub(1).filter(|_| depth <= MAX_DEPTH)?;
-        let e = self.entry(pos)?;
+        let e = self.described(pos)?;
         match e.entry.tag() {
             dw::DW_TAG_array_type if !flag(&e.entry, dw::DW_AT_GNU_vector) => {
                 let elem = self.link(&e, dw::DW_AT_type)?;
@@ -115,9 +125,10 @@ impl<'s, 'a> Types<'s, 'a> {
                 let size = self.size(elem, depth)?;
                 // One says what all are like, where places do not matter.
                 let shown = if out.whole > MAX_IN_REGISTERS { 1 } else { n.min(MAX_ELEMENTS) };
-                let (mut align, before) = (1, out.leaves.len());
+                let before = out.leaves.len();
+                let mut part = Part { align: 1, special: Special::TRIVIAL };
                 for i in 0..shown.max(1) {
-                    align = self.part(
+                    part = self.part(
                         elem,
                         at.checked_add(i.checked_mul(size)?.checked_mul(8)?)?,
                         depth + 1,
@@ -128,7 +139,7 @@ impl<'s, 'a> Types<'s, 'a> {
                 if n == 0 {
                     out.leaves.truncate(before);
                 }
-                Some(align)
+                Some(part)
             }
             dw::DW_TAG_const_type
             | dw::DW_TAG_volatile_type
@@ -138,9 +149,7 @@ impl<'s, 'a> Types<'s, 'a> {
                 let behind = self.link(&e, dw::DW_AT_type)?;
                 self.part(behind, at, depth + 1, out)
             }
-            dw::DW_TAG_structure_type | dw::DW_TAG_class_type | dw::DW_TAG_union_type
-                if !e.entry.has_attr(dw::DW_AT_signature) =>
-            {
+            dw::DW_TAG_structure_type | dw::DW_TAG_class_type | dw::DW_TAG_union_type => {
                 if flag(&e.entry, dw::DW_AT_declaration) {
                     return None;
                 }
@@ -148,7 +157,6 @@ impl<'s, 'a> Types<'s, 'a> {
             }
             _ => {
                 let t = self.at(pos, depth)?;
-                out.by_reference |= t.by_reference;
                 if out.whole <= MAX_IN_REGISTERS {
                     out.leaves.extend(
                         t.leaves
@@ -156,7 +164,11 @@ impl<'s, 'a> Types<'s, 'a> {
                             .map(|l| Leaf { bit_offset: at.saturating_add(l.bit_offset), ..*l }),
                     );
                 }
-                Some(t.align)
+                let special = match e.entry.tag() {
+                    dw::DW_TAG_rvalue_reference_type => Special::RVALUE_REFERENCE,
+                    _ => Special::TRIVIAL,
+                };
+                Some(Part { align: t.align, special })
             }
         }
     }
@@ -174,46 +186,6 @@ impl<'s, 'a> Types<'s, 'a> {
             }
             _ => Some(self.at(pos, depth)?.size),
         }
-    }
-
-    /// Tells whether this is a destructor, a copying constructor or a virtual function that a class
-    /// was given: objects of such a class are not passed in registers. For compilers that do
-    /// not say so themselves.
-    fn is_special(&self, method: &UnitEntry<'s, 'a>, class: &str) -> bool {
-        let e = &method.entry;
-        if flag(e, dw::DW_AT_artificial)
-            || e.has_attr(dw::DW_AT_defaulted)
-            || e.has_attr(dw::DW_AT_deleted)
-        {
-            return false;
-        }
-        if e.has_attr(dw::DW_AT_virtuality) {
-            return true;
-        }
-        let called = method.text(dw::DW_AT_name).unwrap_or_default();
-        if called.starts_with('~') {
-            return true;
-        }
-        if called != class {
-            return false;
-        }
-        // X(const X &) and X(X &&): `this` and one reference.
-        let params = method.params().map(|p| p.list).unwrap_or_default();
-        let is_reference = |p: &UnitEntry<'s, 'a>| {
-            let pos = self.link(p, dw::DW_AT_type)?;
-            let headers = self.headers.get(usize::from(pos.shared))?;
-            let (start, header) = headers
-                .get(headers.partition_point(|(start, _)| *start <= pos.at).checked_sub(1)?)?;
-            let dwarf = if pos.shared { self.own.sup()? } else { self.own };
-            let unit = dwarf.unit(*header).ok()?;
-            let entry =
-                unit.entry(gimli::UnitOffset(usize::try_from(pos.at - start).ok()?)).ok()?;
-            Some(matches!(
-                entry.tag(),
-                dw::DW_TAG_reference_type | dw::DW_TAG_rvalue_reference_type
-            ))
-        };
-        params.len() == 2 && params.get(1).and_then(is_reference).unwrap_or(false)
     }
 }
 

@@ -4,23 +4,26 @@
 //! are not looked into, types are read when a function needs them, and each once.
 
 use super::DwarfError;
-use super::file::{Sections, check, places};
+use super::file::{Entry, Sections, Slice, Unit, check, places};
 use super::language::{Language, is_mangled, language};
 use super::read::flag;
-use super::types::{Params, Types};
+use super::special::by_location;
+use super::split::{self, SplitFiles};
+use super::types::{Params, Types, UnitEntry};
 use crate::proto::{Prototype, Type, ValueKind};
 use gimli::{AttributeValue as Value, UnitRef, constants as dw};
 use object::Object as _;
 use std::collections::HashSet;
 use std::io::{Read, Seek};
+use std::ops::Range;
+use std::path::Path;
 use std::rc::Rc;
-
-pub(super) type Slice<'a> = gimli::EndianSlice<'a, gimli::LittleEndian>;
-pub(super) type Entry<'a> = gimli::DebuggingInformationEntry<Slice<'a>>;
-pub(super) type Unit<'a> = gimli::Unit<Slice<'a>>;
 
 /// Deepest nesting of namespaces that is looked into.
 const MAX_DEPTH: u32 = 64;
+
+/// Why functions of a unit have no types whose debug information was split off.
+const SPLIT: &str = "its types are in a file `.dwo` or `.dwp`, which is missing or damaged";
 
 /// The file that a debug file shares types with (dwz), as its `.gnu_debugaltlink` says.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -36,6 +39,7 @@ pub struct Shared {
 pub struct DwarfFunctions {
     own: Sections,
     shared: Option<Sections>,
+    split: Option<SplitFiles>,
 }
 
 impl DwarfFunctions {
@@ -63,7 +67,15 @@ impl DwarfFunctions {
             Some(link) => Some(Self::shared(&link, shared)?),
             None => None,
         };
-        Ok(Self { own: own.read(cache.into_inner())?, shared: other })
+        Ok(Self { own: own.read(cache.into_inner())?, shared: other, split: None })
+    }
+
+    /// Also looks at what was split off (`-gsplit-dwarf`) the file that was read, which lies at a
+    /// path: its package `PATH.dwp`, or files `.dwo` where they were compiled or beside it. They are
+    /// opened when functions of their units are asked for.
+    #[must_use]
+    pub fn with_split_files(self, path: &Path) -> Self {
+        Self { split: Some(SplitFiles::of(path)), ..self }
     }
 
     fn shared<R: Read + Seek>(
@@ -98,22 +110,18 @@ impl DwarfFunctions {
         let own = self.own.borrow_with_sup(self.shared.as_ref(), |s| slice(s));
         let mut search = Search {
             own: &own,
+            split: self.split.as_ref(),
             addresses,
-            types: Types::new(&own)?,
+            seen: vec![false; addresses.len()],
+            types: Types::new(&own, 0)?,
             typed: None,
             found: &mut found,
         };
-        let mut split = None;
         for n in 0.. {
             let Some(unit) = search.types.own_unit(n) else { break };
-            match search.unit(&unit?) {
-                Ok(()) => {}
-                // Other units may be whole.
-                Err(e @ DwarfError::Split { .. }) => split = split.or(Some(e)),
-                Err(e) => return Err(e),
-            }
+            search.unit(&unit?)?;
         }
-        split.map_or(Ok(()), Err)
+        Ok(())
     }
 
     /// Calls `found` for every function with one of these names: those that it has for the linker,
@@ -132,15 +140,17 @@ impl DwarfFunctions {
         let mut add = |_, p: Result<Prototype, &'static str>| at.push(p);
         let mut search = Search {
             own: &own,
+            split: self.split.as_ref(),
             addresses: &[],
-            types: Types::new(&own)?,
+            seen: Vec::new(),
+            types: Types::new(&own, 0)?,
             typed: None,
             found: &mut add,
         };
         let mut which = Vec::new();
         for n in 0.. {
             let Some(unit) = search.types.own_unit(n) else { break };
-            search.scan(&unit?, Some(&mut Names { wanted: names, found: &mut which }))?;
+            search.all_of(&unit?, &mut Names { wanted: names, found: &mut which })?;
         }
         which.into_iter().zip(at).for_each(|(name, p)| found(name, p));
         Ok(())
@@ -153,71 +163,193 @@ struct Names<'s, 'n> {
     found: &'s mut Vec<&'n str>,
 }
 
+/// Which functions of a unit are looked at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// Those that stand outside of other functions and of classes: nearly all. The rest of the debug
+    /// information is skipped.
+    Outer,
+    /// GCC's lambdas, methods of classes in functions, and functions in functions of C.
+    Inner,
+    All,
+}
+
 struct Search<'s, 'a> {
     own: &'s gimli::Dwarf<Slice<'a>>,
+    split: Option<&'s SplitFiles>,
     addresses: &'s [u64],
+    /// Which of the addresses a function was found at.
+    seen: Vec<bool>,
     types: Types<'s, 'a>,
     /// The last unit that was asked for its types, and whether it has some.
     typed: Option<(usize, bool)>,
     found: &'s mut dyn FnMut(u64, Result<Prototype, &'static str>),
 }
 
+/// Where in a unit functions are looked for.
+#[derive(Clone, Copy)]
+struct Nesting {
+    language: Language,
+    reach: Reach,
+    /// It is inside of a function or class.
+    inner: bool,
+    depth: u32,
+}
+
+/// What is done with a unit that was split off.
+type Look<'r> =
+    dyn for<'s, 'b> FnMut(&mut Search<'s, 'b>, &Rc<Unit<'b>>) -> Result<(), DwarfError> + 'r;
+
 type Node<'b, 't, 'a> = gimli::EntriesTreeNode<'b, 't, Slice<'a>>;
 
 impl<'a> Search<'_, 'a> {
-    fn wants(&self, range: gimli::Range) -> bool {
+    /// The places of the addresses in a range.
+    fn wanted(&self, range: gimli::Range) -> Range<usize> {
         let first = self.addresses.partition_point(|a| *a < range.begin);
-        self.addresses.get(first).is_some_and(|a| *a < range.end)
+        let behind = self.addresses.get(first..).unwrap_or_default();
+        // Most ranges have none.
+        if behind.first().is_none_or(|a| *a >= range.end) {
+            return first..first;
+        }
+        first..first + behind.partition_point(|a| *a < range.end)
     }
 
-    fn unit(&mut self, unit: &Rc<Unit<'a>>) -> Result<(), DwarfError> {
+    fn wants(&self, unit: &Unit<'a>) -> Result<bool, DwarfError> {
         let mut ranges = self.own.unit_ranges(unit)?;
         while let Some(range) = ranges.next()? {
-            if self.wants(range) {
-                return self.scan(unit, None);
+            if !self.wanted(range).is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The places of the addresses in a unit where no function was found.
+    fn unseen(&self, unit: &Unit<'a>) -> Result<Vec<usize>, DwarfError> {
+        let mut out = Vec::new();
+        let mut ranges = self.own.unit_ranges(unit)?;
+        while let Some(range) = ranges.next()? {
+            out.extend(self.wanted(range).filter(|at| self.seen.get(*at) == Some(&false)));
+        }
+        Ok(out)
+    }
+
+    /// Looks for the functions of a unit that begin at the addresses.
+    fn unit(&mut self, unit: &Rc<Unit<'a>>) -> Result<(), DwarfError> {
+        if !self.wants(unit)? {
+            return Ok(());
+        }
+        if unit.dwo_id.is_none() {
+            self.scan(unit, Reach::Outer, None)?;
+            if self.types.language.has_inner() && !self.unseen(unit)?.is_empty() {
+                self.scan(unit, Reach::Inner, None)?;
+            }
+            return Ok(());
+        }
+        let unseen = self.unseen(unit)?;
+        let split = self.split_off(unit, &mut |search, unit| {
+            search.scan(unit, Reach::Outer, None)?;
+            if unseen.iter().any(|at| search.seen.get(*at) == Some(&false)) {
+                search.scan(unit, Reach::Inner, None)?;
+            }
+            Ok(())
+        });
+        // What is split off other units may be whole.
+        if !split.unwrap_or(false) {
+            for at in unseen {
+                if let (Some(address), Some(false)) = (self.addresses.get(at), self.seen.get(at)) {
+                    (self.found)(*address, Err(SPLIT));
+                }
             }
         }
         Ok(())
     }
 
-    /// Looks at all functions of a unit: those at the addresses, or those of a name.
+    /// Looks for the functions of a unit that have one of the names.
+    fn all_of(&mut self, unit: &Rc<Unit<'a>>, names: &mut Names<'_, '_>) -> Result<(), DwarfError> {
+        if unit.dwo_id.is_none() {
+            return self.scan(unit, Reach::All, Some(names));
+        }
+        // What is missing or damaged has no functions.
+        drop(self.split_off(unit, &mut |s, unit| s.scan(unit, Reach::All, Some(names))));
+        Ok(())
+    }
+
+    /// Searches in what was split off a unit; tells whether that is there.
+    fn split_off(&mut self, skeleton: &Unit<'a>, look: &mut Look<'_>) -> Result<bool, DwarfError> {
+        let Some(files) = self.split else { return Ok(false) };
+        let (own, addresses) = (self.own, self.addresses);
+        let (seen, found) = (&mut self.seen, &mut *self.found);
+        files.read(own, skeleton, &mut |dwarf, unit| {
+            let types = Types::new(dwarf, split::base(skeleton))?;
+            let mut search = Search {
+                own: dwarf,
+                split: None,
+                addresses,
+                seen: std::mem::take(seen),
+                types,
+                typed: None,
+                found: &mut *found,
+            };
+            let looked = look(&mut search, unit);
+            *seen = search.seen;
+            looked
+        })
+    }
+
+    /// Looks at the functions of a unit: those at the addresses, or those of a name.
     fn scan(
         &mut self,
         unit: &Rc<Unit<'a>>,
+        reach: Reach,
         names: Option<&mut Names<'_, '_>>,
     ) -> Result<(), DwarfError> {
         let mut tree = unit.entries_tree(None)?;
         let root = tree.root()?;
-        super::read::check_split(&unit.unit_ref(self.own), root.entry())?;
         let language = language(&unit.unit_ref(self.own), root.entry());
         self.types.enter(language);
-        self.children(unit, root, language, names, 0)
+        let reach = match reach {
+            Reach::Inner if !language.has_inner() => return Ok(()),
+            Reach::All if !language.has_inner() => Reach::Outer,
+            reach => reach,
+        };
+        let place = Nesting { language, reach, inner: false, depth: 0 };
+        self.children(unit, root, place, names)
     }
 
     fn children(
         &mut self,
         unit: &Rc<Unit<'a>>,
         node: Node<'_, '_, 'a>,
-        language: Language,
+        at: Nesting,
         mut names: Option<&mut Names<'_, '_>>,
-        depth: u32,
     ) -> Result<(), DwarfError> {
+        let below = Nesting { depth: at.depth + 1, ..at };
+        let inside = Nesting { inner: true, ..below };
         let mut children = node.children();
         while let Some(child) = children.next()? {
-            match child.entry().tag() {
+            let place = match child.entry().tag() {
                 dw::DW_TAG_subprogram => {
-                    self.function(unit, child.entry(), language, names.as_deref_mut())?
+                    if at.reach != Reach::Inner || at.inner {
+                        self.function(unit, child.entry(), at.language, names.as_deref_mut())?;
+                    }
+                    inside
                 }
-                dw::DW_TAG_namespace | dw::DW_TAG_module if depth < MAX_DEPTH => {
-                    self.children(unit, child, language, names.as_deref_mut(), depth + 1)?
-                }
+                dw::DW_TAG_namespace | dw::DW_TAG_module => below,
                 // rustc puts methods where their types are.
                 dw::DW_TAG_structure_type | dw::DW_TAG_enumeration_type
-                    if matches!(language, Language::Rust { .. }) && depth < MAX_DEPTH =>
+                    if matches!(at.language, Language::Rust { .. }) =>
                 {
-                    self.children(unit, child, language, names.as_deref_mut(), depth + 1)?;
+                    below
                 }
-                _ => {}
+                dw::DW_TAG_structure_type
+                | dw::DW_TAG_class_type
+                | dw::DW_TAG_union_type
+                | dw::DW_TAG_lexical_block => inside,
+                _ => continue,
+            };
+            if at.depth < MAX_DEPTH && (!place.inner || at.reach != Reach::Outer) {
+                self.children(unit, child, place, names.as_deref_mut())?;
             }
         }
         Ok(())
@@ -232,7 +364,10 @@ impl<'a> Search<'_, 'a> {
     ) -> Result<(), DwarfError> {
         let Some(address) = entry_address(&unit.unit_ref(self.own), entry)? else { return Ok(()) };
         let wanted = match names {
-            None => self.addresses.binary_search(&address).is_ok(),
+            None => {
+                let at = self.addresses.binary_search(&address);
+                at.is_ok_and(|at| self.seen.get_mut(at).map(|seen| *seen = true).is_some())
+            }
             Some(names) => {
                 let chain = self.types.chain(self.types.found(unit, entry));
                 let attrs = [dw::DW_AT_linkage_name, dw::DW_AT_MIPS_linkage_name, dw::DW_AT_name];
@@ -287,11 +422,10 @@ impl<'a> Search<'_, 'a> {
             .map(|e| e.params())
             .collect::<Option<_>>()
             .ok_or("its debug information is damaged")?;
-        // The instance that was compiled may lack what was optimized out of it; what it came from
-        // is whole.
-        let Some(best) = lists.iter().max_by_key(|l| l.list.len()) else {
-            return Err("its debug information is damaged");
+        let Some(best) = best(&lists) else {
+            return Err("the compiler changed how it is called");
         };
+        let compiled = lists.first().filter(|l| l.list.len() == best.list.len());
         let mut params = Vec::new();
         for (at, p) in best.list.iter().enumerate() {
             let chain = self.types.chain(p.clone());
@@ -303,15 +437,14 @@ impl<'a> Search<'_, 'a> {
                 chains.find_map(|chain| chain.iter().find_map(|e| e.text(dw::DW_AT_name)))
             });
             let name = name.unwrap_or_default();
-            // Constructors of classes with virtual bases have several forms, with and without
-            // these.
-            if matches!(name, "__in_chrg" | "__vtt_parm" | "vtt") {
-                return Err("it is a constructor with hidden arguments");
-            }
-            let t = chain
+            let mut t = chain
                 .iter()
                 .find_map(|e| self.types.of(e))
                 .ok_or("the type of an argument is not known")?;
+            if t.by_reference.is_none() {
+                let p = compiled.and_then(|c| c.list.get(at));
+                t.by_reference = p.and_then(|p| by_location(&p.entry, unit.encoding()));
+            }
             params.push((name.to_owned(), t));
         }
         let ret = match chain
@@ -343,6 +476,29 @@ impl<'a> Search<'_, 'a> {
         Prototype::new(&name, params, ret, variadic)
             .ok_or("an argument's place depends on how it was compiled")
     }
+}
+
+/// Chooses the list of parameters that says what a function takes, of those of the function as it was
+/// compiled, of what it is an instance of, and of its declaration. `None` when there is none that
+/// does.
+fn best<'l, 's, 'a>(lists: &'l [Params<'s, 'a>]) -> Option<&'l Params<'s, 'a>> {
+    if let [one] = lists {
+        return Some(one);
+    }
+    // GCC says of all forms of a constructor or destructor together that they take `__in_chrg` and
+    // `__vtt_parm`; which of these a form really takes, only the function as it was compiled says.
+    let is_hidden = |p: &UnitEntry<'_, '_>| flag(&p.entry, dw::DW_AT_artificial);
+    let shown = |l: &Params<'_, '_>| {
+        let first = l.list.len().min(1);
+        first + l.list.iter().skip(1).filter(|p| !is_hidden(p)).count()
+    };
+    let hidden = lists.iter().any(|l| l.list.iter().skip(1).any(is_hidden));
+    // What was compiled may lack what was optimized out of it; what it came from is whole.
+    let most = lists.iter().map(shown).max()?;
+    if hidden {
+        return lists.first().filter(|l| shown(l) == most);
+    }
+    lists.iter().max_by_key(|l| l.list.len())
 }
 
 /// Tells whether any type stands in a unit, outside of namespaces, as those of numbers and pointers do.

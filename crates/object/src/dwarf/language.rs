@@ -1,9 +1,7 @@
 //! Languages of units, and what they say of how arguments are passed.
 
-use super::read::Slice;
-use gimli::{AttributeValue as Value, DebuggingInformationEntry, UnitRef, constants as dw};
-
-type Entry<'a> = DebuggingInformationEntry<Slice<'a>>;
+use super::file::{Entry, Slice};
+use gimli::{AttributeValue as Value, UnitRef, constants as dw};
 
 /// What languages say of how arguments are passed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -17,6 +15,13 @@ pub(super) enum Language {
         minor: u32,
     },
     Other,
+}
+
+impl Language {
+    /// Tells whether functions may be described inside of others and of classes, as GCC does it.
+    pub fn has_inner(self) -> bool {
+        matches!(self, Self::C | Self::Cpp)
+    }
 }
 
 pub(super) fn language<'a>(unit: &UnitRef<'_, Slice<'a>>, root: &Entry<'a>) -> Language {

@@ -21,6 +21,8 @@ mod language;
 mod merge;
 mod read;
 mod rust;
+mod special;
+mod split;
 mod types;
 
 pub use functions::{DwarfFunctions, Shared};
@@ -28,7 +30,9 @@ pub use functions::{DwarfFunctions, Shared};
 use crate::btf::BtfError;
 use crate::{Btf, CoreTarget};
 use object::{Object as _, ObjectSection as _};
+use split::SplitFiles;
 use std::borrow::Cow;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Largest section that is taken out of its compressed form.
@@ -104,6 +108,21 @@ impl Btf {
     /// # Errors
     /// When the file has none, has it elsewhere, or it is damaged.
     pub fn from_dwarf(elf: &[u8]) -> Result<Self, DwarfError> {
+        Self::from_dwarf_and(elf, None)
+    }
+
+    /// The same of the program at a path, with what was split off it (`-gsplit-dwarf`): its package
+    /// `PATH.dwp`, or files `.dwo` where they were compiled or beside it.
+    ///
+    /// # Errors
+    /// As [`from_dwarf`](Self::from_dwarf), and when the file cannot be read, or one that was split off
+    /// is missing.
+    pub fn from_dwarf_at(path: &Path) -> Result<Self, DwarfError> {
+        let elf = std::fs::read(path).map_err(|e| DwarfError::Elf { what: e.to_string() })?;
+        Self::from_dwarf_and(&elf, Some(&SplitFiles::of(path)))
+    }
+
+    fn from_dwarf_and(elf: &[u8], files: Option<&SplitFiles>) -> Result<Self, DwarfError> {
         let file = object::File::parse(elf).map_err(|e| DwarfError::Elf { what: e.to_string() })?;
         file::check(&file)?;
         if let Some(section) = file.section_by_name(".gnu_debugaltlink") {
@@ -117,7 +136,22 @@ impl Btf {
         };
         let sections = gimli::DwarfSections::load(load)?;
         let dwarf = sections.borrow(|s| gimli::EndianSlice::new(s, gimli::LittleEndian));
-        let nodes = read::read(&dwarf)?;
+        let mut kept = Vec::new();
+        let mut units = dwarf.units();
+        while let (Some(files), Some(header)) = (files, units.next()?) {
+            let unit = dwarf.unit(header)?;
+            if unit.dwo_id.is_some() {
+                let Some(found) = files.find(&dwarf, &unit) else {
+                    return Err(read::missing_split(&unit.unit_ref(&dwarf)));
+                };
+                kept.push((unit, found));
+            }
+        }
+        let mut split = Vec::new();
+        for (unit, found) in &kept {
+            split.extend(files.map(|f| f.unit(found, &dwarf, unit)).transpose()?.flatten());
+        }
+        let nodes = read::read(&dwarf, &split)?;
         if nodes.all.is_empty() {
             return Err(DwarfError::LinesOnly);
         }
@@ -133,5 +167,13 @@ impl CoreTarget {
     /// As [`Btf::from_dwarf`].
     pub fn from_dwarf(elf: &[u8]) -> Result<Self, DwarfError> {
         Ok(Self::new(Arc::new(Btf::from_dwarf(elf)?)))
+    }
+
+    /// The same of the program at a path, with what was split off it (`-gsplit-dwarf`).
+    ///
+    /// # Errors
+    /// As [`Btf::from_dwarf_at`].
+    pub fn from_dwarf_at(path: &Path) -> Result<Self, DwarfError> {
+        Ok(Self::new(Arc::new(Btf::from_dwarf_at(path)?)))
     }
 }

@@ -2,14 +2,11 @@
 //! other.
 
 use super::DwarfError;
+use super::file::{Entry, Slice};
+use super::split::SplitUnit;
 use crate::btf::DISCRIMINANT;
-use gimli::{
-    AttributeValue as Value, DebuggingInformationEntry, UnitRef, UnitType, constants as dw,
-};
+use gimli::{AttributeValue as Value, UnitRef, UnitType, constants as dw};
 use std::collections::HashMap;
-
-pub(super) type Slice<'a> = gimli::EndianSlice<'a, gimli::LittleEndian>;
-type Entry<'a> = DebuggingInformationEntry<Slice<'a>>;
 
 /// Most entries that are looked at as types: some 3 GiB of them in memory.
 const MAX_NODES: usize = 16 << 20;
@@ -169,6 +166,58 @@ impl<'a> Nodes<'a> {
     }
 }
 
+impl<'a> Nodes<'a> {
+    /// Adds the types of another file, whose places are counted from `base`.
+    fn append(&mut self, part: Self, base: u64) -> Result<(), DwarfError> {
+        let first = self.all.len();
+        if first.saturating_add(part.all.len()) > MAX_NODES {
+            return Err(DwarfError::TooMany { what: "types in all units", limit: MAX_NODES });
+        }
+        let first = first as u32;
+        self.at.extend(part.at.into_iter().map(|(place, i)| (place | base, first + i)));
+        self.signatures.extend(part.signatures.into_iter().map(|(s, place)| (s, place | base)));
+        let elsewhere = part.elsewhere.into_iter();
+        self.elsewhere.extend(elsewhere.map(|(i, link)| (first + i, link.counted_from(base))));
+        self.all.extend(part.all.into_iter().map(|mut node| {
+            node.shape.links(&mut |link| *link = link.counted_from(base));
+            node
+        }));
+        Ok(())
+    }
+}
+
+impl Link {
+    fn counted_from(self, base: u64) -> Self {
+        match self {
+            Self::At(place) => Self::At(place | base),
+            other => other,
+        }
+    }
+}
+
+impl Shape<'_> {
+    /// Calls `each` with all links.
+    fn links(&mut self, each: &mut dyn FnMut(&mut Link)) {
+        match self {
+            Self::Pointer(to)
+            | Self::MemberPointer(to)
+            | Self::Const(to)
+            | Self::Volatile(to)
+            | Self::Restrict(to)
+            | Self::Typedef(to)
+            | Self::Same(to)
+            | Self::Array { elem: to, .. }
+            | Self::Enum { of: to, .. } => each(to),
+            Self::Composite(c) => c.members.iter_mut().for_each(|m| each(&mut m.link)),
+            Self::Function { ret, params } => {
+                each(ret);
+                params.iter_mut().for_each(each);
+            }
+            Self::Base { .. } | Self::Opaque(_) => {}
+        }
+    }
+}
+
 impl Nodes<'_> {
     /// The structures, unions and enumerations, with where they are.
     pub fn described(&self) -> impl Iterator<Item = (u64, u32)> {
@@ -189,18 +238,14 @@ impl Nodes<'_> {
     }
 }
 
-/// Reads all types.
-pub(super) fn read<'a>(dwarf: &gimli::Dwarf<Slice<'a>>) -> Result<Nodes<'a>, DwarfError> {
-    let mut nodes = Nodes::default();
-    let mut units = dwarf.units();
-    while let Some(header) = units.next()? {
-        let unit = dwarf.unit(header)?;
-        read_unit(&unit.unit_ref(dwarf), &mut nodes)?;
-    }
-    let mut units = dwarf.type_units();
-    while let Some(header) = units.next()? {
-        let unit = dwarf.unit(header)?;
-        read_unit(&unit.unit_ref(dwarf), &mut nodes)?;
+/// Reads all types; `split` has those of the units that were split off.
+pub(super) fn read<'a>(
+    dwarf: &gimli::Dwarf<Slice<'a>>,
+    split: &[SplitUnit<'a>],
+) -> Result<Nodes<'a>, DwarfError> {
+    let mut nodes = read_units(dwarf, split.is_empty())?;
+    for part in split {
+        nodes.append(read_units(&part.dwarf, true)?, part.base)?;
     }
     for (index, declaration) in std::mem::take(&mut nodes.elsewhere) {
         let named = nodes
@@ -217,8 +262,29 @@ pub(super) fn read<'a>(dwarf: &gimli::Dwarf<Slice<'a>>) -> Result<Nodes<'a>, Dwa
     Ok(nodes)
 }
 
+/// Reads the units of one file; `whole` refuses those whose types are in other files.
+fn read_units<'a>(dwarf: &gimli::Dwarf<Slice<'a>>, whole: bool) -> Result<Nodes<'a>, DwarfError> {
+    let mut nodes = Nodes::default();
+    let mut units = dwarf.units();
+    while let Some(header) = units.next()? {
+        let unit = dwarf.unit(header)?;
+        // What a skeleton says of functions that others were inlined into has no types.
+        if whole || unit.dwo_id.is_none() {
+            read_unit(&unit.unit_ref(dwarf), &mut nodes)?;
+        }
+    }
+    let mut units = dwarf.type_units();
+    while let Some(header) = units.next()? {
+        let unit = dwarf.unit(header)?;
+        read_unit(&unit.unit_ref(dwarf), &mut nodes)?;
+    }
+    Ok(nodes)
+}
+
 fn read_unit<'a>(unit: &UnitRef<'_, Slice<'a>>, nodes: &mut Nodes<'a>) -> Result<(), DwarfError> {
-    if let UnitType::Type { type_signature, type_offset } = unit.header.type_() {
+    if let UnitType::Type { type_signature, type_offset }
+    | UnitType::SplitType { type_signature, type_offset } = unit.header.type_()
+    {
         nodes.signatures.insert(type_signature.0, place(&unit.header, type_offset.0));
     }
     /// An open entry.
@@ -294,22 +360,16 @@ fn read_unit<'a>(unit: &UnitRef<'_, Slice<'a>>, nodes: &mut Nodes<'a>) -> Result
 }
 
 /// Refuses units whose types are in other files.
-pub(super) fn check_split<'a>(
-    unit: &UnitRef<'_, Slice<'a>>,
-    entry: &Entry<'a>,
-) -> Result<(), DwarfError> {
-    let dwo =
-        entry.attr_value(dw::DW_AT_dwo_name).or_else(|| entry.attr_value(dw::DW_AT_GNU_dwo_name));
-    match dwo {
-        Some(value) if !entry.has_children() => {
-            let file = unit
-                .attr_string(value)
-                .map(|s| String::from_utf8_lossy(s.slice()).into_owned())
-                .unwrap_or_default();
-            Err(DwarfError::Split { what: format!("`{file}` (split DWARF)") })
-        }
-        _ => Ok(()),
-    }
+fn check_split<'a>(unit: &UnitRef<'_, Slice<'a>>, entry: &Entry<'a>) -> Result<(), DwarfError> {
+    let is_split = entry.has_attr(dw::DW_AT_dwo_name) || entry.has_attr(dw::DW_AT_GNU_dwo_name);
+    if is_split && !entry.has_children() { Err(missing_split(unit)) } else { Ok(()) }
+}
+
+/// Says which file has the types of a unit that they were split off.
+pub(super) fn missing_split(unit: &UnitRef<'_, Slice<'_>>) -> DwarfError {
+    let name = unit.dwo_name().ok().flatten().and_then(|name| unit.attr_string(name).ok());
+    let file = name.map(|name| String::from_utf8_lossy(name.slice()).into_owned());
+    DwarfError::Split { what: format!("`{}` (split DWARF)", file.unwrap_or_default()) }
 }
 
 /// Where an entry is in `.debug_info`; in `.debug_types` with the highest bit set.

@@ -2,9 +2,10 @@
 
 use super::DwarfError;
 use super::composite::{Members, count};
-use super::functions::{Entry, Slice, Unit};
+use super::file::{Entry, Slice, Unit};
 use super::language::Language;
 use super::read::{flag, number, place};
+use super::special::Methods;
 use crate::proto::{Class, Leaf, Type, ValueKind};
 use gimli::{AttributeValue as Value, UnitRef, UnitType, constants as dw};
 use std::collections::HashMap;
@@ -34,6 +35,8 @@ pub(super) struct UnitEntry<'s, 'a> {
     dwarf: &'s Dwarf<'a>,
     unit: Rc<Unit<'a>>,
     shared: bool,
+    /// As that of [`Types`].
+    base: u64,
     pub entry: Entry<'a>,
 }
 
@@ -51,13 +54,17 @@ type Headers<'a> = Vec<(u64, Header<'a>)>;
 
 /// The types of a program.
 pub(super) struct Types<'s, 'a> {
-    pub(super) own: &'s Dwarf<'a>,
-    pub(super) headers: [Headers<'a>; 2],
+    own: &'s Dwarf<'a>,
+    headers: [Headers<'a>; 2],
     /// Type units by signature.
     signatures: HashMap<u64, Pos>,
     units: HashMap<Pos, Rc<Unit<'a>>>,
     known: HashMap<Pos, Option<Type>>,
+    /// What the classes of C++ declare that were looked at.
+    pub(super) methods: HashMap<Pos, Methods>,
     pub(super) language: Language,
+    /// What places begin at: 0, or where those of what was split off a unit do.
+    base: u64,
 }
 
 impl<'s, 'a> UnitEntry<'s, 'a> {
@@ -107,11 +114,33 @@ impl<'s, 'a> UnitEntry<'s, 'a> {
 
     /// Where it is, in words of [`Btf::described_at`](crate::Btf::described_at).
     pub fn place(&self) -> Option<u64> {
-        (!self.shared).then(|| place(&self.unit.header, self.entry.offset().0))
+        (!self.shared).then(|| self.base | place(&self.unit.header, self.entry.offset().0))
+    }
+
+    /// Where it is.
+    pub fn pos(&self) -> Pos {
+        let header = &self.unit.header;
+        let types = if header.section() == gimli::SectionId::DebugTypes { IN_TYPES } else { 0 };
+        let at = (header.offset().0 as u64).wrapping_add(self.entry.offset().0 as u64);
+        Pos { shared: self.shared, at: at | types }
+    }
+
+    /// Tells whether one of its children is of some kind.
+    pub fn has_child(&self, is_it: impl Fn(gimli::DwTag) -> bool) -> bool {
+        let unit = self.unit();
+        let Ok(mut tree) = unit.entries_tree(Some(self.entry.offset())) else { return false };
+        let Ok(root) = tree.root() else { return false };
+        let mut children = root.children();
+        while let Ok(Some(child)) = children.next() {
+            if is_it(child.entry().tag()) {
+                return true;
+            }
+        }
+        false
     }
 
     pub fn beside(&self, entry: Entry<'a>) -> Self {
-        Self { dwarf: self.dwarf, unit: Rc::clone(&self.unit), shared: self.shared, entry }
+        Self { unit: Rc::clone(&self.unit), entry, ..*self }
     }
 }
 
@@ -123,7 +152,9 @@ fn headers<'a>(
     let mut out = Vec::new();
     let mut add = |header: Header<'a>, types: u64| {
         let start = header.offset().0 as u64 | types;
-        if let UnitType::Type { type_signature, type_offset } = header.type_() {
+        if let UnitType::Type { type_signature, type_offset }
+        | UnitType::SplitType { type_signature, type_offset } = header.type_()
+        {
             signatures.insert(type_signature.0, Pos { shared, at: start + type_offset.0 as u64 });
         }
         out.push((start, header));
@@ -140,8 +171,8 @@ fn headers<'a>(
 }
 
 impl<'s, 'a> Types<'s, 'a> {
-    /// Finds where units begin.
-    pub fn new(own: &'s Dwarf<'a>) -> Result<Self, DwarfError> {
+    /// Finds where units begin; places in them are counted from `base`.
+    pub fn new(own: &'s Dwarf<'a>, base: u64) -> Result<Self, DwarfError> {
         let mut signatures = HashMap::new();
         let shared =
             own.sup().map_or_else(|| Ok(Vec::new()), |sup| headers(sup, true, &mut signatures))?;
@@ -152,7 +183,9 @@ impl<'s, 'a> Types<'s, 'a> {
             signatures,
             units: HashMap::new(),
             known: HashMap::new(),
+            methods: HashMap::new(),
             language: Language::Other,
+            base,
         })
     }
 
@@ -180,7 +213,8 @@ impl<'s, 'a> Types<'s, 'a> {
 
     /// An entry of a unit of the program itself.
     pub fn found(&self, unit: &Rc<Unit<'a>>, entry: &Entry<'a>) -> UnitEntry<'s, 'a> {
-        UnitEntry { dwarf: self.own, unit: Rc::clone(unit), shared: false, entry: entry.clone() }
+        let (unit, entry) = (Rc::clone(unit), entry.clone());
+        UnitEntry { dwarf: self.own, unit, shared: false, base: self.base, entry }
     }
 
     pub fn entry(&mut self, pos: Pos) -> Option<UnitEntry<'s, 'a>> {
@@ -199,7 +233,18 @@ impl<'s, 'a> Types<'s, 'a> {
             }
         };
         let entry = unit.entry(offset).ok()?;
-        Some(UnitEntry { dwarf, unit, shared: pos.shared, entry })
+        Some(UnitEntry { dwarf, unit, shared: pos.shared, base: self.base, entry })
+    }
+
+    /// The entry at a place, or that of the type that it only names.
+    pub(super) fn described(&mut self, pos: Pos) -> Option<UnitEntry<'s, 'a>> {
+        let e = self.entry(pos)?;
+        match e.entry.attr_value(dw::DW_AT_signature) {
+            Some(Value::DebugTypesRef(signature)) => {
+                self.entry(*self.signatures.get(&signature.0)?)
+            }
+            _ => Some(e),
+        }
     }
 
     pub fn link(&self, from: &UnitEntry<'s, 'a>, attr: gimli::DwAt) -> Option<Pos> {
@@ -345,14 +390,14 @@ impl<'s, 'a> Types<'s, 'a> {
             if union { (ValueKind::Union, "union") } else { (ValueKind::Struct, "struct") };
         let size = number(&e.entry, dw::DW_AT_byte_size)?;
         let mut members = Members::new(size);
-        let align = self.flatten(e, 0, depth, &mut members)?;
+        let whole = self.flatten(e, 0, depth, &mut members)?;
         Some(Type {
             text: tagged(word, e.text(dw::DW_AT_name).unwrap_or_default()),
             kind,
             size,
-            align,
+            align: whole.align,
             leaves: members.leaves,
-            by_reference: members.by_reference,
+            by_reference: whole.special.by_reference(),
             described_at: e.place(),
             passed: None,
         })

@@ -49,7 +49,8 @@ pub(crate) struct Type {
     /// Empty for `void`, for types without members, and for those of more than 16 bytes.
     pub leaves: Vec<Leaf>,
     /// C++ passes a pointer to a copy: the type has a copy constructor or a destructor of its own.
-    pub by_reference: bool,
+    /// `None`: not known.
+    pub by_reference: Option<bool>,
     /// As in [`Value`](super::Value).
     pub described_at: Option<u64>,
     /// How Rust passes it; `None`: not known.
@@ -73,7 +74,7 @@ impl Type {
             size,
             align: size.clamp(1, 16),
             leaves,
-            by_reference: false,
+            by_reference: Some(false),
             described_at: None,
             passed: Some(passed),
         }
@@ -181,6 +182,7 @@ pub enum Part {
 pub(super) fn layout<'t>(params: impl Iterator<Item = &'t Type>, ret: &Type) -> Option<Layout> {
     let mut out = Layout::default();
     let (mut integers, mut vectors, mut stack) = (0, 0, 0u64);
+    ret.by_reference?;
     out.ret = result(ret)?;
     if returned_in_memory(ret) {
         integers = 1;
@@ -191,7 +193,7 @@ pub(super) fn layout<'t>(params: impl Iterator<Item = &'t Type>, ret: &Type) -> 
     }
     for (param, t) in params.enumerate() {
         let pointer;
-        let t = if t.by_reference {
+        let t = if t.by_reference? {
             out.composites.push((param, Composite::Behind));
             pointer = Type::scalar(&t.text, ValueKind::Pointer(None), 8, Class::Integer);
             &pointer
@@ -285,7 +287,7 @@ fn parts(classes: &[Option<Class>], vectors: u8) -> Option<Vec<Part>> {
 }
 
 fn returned_in_memory(t: &Type) -> bool {
-    t.by_reference
+    t.by_reference == Some(true)
         || (t.is_composite()
             && t.size > 0
             && (t.size > MAX_IN_REGISTERS || (t.classes().is_none() && !only_x87(t))))
@@ -353,7 +355,7 @@ mod tests {
         let floats = composite(12, 4, &[(0, 4, Sse), (4, 4, Sse), (8, 4, Sse)]);
         let pair = composite(16, 8, &[(0, 8, Integer), (8, 8, Integer)]);
         let (big, wide) = (composite(40, 8, &[]), composite(32, 16, &[]));
-        let copied = Type { by_reference: true, ..pair.clone() };
+        let copied = Type { by_reference: Some(true), ..pair.clone() };
         let of = |params: &[&Type], ret: &Type| {
             let l = layout(params.iter().copied(), ret).unwrap();
             (l.composites, l.ret_composite)

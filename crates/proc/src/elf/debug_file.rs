@@ -13,6 +13,32 @@ use super::{Elf, SHT_NOBITS, SHT_SYMTAB, Section, Source, u32_at};
 
 const DEBUG_DIR: &str = "/usr/lib/debug";
 
+/// Lists where the file of a unit may be that was split off the debug information of `file`
+/// (`-gsplit-dwarf`): under its `name`, as seen from the directory `dir` that it was compiled in, below
+/// `root` (`/` usually), or where that is not there any more, from the directory of `file`; or beside
+/// `file`. The two are as `DW_AT_dwo_name` and `DW_AT_comp_dir` say it.
+///
+/// ```
+/// # use std::path::Path;
+/// use skep_proc::elf::split_unit_files;
+///
+/// let paths = split_unit_files(Path::new("/opt/app"), Path::new("/"), b"/build", b"out/a.dwo");
+/// assert_eq!(paths.map(|p| p.display().to_string()), ["/build/out/a.dwo", "/opt/out/a.dwo", "/opt/a.dwo"]);
+/// ```
+#[must_use]
+pub fn split_unit_files(file: &Path, root: &Path, dir: &[u8], name: &[u8]) -> [PathBuf; 3] {
+    let (dir, name) = (Path::new(OsStr::from_bytes(dir)), Path::new(OsStr::from_bytes(name)));
+    let here = file.parent().unwrap_or(root);
+    let compiled = dir.join(name);
+    let compiled = match compiled.strip_prefix("/") {
+        Ok(below) => root.join(below),
+        Err(_) => here.join(&compiled),
+    };
+    // A name that is absolute stays so.
+    let relative = name.strip_prefix("/").unwrap_or(name);
+    [compiled, here.join(relative), here.join(name.file_name().unwrap_or_default())]
+}
+
 impl Elf {
     /// Finds the debug file of this file, which lies at `path`; looks for both below `root` (`/`
     /// usually).

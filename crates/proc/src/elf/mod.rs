@@ -20,6 +20,7 @@ mod notes;
 pub(crate) mod pclntab;
 mod tables;
 
+pub use debug_file::split_unit_files;
 pub use frames::Fde;
 pub use functions::{Binding, Function, Functions, Kind, Symbol, SymbolSource, Visibility};
 pub use notes::{BuildId, Probe, build_id_in_notes};

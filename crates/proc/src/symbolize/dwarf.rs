@@ -13,7 +13,7 @@ use super::functions::{Chains, Names, Units};
 use super::image::Image;
 use super::lines::{Files, Row, rows};
 use super::relocated::relocate;
-use crate::elf::{ET_REL, ElfError};
+use crate::elf::{ET_REL, ElfError, split_unit_files};
 
 pub(super) type Slice<'a> = gimli::EndianSlice<'a, gimli::LittleEndian>;
 pub(super) type Dwarf<'a> = gimli::Dwarf<Slice<'a>>;
@@ -270,7 +270,8 @@ impl Debug {
             }
         }
         let Ok(name) = task.dwarf.attr_string(unit, name) else { return };
-        for path in self.split_paths(unit.comp_dir.map_or(&[][..], |d| d.slice()), name.slice()) {
+        let dir = unit.comp_dir.map_or(&[][..], |d| d.slice());
+        for path in split_unit_files(&self.path, &self.root, dir, name.slice()) {
             if let Some(file) = Self::open_split(&path)
                 && read_split(file.dwarf(true), task.dwarf, unit, read)
             {
@@ -279,23 +280,6 @@ impl Debug {
         }
         // The skeleton may have the functions that others were inlined into (`-fsplit-dwarf-inlining`).
         read(task.dwarf, unit, false);
-    }
-
-    /// Where the file of a split unit may be: under its name, as seen from the directory that it was
-    /// compiled in, or where that is not there any more, from the one of this file; or beside this file.
-    fn split_paths(&self, dir: &[u8], name: &[u8]) -> [PathBuf; 3] {
-        use std::ffi::OsStr;
-        use std::os::unix::ffi::OsStrExt;
-        let (dir, name) = (Path::new(OsStr::from_bytes(dir)), Path::new(OsStr::from_bytes(name)));
-        let here = self.path.parent().unwrap_or(&self.root);
-        let compiled = dir.join(name);
-        let compiled = match compiled.strip_prefix("/") {
-            Ok(below) => self.root.join(below),
-            Err(_) => here.join(&compiled),
-        };
-        // A name that is absolute stays so.
-        let relative = name.strip_prefix("/").unwrap_or(name);
-        [compiled, here.join(relative), here.join(name.file_name().unwrap_or_default())]
     }
 }
 

@@ -162,7 +162,7 @@ impl ModuleFile {
     pub fn types(&self) -> Option<Arc<Btf>> {
         #[cfg(feature = "dwarf")]
         {
-            let own = |path: &Path| Btf::from_dwarf(&std::fs::read(path).ok()?).ok().map(Arc::new);
+            let own = |path: &Path| Btf::from_dwarf_at(path).ok().map(Arc::new);
             let given = match &self.given {
                 Some(Given::Btf(btf)) => return Some(Arc::clone(btf)),
                 Some(Given::Program(path)) => own(path),
@@ -283,7 +283,8 @@ fn dwarf(path: &Path) -> Result<DwarfFunctions, String> {
         let beside = path.parent().unwrap_or(Path::new("/")).join(&link.path);
         File::open(beside).ok()
     };
-    DwarfFunctions::read(file, shared).map_err(|e| e.to_string())
+    let read = DwarfFunctions::read(file, shared).map_err(|e| e.to_string())?;
+    Ok(read.with_split_files(path))
 }
 
 #[cfg(test)]
