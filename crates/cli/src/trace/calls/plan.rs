@@ -26,7 +26,7 @@ pub const PLAN_SIZE: usize = HEAD + OPS * OP_SIZE;
 const HEAD: usize = 8 + VARS * VAR_SIZE;
 /// Variables of a condition: `VARS`.
 pub const VARS: usize = 8;
-const VAR_SIZE: usize = 8;
+const VAR_SIZE: usize = 16;
 /// The word that stands for the result: `RESULT`.
 pub const RESULT: u8 = 0xff;
 /// The word that stands for its second word: `RESULT2`.
@@ -64,12 +64,13 @@ pub struct Var {
     pub base: Base,
     /// The first bit in the byte at `offset`.
     pub first: u8,
+    /// Of the number; of a text its most bytes, which are 1 to [`TEXT`](super::condition::TEXT).
     pub bits: u8,
     pub signed: bool,
     /// It is read at return.
     pub at_return: bool,
     /// Of a constant its value.
-    pub offset: i32,
+    pub offset: i64,
 }
 
 /// A pointer, or the number itself.
@@ -389,6 +390,7 @@ impl Plan {
             let signed = if v.signed { SIGNED } else { 0 };
             let at_end = if v.at_return { AT_END } else { 0 };
             out.extend([v.read as u8, base, v.bits, signed | of_variable | at_end | v.first << 4]);
+            out.extend([0; 4]);
             out.extend(v.offset.to_le_bytes());
         }
         out.resize(HEAD, 0);
