@@ -61,7 +61,7 @@ struct plan {
 	__u16 entry; /* operations at entry; the others follow */
 	__u16 ops; /* all of them */
 	__u16 size; /* of `data` */
-	__u16 conditional; /* it has the variables of the condition */
+	__u16 conditional; /* 1: it has the variables of the condition; the bits above: those that are wide and unsigned */
 	struct var vars[VARS];
 	struct op all[OPS];
 };
@@ -84,7 +84,8 @@ struct frame {
 	__u8 data[DATA];
 	/* What is not: */
 	__u64 sp;
-	__u64 unknown; /* a variable could not be read */
+	__u32 unknown; /* a variable could not be read */
+	__u32 conditional; /* as in the plan: the condition asks which comparisons are unsigned */
 	__u64 vars[VARS];
 	__u8 texts[VARS][TEXT]; /* with a zero byte, unless they have as many bytes or more */
 };
@@ -374,6 +375,7 @@ int calls(__u64 *ctx)
 	f->depth = call - 1;
 	f->took = -1;
 	f->unknown = 0;
+	f->conditional = p->conditional;
 	if (set->condition) {
 		variables(ctx, f, p, 0);
 		/* What looks at the result is decided when there is one. */

@@ -256,6 +256,40 @@ fn large_constants_are_unsigned() {
     }
 }
 
+/// A condition says something else of functions whose arguments are unsigned.
+#[test]
+fn each_function_has_signs_of_its_own() {
+    const SOURCE: &str = r#"
+        #define N __attribute__((noinline, noclone))
+        #define KEEP() asm volatile("nop; nop; nop" ::: "memory")
+        N long f(long c, int round) { KEEP(); return c; }
+        N unsigned long g(unsigned long c, int round) { KEEP(); return c; }
+        N void *h(void *c, int round) { KEEP(); return c; }
+        N int i(int c, int round) { KEEP(); return c; }
+        int main(void) {
+            for (int round = 0; round < 4; round++) {
+                f(round - 2, round);
+                g(round - 2, round + 10);
+                h((void *)(long)(round - 2), round + 20);
+                i(round - 2, round + 30);
+            }
+        }
+    "#;
+    let (dir, skep) = (TempDir::new(), Skep::new());
+    let program = build(&dir, "signed", SOURCE, &["-g", "-O1", "-falign-functions=16"]);
+    for (condition, wanted) in [
+        ("ret < 0", &[0, 1, 30, 31][..]),
+        ("c >= 0 && ret >= 0", &[2, 3, 10, 11, 12, 13, 20, 21, 22, 23, 32, 33]),
+        ("1 > c", &[0, 1, 2, 12, 22, 30, 31, 32]),
+        ("c + 1 <= ret", &[11, 21]),
+        ("c < 0xffffffffffffffff", &[0, 2, 3, 10, 12, 13, 20, 22, 23, 30, 32, 33]),
+    ] {
+        let mut found = rounds(&skep, &program, "signed:f,g,h,i", condition);
+        found.sort_unstable();
+        assert_eq!(found, wanted, "{condition}");
+    }
+}
+
 /// What is opened later has no types: `arg0` and so on are its registers.
 #[test]
 fn libraries_that_are_opened_later_have_registers() {

@@ -8,7 +8,9 @@ use skep::isa::{Insn, op};
 
 use super::plan::VARS;
 
-/// Where numbers and texts of variables are in a frame: `vars` and `texts` of `struct frame`.
+/// Where a frame says which variables are wide and unsigned, and where numbers and texts of variables
+/// are: `conditional`, `vars` and `texts` of `struct frame`.
+pub const CONDITIONAL: i16 = NUMBERS - 4;
 pub const NUMBERS: i16 = 1200;
 pub const TEXTS: i16 = NUMBERS + 8 * VARS as i16;
 /// Bytes of a text: `TEXT`. There is a zero byte behind a shorter one.
@@ -371,10 +373,9 @@ impl Condition {
         }
     }
 
-    /// Compiles it. `unsigned` tells which variables are so wide and unsigned that comparisons with
-    /// them are, as they are with numbers that only an unsigned one can be.
-    pub fn compile(&self, unsigned: &[bool]) -> Vec<Insn> {
-        let mut code = Code { insns: Vec::new(), unsigned };
+    /// Compiles it.
+    pub fn compile(&self) -> Vec<Insn> {
+        let mut code = Code { insns: Vec::new() };
         code.insns.push(Insn::mov64_reg(6, 1));
         code.expr(&self.root, 0);
         code.truth();
@@ -383,12 +384,23 @@ impl Condition {
     }
 }
 
-struct Code<'c> {
-    insns: Vec<Insn>,
-    unsigned: &'c [bool],
+/// What makes comparisons with an expression unsigned, as bits of a frame's `conditional`: its wide
+/// and unsigned variables, or, with the bit that is always set, a number that only an unsigned one can be.
+fn unsigned(e: &Expr) -> i32 {
+    match e {
+        Expr::Number(n) => i32::from(i64::try_from(*n).is_err()),
+        Expr::Variable(at) => 2 << at,
+        Expr::Two("+" | "-" | "*" | "&" | "|" | "^", a, b) => unsigned(a) | unsigned(b),
+        Expr::Minus(a) => unsigned(a),
+        _ => 0,
+    }
 }
 
-impl Code<'_> {
+struct Code {
+    insns: Vec<Insn>,
+}
+
+impl Code {
     fn push(&mut self, code: u8, dst: u8, src: u8, off: i16, imm: i32) {
         self.insns.push(Insn::new(code, dst, src, off, imm));
     }
@@ -404,18 +416,6 @@ impl Code<'_> {
         let off = (self.insns.len() - from - 1) as i16;
         if let Some(insn) = self.insns.get_mut(from) {
             insn.off = off;
-        }
-    }
-
-    fn is_unsigned(&self, e: &Expr) -> bool {
-        match e {
-            Expr::Number(n) => i64::try_from(*n).is_err(),
-            Expr::Variable(at) => self.unsigned.get(*at).copied().unwrap_or_default(),
-            Expr::Two("+" | "-" | "*" | "&" | "|" | "^", a, b) => {
-                self.is_unsigned(a) || self.is_unsigned(b)
-            }
-            Expr::Minus(a) => self.is_unsigned(a),
-            _ => false,
         }
     }
 
@@ -448,7 +448,6 @@ impl Code<'_> {
                 self.truth();
             }
             Expr::Two(sign, a, b) => {
-                let unsigned = self.is_unsigned(a) || self.is_unsigned(b);
                 self.expr(a, depth);
                 let kept = -8 * (depth + 1);
                 self.push(op::STX | op::MEM | op::DW, 10, 0, kept, 0);
@@ -468,18 +467,24 @@ impl Code<'_> {
                     self.push(op::ALU64 | code | op::X, 0, 1, 0, 0);
                     return;
                 }
-                let jump = match (*sign, unsigned) {
-                    ("==", _) => op::JEQ,
-                    ("!=", _) => op::JNE,
-                    ("<", false) => op::JSLT,
-                    ("<=", false) => op::JSLE,
-                    (">", false) => op::JSGT,
-                    (">=", false) => op::JSGE,
-                    ("<", true) => op::JLT,
-                    ("<=", true) => op::JLE,
-                    (">", true) => op::JGT,
-                    _ => op::JGE,
+                let jump = match *sign {
+                    "==" => op::JEQ,
+                    "!=" => op::JNE,
+                    "<" => op::JSLT,
+                    "<=" => op::JSLE,
+                    ">" => op::JSGT,
+                    _ => op::JSGE,
                 };
+                let wide = unsigned(a) | unsigned(b);
+                if wide != 0 && !matches!(jump, op::JEQ | op::JNE) {
+                    // Unsigned ones are in the order of signed ones with the other top bit.
+                    self.push(op::LDX | op::MEM | op::W, 2, 6, CONDITIONAL, 0);
+                    self.push(op::ALU64 | op::AND, 2, 0, 0, wide);
+                    self.push(op::JMP | op::JEQ, 2, 0, 2, 0);
+                    self.insns.extend(Insn::ld_imm64(2, 0, 1 << 63));
+                    self.push(op::ALU64 | op::XOR | op::X, 0, 2, 0, 0);
+                    self.push(op::ALU64 | op::XOR | op::X, 1, 2, 0, 0);
+                }
                 self.insns.push(Insn::mov64_imm(2, 1));
                 self.push(op::JMP | jump | op::X, 0, 1, 1, 0);
                 self.insns.push(Insn::mov64_imm(2, 0));
@@ -621,11 +626,15 @@ mod tests {
             let condition = Condition::parse(text)?;
             let names = condition.variables.iter().map(|v| condition.name_of(v));
             let order: Vec<String> = names.collect();
-            let code = condition.compile(&[false; VARS]);
+            let code = condition.compile();
             for a in numbers {
                 for b in numbers {
                     let frame = |at: usize| if order[at] == "a" { a } else { b };
-                    assert_eq!(run(&code, &frame, &[]), u64::from(meant(a, b)), "{text}: {a} {b}");
+                    assert_eq!(
+                        run(&code, 0, &frame, &[]),
+                        u64::from(meant(a, b)),
+                        "{text}: {a} {b}"
+                    );
                 }
             }
         }
@@ -641,17 +650,25 @@ mod tests {
         ];
         for (text, meant) in unsigned {
             let condition = Condition::parse(text)?;
-            let code = condition.compile(&[false; VARS]);
+            let code = condition.compile();
             let first = condition.name_of(&condition.variables[0]);
             for a in numbers {
                 for b in numbers {
                     let frame = |at: usize| if (at == 0) == (first == "a") { a } else { b };
-                    assert_eq!(run(&code, &frame, &[]), u64::from(meant(a, b)), "{text}: {a} {b}");
+                    assert_eq!(
+                        run(&code, 0, &frame, &[]),
+                        u64::from(meant(a, b)),
+                        "{text}: {a} {b}"
+                    );
                 }
             }
         }
-        let code = Condition::parse("a > b")?.compile(&[true, false]);
-        assert_eq!(run(&code, &|at| [-1, 5][at], &[]), 1, "as in C: -1 is a large number then");
+        // As in C, -1 is a large number where one of them is unsigned: the frame says which are.
+        let code = Condition::parse("a + 1 > b + 1 && a < 0 == 0")?.compile();
+        for (wide, meant) in [(0, 0), (1, 0), (0b10, 1), (0b100, 0), (0b110, 1)] {
+            let ran = run(&code, wide, &|at| [-2, 5][at], &[]);
+            assert_eq!(ran, meant, "{wide}");
+        }
         Ok(())
     }
 
@@ -703,7 +720,7 @@ mod tests {
             ("s == \"\\xc3\\xA9*\"", "été", true),
             ("s == \"été\"", "été", true),
         ] {
-            let code = Condition::parse(text)?.compile(&[false; VARS]);
+            let code = Condition::parse(text)?.compile();
             // The verifier takes none with instructions that no way leads to.
             let jumps_over = |pair: &[Insn]| pair[0].code == op::JMP | op::JA;
             let landings = |code: &[Insn]| {
@@ -716,19 +733,19 @@ mod tests {
             for (at, pair) in code.windows(2).enumerate().filter(|(_, pair)| jumps_over(pair)) {
                 assert!(reached.contains(&(at + 1)), "{text}: {pair:?}");
             }
-            assert_eq!(run(&code, &|_| 0, &frame(of)), u64::from(meant), "{text}: {of}");
+            assert_eq!(run(&code, 0, &|_| 0, &frame(of)), u64::from(meant), "{text}: {of}");
         }
         for (text, c) in
             [("c == '\\n'", 10), ("c == '\\''", 39), ("c == '\\xff'", -1), ("c == '*'", 42)]
         {
-            let code = Condition::parse(text)?.compile(&[false; VARS]);
-            assert_eq!(run(&code, &|_| c, &[]), 1, "{text}");
+            let code = Condition::parse(text)?.compile();
+            assert_eq!(run(&code, 0, &|_| c, &[]), 1, "{text}");
         }
         Ok(())
     }
 
     /// A small machine for what conditions are compiled to.
-    fn run(code: &[Insn], number: &dyn Fn(usize) -> i64, texts: &[u8]) -> u64 {
+    fn run(code: &[Insn], wide: u64, number: &dyn Fn(usize) -> i64, texts: &[u8]) -> u64 {
         let (mut r, mut stack, mut at) = ([0_u64; 11], [0_u64; 64], 0);
         loop {
             let i = code[at];
@@ -776,6 +793,7 @@ mod tests {
                     let from = (i.off - TEXTS) as usize % usize::from(TEXT);
                     r[d] = u64::from_le_bytes(texts[from..from + 8].try_into().unwrap());
                 }
+                (op::LDX, _) if i.off == CONDITIONAL => r[d] = wide | 1,
                 (op::LDX, _) => r[d] = number((i.off - NUMBERS) as usize / 8) as u64,
                 (op::LD, _) => {
                     r[d] = u64::from(i.imm as u32) | u64::from(code[at].imm as u32) << 32;

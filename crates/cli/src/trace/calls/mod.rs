@@ -153,7 +153,7 @@ impl Calls {
         let resolved = Resolved::new(catalog, patterns, &exclude, args, condition.as_ref())?;
         let mut object = carried(OBJECT, NAME)?;
         if let Some(condition) = &condition
-            && !object.replace_function("wanted", condition.compile(&resolved.unsigned))
+            && !object.replace_function("wanted", condition.compile())
         {
             return Err(Failure::environment(format!("`{NAME}` is damaged")));
         }
@@ -340,6 +340,7 @@ mod tests {
         let id = btf.find("frame", |kind| matches!(kind, Kind::Struct(_))).expect("a structure");
         for (member, offset) in [
             ("data", record::HEAD),
+            ("conditional", condition::CONDITIONAL as usize),
             ("vars", condition::NUMBERS as usize),
             ("texts", condition::TEXTS as usize),
         ] {

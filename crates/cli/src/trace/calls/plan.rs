@@ -379,8 +379,13 @@ impl Plan {
 
     /// The plan as the program reads it.
     pub fn bytes(&self) -> Vec<u8> {
-        let numbers =
-            [self.entry, self.ops.len(), self.size.min(DATA), usize::from(self.vars.is_some())];
+        // The first bit says that there are variables, those above which of them are wide and unsigned.
+        let wide = |vars: &Vec<Var>| {
+            let bits = vars.iter().zip(1..).filter(|(v, _)| v.bits == 64 && !v.signed);
+            bits.fold(1, |all, (_, bit)| all | 1 << bit)
+        };
+        let conditional = self.vars.as_ref().map_or(0, wide);
+        let numbers = [self.entry, self.ops.len(), self.size.min(DATA), conditional];
         let mut out: Vec<u8> = numbers.iter().flat_map(|n| (*n as u16).to_le_bytes()).collect();
         for v in self.vars.iter().flatten() {
             let (base, of_variable) = match v.base {

@@ -11,7 +11,7 @@ use skep::prototypes::{Catalog, Listed};
 use super::condition::{Condition, Start, Variable};
 use super::plan::{Plan, Wanted};
 use super::prototypes::Declared;
-use super::variable::{Found, find_all};
+use super::variable::find_all;
 use crate::args::TraceArgs;
 use crate::failure::{Failure, Result};
 
@@ -22,8 +22,6 @@ pub struct Resolved {
     pub plans: Vec<Plan>,
     /// What the processes are told.
     pub types: Types,
-    /// Which variables of the condition are wide and unsigned.
-    pub unsigned: Vec<bool>,
     /// Functions whose arguments are not known, by address and name, and why.
     pub unknown: Vec<(u64, String, String)>,
 }
@@ -43,12 +41,8 @@ impl Resolved {
             deref: args.deref,
         };
         let variables = condition.map_or(&[][..], |c| &c.variables);
-        let mut out = Self {
-            plans: vec![Plan::default()],
-            types: Types::default(),
-            unsigned: vec![false; variables.len()],
-            unknown: Vec::new(),
-        };
+        let mut out =
+            Self { plans: vec![Plan::default()], types: Types::default(), unknown: Vec::new() };
         if !wanted.args && !wanted.result && condition.is_none() {
             return Ok(out);
         }
@@ -83,11 +77,8 @@ impl Resolved {
                 continue;
             };
             let mut plan = Plan::new(known, wanted, &types);
-            if let (Some(found), true) =
-                (found.into_iter().collect::<Option<Vec<Found>>>(), condition.is_some())
-            {
-                out.unsigned.iter_mut().zip(&found).for_each(|(u, found)| *u |= found.is_wide());
-                plan.vars = Some(found.into_iter().map(|found| found.var).collect());
+            if condition.is_some() {
+                plan.vars = found.into_iter().map(|found| found.map(|found| found.var)).collect();
             }
             numbers.push(out.plans.len() as u32);
             out.plans.push(plan);

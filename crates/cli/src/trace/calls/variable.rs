@@ -25,13 +25,6 @@ pub struct Found {
     to: Option<TypeId>,
 }
 
-impl Found {
-    /// Tells whether it is as wide as can be and unsigned.
-    pub fn is_wide(&self) -> bool {
-        self.var.bits == 64 && !self.var.signed
-    }
-}
-
 /// Finds the variables of a condition in a function; `None`: it does not have that one.
 pub fn find_all(
     variables: &[Variable],
