@@ -51,16 +51,17 @@ struct var {
 	 */
 	__u8 kind;
 	__u8 word; /* OF_VARIABLE: an earlier variable */
-	__u8 bits; /* of the number */
+	__u8 bits; /* of the number; of a STRING and a STRING_BEHIND its most bytes, 1 to TEXT */
 	__u8 flags; /* AT_END: it is read at return */
-	int offset;
+	__u32 unused;
+	__s64 offset;
 };
 
 struct plan {
 	__u16 entry; /* operations at entry; the others follow */
 	__u16 ops; /* all of them */
 	__u16 size; /* of `data` */
-	__u16 conditional; /* it has the variables of the condition */
+	__u16 conditional; /* 1: it has the variables of the condition; the bits above: those that are wide and unsigned */
 	struct var vars[VARS];
 	struct op all[OPS];
 };
@@ -83,9 +84,10 @@ struct frame {
 	__u8 data[DATA];
 	/* What is not: */
 	__u64 sp;
-	__u64 unknown; /* a variable could not be read */
+	__u32 unknown; /* a variable could not be read */
+	__u32 conditional; /* as in the plan: the condition asks which comparisons are unsigned */
 	__u64 vars[VARS];
-	__u8 texts[VARS][TEXT];
+	__u8 texts[VARS][TEXT]; /* with a zero byte, unless they have as many bytes or more */
 };
 
 #define HEAD __builtin_offsetof(struct frame, data)
@@ -233,16 +235,25 @@ static __attribute__((noinline)) int variables(__u64 *ctx, struct frame *f, stru
 		if (v->kind == COUNTED) {
 			__u64 length = length_of(ctx, v->word);
 
-			if (length > TEXT - 1)
-				length = TEXT - 1;
+			if (length > TEXT)
+				length = TEXT;
 			if (bpf_probe_read_user(f->texts[i], length, from))
 				f->unknown = 1;
-			f->texts[i][length] = 0;
+			if (length < TEXT)
+				f->texts[i][length] = 0;
 			continue;
 		}
 		if (v->kind == STRING || v->kind == STRING_BEHIND) {
-			if (bpf_probe_read_user_str(f->texts[i], TEXT, from) < 0)
+			__u32 last = (v->bits - 1) & (TEXT - 1);
+			long length = bpf_probe_read_user_str(f->texts[i], last + 1, from);
+
+			/* The last byte that the text can have is where the zero went. */
+			if (length > last)
+				length = bpf_probe_read_user(&f->texts[i][last], 1, from + last);
+			if (length < 0)
 				f->unknown = 1;
+			if (last < TEXT - 1)
+				f->texts[i][last + 1] = 0;
 			continue;
 		}
 		if (v->kind == BYTES) {
@@ -364,6 +375,7 @@ int calls(__u64 *ctx)
 	f->depth = call - 1;
 	f->took = -1;
 	f->unknown = 0;
+	f->conditional = p->conditional;
 	if (set->condition) {
 		variables(ctx, f, p, 0);
 		/* What looks at the result is decided when there is one. */

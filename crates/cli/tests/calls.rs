@@ -860,6 +860,7 @@ fn the_last_calls_before_something_happens() {
         static long now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec * 1000000 + t.tv_nsec / 1000; }
         N int step(int n) { usleep(n == 60 ? 150000 : 10000); return n; }
         N void error(const char *what) { asm volatile("" :: "r"(what) : "memory"); }
+        void an_error(const char *what) __attribute__((alias("error")));
         int main(int argc, char **argv) {
             for (int n = 0; n < 80; n++) {
                 long begin = now() + 10000;
@@ -914,7 +915,25 @@ fn the_last_calls_before_something_happens() {
     let (said, both) = steps(&["--on", "steps:error", "--on", "> 140ms"]);
     assert!(both.contains(&"step(n=60)".to_owned()), "{both:?}");
     assert!(both.contains(&"step(n=30)".to_owned()) || counts(&said).contains(&0), "{both:?}");
-    assert_eq!(steps(&["--on", "steps:main"]).1, Vec::<String>::new());
+    let other_name = steps(&["--on", "steps:an_error"]).1;
+    assert!(
+        other_name.last().is_some_and(|call| call.ends_with("(what=\"bad\")")),
+        "{other_name:?}"
+    );
+    // Nothing would be printed.
+    for (pattern, words) in [
+        ("steps:main", "`main` is there, but is not traced"),
+        ("nosuch", "--on: `nosuch` matches none of the functions that are traced"),
+        ("steps:error,none*", "--on: `steps:none*` matches none"),
+    ] {
+        let trace = ["trace", "steps:step,error", "--last", "5ms", "--on", pattern, "--", &program];
+        fails(&skep, &trace, 2, words);
+        let ended = skep.run(trace[..1].iter().chain(&["--allow-unmatched"]).chain(&trace[1..]));
+        assert!(ended.status.success(), "{pattern}");
+    }
+    let mut left_out = ["trace", "steps:*", "--exclude", "err*", "--last", "5ms"].to_vec();
+    left_out.extend(["--on", "steps:error", "--", &program]);
+    fails(&skep, &left_out, 2, "`error` is there, but is not traced");
     let file = dir.path().join("last.txt");
     let name = file.to_str().expect("text");
     let ended = skep.run([

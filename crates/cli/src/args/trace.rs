@@ -109,7 +109,7 @@ pub struct TraceArgs {
     pub deref: bool,
     /// Look only at calls for which this holds, as in 'size > 4096 && ret != 0' or 'path == "/etc/*"';
     /// it is evaluated in the traced process
-    #[arg(long = "if", value_name = "CONDITION", conflicts_with_all = TABLES)]
+    #[arg(long = "if", value_name = "CONDITION", allow_hyphen_values = true, conflicts_with_all = TABLES)]
     pub condition: Option<String>,
     /// Declare a function that has no debug information, as in C; can be repeated
     #[arg(long = "prototype", value_name = "DECLARATION")]

@@ -157,9 +157,9 @@ impl Pattern {
         Self { module, function: function.to_owned(), offset }
     }
 
-    /// Splits a list at its commas, but not at those inside C++ names such as `f(int, char)`. A
-    /// pattern without a module gets that of the pattern before it: `libc:malloc,free` are both of
-    /// libc.
+    /// Splits a list at its commas, but not at those inside C++ names such as `f(int, char)` or of
+    /// `\,`. A bracket without a partner stands for itself, as that of `operator<` does. A pattern
+    /// without a module gets that of the pattern before it: `libc:malloc,free` are both of libc.
     ///
     /// ```
     /// use skep_store::link::Pattern;
@@ -167,18 +167,13 @@ impl Pattern {
     /// ```
     #[must_use]
     pub fn list(text: &str) -> Vec<String> {
-        let mut depth = 0_usize;
-        let comma = |c: char| {
-            match c {
-                '(' | '<' | '[' => depth += 1,
-                ')' | '>' | ']' => depth = depth.saturating_sub(1),
-                _ => {}
-            }
-            c == ',' && depth == 0
-        };
+        let commas = separators(text);
+        let starts = std::iter::once(0).chain(commas.iter().map(|at| at + 1));
+        let ends = commas.iter().copied().chain([text.len()]);
+        let parts = starts.zip(ends).filter_map(|(start, end)| text.get(start..end));
         let mut module: Option<String> = None;
         let mut list = Vec::new();
-        for part in text.split(comma).map(str::trim).filter(|t| !t.is_empty()) {
+        for part in parts.map(str::trim).filter(|t| !t.is_empty()) {
             match (part.parse::<Self>(), &module) {
                 (Ok(Self { module: Some(m), .. }), _) => {
                     module = Some(m);
@@ -220,6 +215,68 @@ impl Pattern {
     pub fn matches_function(&self, name: &str) -> bool {
         glob(&self.function, name)
     }
+}
+
+/// Operators of C++ whose signs are no brackets and no separators; longer ones first. An `operator,` is
+/// one only in front of its parameters.
+const OPERATORS: [&str; 16] = [
+    " delete[]",
+    " new[]",
+    "->*",
+    "<=>",
+    "<<=",
+    ">>=",
+    "->",
+    "<<",
+    "<=",
+    ">>",
+    ">=",
+    "()",
+    "[]",
+    ",(",
+    "<",
+    ">",
+];
+
+/// The length of the sign of an operator, when the text before it ends with `operator`.
+fn operator_sign(before: &str, after: &str) -> Option<usize> {
+    let scope = before.strip_suffix("operator")?;
+    if scope.ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_') {
+        return None;
+    }
+    let sign = OPERATORS.into_iter().find(|sign| after.starts_with(sign))?;
+    Some(if sign == ",(" { 1 } else { sign.len() })
+}
+
+/// Where the commas are that part the patterns of a list.
+fn separators(text: &str) -> Vec<usize> {
+    let mut commas: Vec<usize> = Vec::new();
+    // Brackets that are open, and how many commas were in front of each.
+    let mut open: Vec<(char, usize)> = Vec::new();
+    let mut at = 0;
+    while let Some((c, next)) = char_at(text, at) {
+        let (before, after) = text.split_at(at);
+        let from = at;
+        at = next;
+        match c {
+            '\\' => at = char_at(text, next).map_or(next, |quoted| quoted.1),
+            _ if let Some(sign) = operator_sign(before, after) => at = from + sign,
+            // What is in a set stands for itself.
+            '[' => at = set(text, next, c).map_or(next, |(_, end)| end),
+            '(' | '<' => open.push((c, commas.len())),
+            ')' | '>' => {
+                let partner = if c == ')' { '(' } else { '<' };
+                if let Some(depth) = open.iter().rposition(|(c, _)| *c == partner) {
+                    // Those that were opened inside have no partners.
+                    commas.truncate(open[depth].1);
+                    open.truncate(depth);
+                }
+            }
+            ',' => commas.push(from),
+            _ => {}
+        }
+    }
+    commas
 }
 
 /// The part before `.so`, and the name that programs ask for, of a library of glibc before 2.34:
@@ -311,6 +368,43 @@ mod tests {
         assert_eq!(list("ns::f(int, char),g<a, b>::h"), "ns::f(int, char) | g<a, b>::h");
         assert_eq!(list("[a,b]x,y"), "[a,b]x | y");
         assert_eq!((list(","), list("")), (String::new(), String::new()));
+        // What has no partner is no bracket.
+        assert_eq!(list("op:operator<,area"), "op:operator< | op:area");
+        assert_eq!(list("*f<*,*Q<*"), "*f<* | *Q<*");
+        assert_eq!(list("fo(*,fs(*,f(int, g<a, b>)"), "fo(* | fs(* | f(int, g<a, b>)");
+        assert_eq!(list("fo(*,fs(a, b<*),c"), "fo(* | fs(a, b<*) | c");
+        assert_eq!(list("a>,b),c],d["), "a> | b) | c] | d[");
+        assert_eq!(list("[(<],f,[!],],g"), "[(<] | f | [!],] | g");
+        for operator in [
+            "<",
+            ">",
+            "<<",
+            ">>",
+            "<=",
+            ">=",
+            "<=>",
+            "<<=",
+            ">>=",
+            "->",
+            "->*",
+            "()",
+            "[]",
+            "-",
+            " new[]",
+            " delete[]",
+            "()(int, a<b, c>)",
+            "[](int, int)",
+            "<<(a<b, c>&, int)",
+            "< <int, long>(int, long)",
+            ",(a, b)",
+            "->() const",
+        ] {
+            let one = format!("ns::operator{operator}");
+            assert_eq!(Pattern::list(&format!("{one},{one},f<a, b>")), [&one, &one, "f<a, b>"]);
+        }
+        assert_eq!(list("cooperator<a, b>,operators<a, b>"), "cooperator<a, b> | operators<a, b>");
+        assert_eq!(list(r"operator\,,f\(a,b),é\é,c"), r"operator\, | f\(a | b) | é\é | c");
+        assert!("f\\(a\\,*".parse::<Pattern>().is_ok_and(|p| p.matches_function("f(a, b)")));
         assert!(
             "a:b".parse::<Pattern>().is_ok_and(|p| p.is_plain())
                 && "a*:b".parse::<Pattern>().is_ok_and(|p| !p.is_plain())

@@ -8,11 +8,13 @@ use skep::isa::{Insn, op};
 
 use super::plan::VARS;
 
-/// Where numbers and texts of variables are in a frame: `vars` and `texts` of `struct frame`.
+/// Where a frame says which variables are wide and unsigned, and where numbers and texts of variables
+/// are: `conditional`, `vars` and `texts` of `struct frame`.
+pub const CONDITIONAL: i16 = NUMBERS - 4;
 pub const NUMBERS: i16 = 1200;
 pub const TEXTS: i16 = NUMBERS + 8 * VARS as i16;
-/// Bytes of a text: `TEXT`.
-const TEXT: usize = 64;
+/// Bytes of a text: `TEXT`. There is a zero byte behind a shorter one.
+pub const TEXT: u8 = 64;
 /// Words and signs of a condition.
 const LONGEST: usize = 1000;
 /// Deepest nesting; the code keeps a word of its stack for each.
@@ -59,7 +61,8 @@ pub struct Condition {
 
 #[derive(Debug)]
 enum Expr {
-    Number(i64),
+    /// As written: it may be unsigned.
+    Number(i128),
     Variable(usize),
     Not(Box<Expr>),
     Minus(Box<Expr>),
@@ -74,8 +77,9 @@ enum Expr {
 
 #[derive(Clone, PartialEq, Debug)]
 enum Token {
-    Number(i64),
+    Number(i128),
     Name(String),
+    /// Whole texts end with a zero byte, beginnings of texts do not.
     Text(Vec<u8>),
     Sign(&'static str),
 }
@@ -110,9 +114,8 @@ fn tokens(text: &str) -> Result<Vec<Token>, String> {
                 Some(hex) => u64::from_str_radix(hex, 16).ok(),
                 None => digits.parse().ok(),
             };
-            out.push(Token::Number(
-                number.ok_or_else(|| format!("`{digits}` is no number"))? as i64
-            ));
+            let number = number.ok_or_else(|| format!("`{digits}` is no number"))?;
+            out.push(Token::Number(number.into()));
             len
         } else if c.is_ascii_alphabetic() || c == '_' {
             let len = word(|c| c.is_ascii_alphanumeric() || c == '_');
@@ -123,15 +126,17 @@ fn tokens(text: &str) -> Result<Vec<Token>, String> {
             });
             len
         } else if c == '"' || c == '\'' {
-            let inside = rest.get(1..).unwrap_or_default();
-            let end = inside.find(c).ok_or_else(|| format!("`{rest}` has no end"))?;
-            let inside = inside.get(..end).unwrap_or_default();
-            match (c, inside.as_bytes()) {
-                ('\'', [one]) => out.push(Token::Number(i64::from(*one))),
-                ('\'', _) => return Err(format!("`'{inside}'` is not one character")),
-                _ => out.push(Token::Text(inside.as_bytes().to_vec())),
-            }
-            end + 2
+            let (inside, len) = quoted(rest)?;
+            out.push(match (c, &*inside) {
+                // As in C, it has a sign.
+                ('\'', [(one, _)]) => Token::Number(one.cast_signed().into()),
+                ('\'', _) => {
+                    let text = rest.get(..len).unwrap_or_default();
+                    return Err(format!("`{text}` is not one character"));
+                }
+                _ => Token::Text(text_of(&inside)?),
+            });
+            len
         } else {
             let sign = SIGNS.into_iter().find(|s| rest.starts_with(s));
             let sign = sign.ok_or_else(|| format!("`{c}` is not known here"))?;
@@ -141,6 +146,59 @@ fn tokens(text: &str) -> Result<Vec<Token>, String> {
         rest = rest.get(len..).unwrap_or_default().trim_start();
     }
     Ok(out)
+}
+
+/// Reads what stands between quotes: its bytes, each with whether it stands for itself whatever it is,
+/// and the length with both quotes.
+fn quoted(text: &str) -> Result<(Vec<(u8, bool)>, usize), String> {
+    let no_end = || format!("`{text}` has no end");
+    let mut out = Vec::new();
+    let (quote, mut rest) = text.as_bytes().split_first().ok_or_else(no_end)?;
+    loop {
+        if let Some(after) = rest.strip_prefix(&[*quote]) {
+            return Ok((out, text.len() - after.len()));
+        }
+        let (byte, len, is_escaped) = match *rest {
+            [] => return Err(no_end()),
+            [b'\\', b'n', ..] => (b'\n', 2, true),
+            [b'\\', b't', ..] => (b'\t', 2, true),
+            [b'\\', b'r', ..] => (b'\r', 2, true),
+            [b'\\', b'0', ..] => (0, 2, true),
+            [b'\\', sign @ (b'"' | b'\'' | b'\\' | b'*'), ..] => (sign, 2, true),
+            [b'\\', b'x', high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
+                let digit = |c: u8| char::from(c).to_digit(16).unwrap_or_default() as u8;
+                (digit(high) << 4 | digit(low), 4, true)
+            }
+            [b'\\', ..] => {
+                return Err(format!(
+                    "`{text}`: `\\` stands in front of `\"`, `'`, `\\`, `*`, `n`, `t`, `r`, `0` or `x` and two digits"
+                ));
+            }
+            [byte, ..] => (byte, 1, false),
+        };
+        out.push((byte, is_escaped));
+        rest = rest.get(len..).unwrap_or_default();
+    }
+}
+
+/// The text that stands between quotes, with its zero byte where it is a whole one.
+fn text_of(inside: &[(u8, bool)]) -> Result<Vec<u8>, String> {
+    let star = &(b'*', false);
+    let (inside, end) = match inside.split_last() {
+        Some((last, before)) if last == star => (before, None),
+        _ => (inside, Some(0)),
+    };
+    if inside.contains(star) {
+        return Err("`*` is only the last of a text; `\\*` is a star".to_owned());
+    }
+    if inside.iter().any(|(byte, _)| *byte == 0) {
+        return Err("a text has no zero byte".to_owned());
+    }
+    let text: Vec<u8> = inside.iter().map(|(byte, _)| *byte).chain(end).collect();
+    if text.len() > TEXT.into() {
+        return Err(format!("texts have up to {} bytes", TEXT - 1));
+    }
+    Ok(text)
 }
 
 struct Parser<'t> {
@@ -176,16 +234,7 @@ impl Parser<'_> {
         Ok(left)
     }
 
-    fn text(&mut self, variable: usize, mut text: Vec<u8>, equal: bool) -> Result<Expr, String> {
-        let begins = text.last() == Some(&b'*');
-        if begins {
-            text.pop();
-        } else {
-            text.push(0);
-        }
-        if text.len() > TEXT || text.contains(&b'*') {
-            return Err(format!("texts have up to {} bytes, and `*` only as the last", TEXT - 1));
-        }
+    fn text(&mut self, variable: usize, text: Vec<u8>, equal: bool) -> Result<Expr, String> {
         if !self.variables.get(variable).is_some_and(|v| v.text) {
             return Err("a text is compared with an argument, without parentheses".to_owned());
         }
@@ -198,7 +247,10 @@ impl Parser<'_> {
         }
         match self.sign(&["!", "-", "*", "("]) {
             Some("!") => Ok(Expr::Not(Box::new(self.unary(depth + 1)?))),
-            Some("-") => Ok(Expr::Minus(Box::new(self.unary(depth + 1)?))),
+            Some("-") => Ok(match self.unary(depth + 1)? {
+                Expr::Number(n) => Expr::Number(-n),
+                inner => Expr::Minus(Box::new(inner)),
+            }),
             Some("*") => {
                 let [Token::Name(name), rest @ ..] = self.rest else {
                     return Err("`*` stands in front of an argument".to_owned());
@@ -321,10 +373,9 @@ impl Condition {
         }
     }
 
-    /// Compiles it. `unsigned` tells which variables are so wide and unsigned that comparisons with
-    /// them are.
-    pub fn compile(&self, unsigned: &[bool]) -> Vec<Insn> {
-        let mut code = Code { insns: Vec::new(), unsigned };
+    /// Compiles it.
+    pub fn compile(&self) -> Vec<Insn> {
+        let mut code = Code { insns: Vec::new() };
         code.insns.push(Insn::mov64_reg(6, 1));
         code.expr(&self.root, 0);
         code.truth();
@@ -333,12 +384,23 @@ impl Condition {
     }
 }
 
-struct Code<'c> {
-    insns: Vec<Insn>,
-    unsigned: &'c [bool],
+/// What makes comparisons with an expression unsigned, as bits of a frame's `conditional`: its wide
+/// and unsigned variables, or, with the bit that is always set, a number that only an unsigned one can be.
+fn unsigned(e: &Expr) -> i32 {
+    match e {
+        Expr::Number(n) => i32::from(i64::try_from(*n).is_err()),
+        Expr::Variable(at) => 2 << at,
+        Expr::Two("+" | "-" | "*" | "&" | "|" | "^", a, b) => unsigned(a) | unsigned(b),
+        Expr::Minus(a) => unsigned(a),
+        _ => 0,
+    }
 }
 
-impl Code<'_> {
+struct Code {
+    insns: Vec<Insn>,
+}
+
+impl Code {
     fn push(&mut self, code: u8, dst: u8, src: u8, off: i16, imm: i32) {
         self.insns.push(Insn::new(code, dst, src, off, imm));
     }
@@ -354,17 +416,6 @@ impl Code<'_> {
         let off = (self.insns.len() - from - 1) as i16;
         if let Some(insn) = self.insns.get_mut(from) {
             insn.off = off;
-        }
-    }
-
-    fn is_unsigned(&self, e: &Expr) -> bool {
-        match e {
-            Expr::Variable(at) => self.unsigned.get(*at).copied().unwrap_or_default(),
-            Expr::Two("+" | "-" | "*" | "&" | "|" | "^", a, b) => {
-                self.is_unsigned(a) || self.is_unsigned(b)
-            }
-            Expr::Minus(a) => self.is_unsigned(a),
-            _ => false,
         }
     }
 
@@ -397,7 +448,6 @@ impl Code<'_> {
                 self.truth();
             }
             Expr::Two(sign, a, b) => {
-                let unsigned = self.is_unsigned(a) || self.is_unsigned(b);
                 self.expr(a, depth);
                 let kept = -8 * (depth + 1);
                 self.push(op::STX | op::MEM | op::DW, 10, 0, kept, 0);
@@ -417,25 +467,31 @@ impl Code<'_> {
                     self.push(op::ALU64 | code | op::X, 0, 1, 0, 0);
                     return;
                 }
-                let jump = match (*sign, unsigned) {
-                    ("==", _) => op::JEQ,
-                    ("!=", _) => op::JNE,
-                    ("<", false) => op::JSLT,
-                    ("<=", false) => op::JSLE,
-                    (">", false) => op::JSGT,
-                    (">=", false) => op::JSGE,
-                    ("<", true) => op::JLT,
-                    ("<=", true) => op::JLE,
-                    (">", true) => op::JGT,
-                    _ => op::JGE,
+                let jump = match *sign {
+                    "==" => op::JEQ,
+                    "!=" => op::JNE,
+                    "<" => op::JSLT,
+                    "<=" => op::JSLE,
+                    ">" => op::JSGT,
+                    _ => op::JSGE,
                 };
+                let wide = unsigned(a) | unsigned(b);
+                if wide != 0 && !matches!(jump, op::JEQ | op::JNE) {
+                    // Unsigned ones are in the order of signed ones with the other top bit.
+                    self.push(op::LDX | op::MEM | op::W, 2, 6, CONDITIONAL, 0);
+                    self.push(op::ALU64 | op::AND, 2, 0, 0, wide);
+                    self.push(op::JMP | op::JEQ, 2, 0, 2, 0);
+                    self.insns.extend(Insn::ld_imm64(2, 0, 1 << 63));
+                    self.push(op::ALU64 | op::XOR | op::X, 0, 2, 0, 0);
+                    self.push(op::ALU64 | op::XOR | op::X, 1, 2, 0, 0);
+                }
                 self.insns.push(Insn::mov64_imm(2, 1));
                 self.push(op::JMP | jump | op::X, 0, 1, 1, 0);
                 self.insns.push(Insn::mov64_imm(2, 0));
                 self.insns.push(Insn::mov64_reg(0, 2));
             }
             Expr::Text { variable, text, equal } => {
-                let start = TEXTS + (TEXT * variable) as i16;
+                let start = TEXTS + i16::from(TEXT) * *variable as i16;
                 let mut different = Vec::new();
                 for (at, word) in text.chunks(8).enumerate() {
                     let mut bytes = [0; 8];
@@ -451,6 +507,10 @@ impl Code<'_> {
                     self.push(op::JMP | op::JNE | op::X, 1, 2, 0, 0);
                 }
                 self.insns.push(Insn::mov64_imm(0, i32::from(*equal)));
+                // Every text begins with nothing: no jump would lead to what follows.
+                if different.is_empty() {
+                    return;
+                }
                 let end = self.insns.len();
                 self.push(op::JMP | op::JA, 0, 0, 0, 0);
                 for from in different {
@@ -491,6 +551,15 @@ mod tests {
             "a->b->c->d->e->f->g->h->i->j == 1",
             "a:: == 1",
             "::a == 1",
+            "a == 0x10000000000000000",
+            "a == 18446744073709551616",
+            "s == \"a\\qb\"",
+            "s == \"a\\x5\"",
+            "s == \"a\\0b\"",
+            "s == \"a\\\"",
+            "c == '\\'",
+            "c == ''",
+            "c == '\\x41\\x42'",
         ] {
             assert!(Condition::parse(wrong).is_err(), "{wrong}");
         }
@@ -557,27 +626,66 @@ mod tests {
             let condition = Condition::parse(text)?;
             let names = condition.variables.iter().map(|v| condition.name_of(v));
             let order: Vec<String> = names.collect();
-            let code = condition.compile(&[false; VARS]);
+            let code = condition.compile();
             for a in numbers {
                 for b in numbers {
                     let frame = |at: usize| if order[at] == "a" { a } else { b };
-                    assert_eq!(run(&code, &frame, &[]), u64::from(meant(a, b)), "{text}: {a} {b}");
+                    assert_eq!(
+                        run(&code, 0, &frame, &[]),
+                        u64::from(meant(a, b)),
+                        "{text}: {a} {b}"
+                    );
                 }
             }
         }
-        let code = Condition::parse("a > b")?.compile(&[true, false]);
-        assert_eq!(run(&code, &|at| [-1, 5][at], &[]), 1, "as in C: -1 is a large number then");
+        let unsigned: [(&str, Meant); 8] = [
+            ("a < 0xffffffffffffffff", |a, _| a != -1),
+            ("a < 18446744073709551615 && b < 2", |a, b| a != -1 && b < 2),
+            ("0x8000000000000000 > a", |a, _| a >= 0),
+            ("a >= 0x8000000000000000 || b > 0x7fffffffffffffff", |a, _| a < 0),
+            ("a < b + 0xffffffffffffffff", |a, b| (a as u64) < (b as u64).wrapping_sub(1)),
+            ("a == 0xfffffffffffffffb", |a, _| a == -5),
+            ("a > -9223372036854775808", |a, _| a > i64::MIN),
+            ("a < -1 || b == '\\0' + 7", |a, b| a < -1 || b == 7),
+        ];
+        for (text, meant) in unsigned {
+            let condition = Condition::parse(text)?;
+            let code = condition.compile();
+            let first = condition.name_of(&condition.variables[0]);
+            for a in numbers {
+                for b in numbers {
+                    let frame = |at: usize| if (at == 0) == (first == "a") { a } else { b };
+                    assert_eq!(
+                        run(&code, 0, &frame, &[]),
+                        u64::from(meant(a, b)),
+                        "{text}: {a} {b}"
+                    );
+                }
+            }
+        }
+        // As in C, -1 is a large number where one of them is unsigned: the frame says which are.
+        let code = Condition::parse("a + 1 > b + 1 && a < 0 == 0")?.compile();
+        for (wide, meant) in [(0, 0), (1, 0), (0b10, 1), (0b100, 0), (0b110, 1)] {
+            let ran = run(&code, wide, &|at| [-2, 5][at], &[]);
+            assert_eq!(ran, meant, "{wide}");
+        }
         Ok(())
     }
 
     #[test]
     fn texts_are_compared_whole_or_by_their_beginning() -> Result<(), String> {
         let frame = |text: &str| {
-            let mut bytes = vec![0xee; TEXT];
-            bytes[..text.len()].copy_from_slice(text.as_bytes());
-            bytes[text.len()] = 0;
+            // As the program reads it.
+            let mut bytes = text.as_bytes().to_vec();
+            bytes.push(0);
+            bytes.resize(bytes.len().max(TEXT.into()), 0xee);
+            bytes.truncate(TEXT.into());
             bytes
         };
+        let long = |len| "q".repeat(len);
+        let (whole, begins) = (format!("s == \"{}\"", long(63)), format!("s == \"{}*\"", long(63)));
+        let other = whole.replace("==", "!=");
+        assert!(Condition::parse(&whole.replace("qq\"", "qqq\"")).is_err());
         for (text, of, meant) in [
             ("s == \"/etc/passwd\"", "/etc/passwd", true),
             ("s == \"/etc/passwd\"", "/etc/passwds", false),
@@ -590,15 +698,54 @@ mod tests {
             ("s == \"*\"", "anything", true),
             ("s == \"a\" || s == \"12345678\"", "12345678", true),
             ("!(s == \"a\")", "b", true),
+            ("s != \"*\"", "anything", false),
+            ("s != \"*\" || s == \"a\" && a == 0", "a", true),
+            ("s == \"*\" && a == 0", "", true),
+            ("s == \"*\" && a == 1", "", false),
+            (&whole, &long(63), true),
+            (&whole, &long(62), false),
+            (&whole, &long(64), false),
+            (&whole, &long(199), false),
+            (&other, &long(63), false),
+            (&other, &long(64), true),
+            (&begins, &long(62), false),
+            (&begins, &long(63), true),
+            (&begins, &long(199), true),
+            ("s == \"quo\\\"te\"", "quo\"te", true),
+            ("s == \"back\\\\slash\"", "back\\slash", true),
+            ("s == \"\\t\\n\\r\\x1b\\'\"", "\t\n\r\x1b'", true),
+            ("s == \"a\\*b\\x2a\"", "a*b*", true),
+            ("s == \"a\\*\"", "ab", false),
+            ("s == \"a\\**\"", "a*b", true),
+            ("s == \"\\xc3\\xA9*\"", "été", true),
+            ("s == \"été\"", "été", true),
         ] {
-            let code = Condition::parse(text)?.compile(&[false; VARS]);
-            assert_eq!(run(&code, &|_| 0, &frame(of)), u64::from(meant), "{text}: {of}");
+            let code = Condition::parse(text)?.compile();
+            // The verifier takes none with instructions that no way leads to.
+            let jumps_over = |pair: &[Insn]| pair[0].code == op::JMP | op::JA;
+            let landings = |code: &[Insn]| {
+                let to = |(at, i): (usize, &Insn)| {
+                    (i.class() == op::JMP).then(|| at + 1 + i.off as usize)
+                };
+                code.iter().enumerate().filter_map(to).collect::<Vec<_>>()
+            };
+            let reached = landings(&code);
+            for (at, pair) in code.windows(2).enumerate().filter(|(_, pair)| jumps_over(pair)) {
+                assert!(reached.contains(&(at + 1)), "{text}: {pair:?}");
+            }
+            assert_eq!(run(&code, 0, &|_| 0, &frame(of)), u64::from(meant), "{text}: {of}");
+        }
+        for (text, c) in
+            [("c == '\\n'", 10), ("c == '\\''", 39), ("c == '\\xff'", -1), ("c == '*'", 42)]
+        {
+            let code = Condition::parse(text)?.compile();
+            assert_eq!(run(&code, 0, &|_| c, &[]), 1, "{text}");
         }
         Ok(())
     }
 
     /// A small machine for what conditions are compiled to.
-    fn run(code: &[Insn], number: &dyn Fn(usize) -> i64, texts: &[u8]) -> u64 {
+    fn run(code: &[Insn], wide: u64, number: &dyn Fn(usize) -> i64, texts: &[u8]) -> u64 {
         let (mut r, mut stack, mut at) = ([0_u64; 11], [0_u64; 64], 0);
         loop {
             let i = code[at];
@@ -643,9 +790,10 @@ mod tests {
                 (op::STX, _) => stack[(-i.off / 8) as usize] = r[i.src() as usize],
                 (op::LDX, _) if i.src() == 10 => r[d] = stack[(-i.off / 8) as usize],
                 (op::LDX, _) if i.off >= TEXTS => {
-                    let from = (i.off - TEXTS) as usize % TEXT;
+                    let from = (i.off - TEXTS) as usize % usize::from(TEXT);
                     r[d] = u64::from_le_bytes(texts[from..from + 8].try_into().unwrap());
                 }
+                (op::LDX, _) if i.off == CONDITIONAL => r[d] = wide | 1,
                 (op::LDX, _) => r[d] = number((i.off - NUMBERS) as usize / 8) as u64,
                 (op::LD, _) => {
                     r[d] = u64::from(i.imm as u32) | u64::from(code[at].imm as u32) << 32;

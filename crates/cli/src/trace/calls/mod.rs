@@ -42,6 +42,7 @@ use crate::report::Wall;
 use crate::sites::Sites;
 use crate::{missed, rejection, stats, units};
 use condition::Condition;
+use history::Triggers;
 use reader::{Reader, Tail};
 use record::{FRAME_SIZE, Record};
 use resolve::Resolved;
@@ -148,10 +149,11 @@ impl Calls {
             Failure::environment(format!("--if: `{text}` is no condition: {why}"))
                 .hint("write it as in C, with names of arguments, `arg0` or `ret`: `size > 4096 && ret != 0`, `path == \"/etc/*\"`, `file->mode & 4`")
         })?;
+        let triggers = Triggers::find(args, patterns, &exclude, catalog)?;
         let resolved = Resolved::new(catalog, patterns, &exclude, args, condition.as_ref())?;
         let mut object = carried(OBJECT, NAME)?;
         if let Some(condition) = &condition
-            && !object.replace_function("wanted", condition.compile(&resolved.unsigned))
+            && !object.replace_function("wanted", condition.compile())
         {
             return Err(Failure::environment(format!("`{NAME}` is damaged")));
         }
@@ -202,10 +204,10 @@ impl Calls {
             threads: find("threads")?,
             frames: find("frames")?,
             reader: Reader::start(
-                dir,
-                &link,
+                Link::open(dir, link.id()).context("cannot read the link")?,
                 &*find("records")?,
                 resolved.plans,
+                triggers,
                 args,
                 outputs,
                 printer,
@@ -338,6 +340,7 @@ mod tests {
         let id = btf.find("frame", |kind| matches!(kind, Kind::Struct(_))).expect("a structure");
         for (member, offset) in [
             ("data", record::HEAD),
+            ("conditional", condition::CONDITIONAL as usize),
             ("vars", condition::NUMBERS as usize),
             ("texts", condition::TEXTS as usize),
         ] {

@@ -26,7 +26,7 @@ pub const PLAN_SIZE: usize = HEAD + OPS * OP_SIZE;
 const HEAD: usize = 8 + VARS * VAR_SIZE;
 /// Variables of a condition: `VARS`.
 pub const VARS: usize = 8;
-const VAR_SIZE: usize = 8;
+const VAR_SIZE: usize = 16;
 /// The word that stands for the result: `RESULT`.
 pub const RESULT: u8 = 0xff;
 /// The word that stands for its second word: `RESULT2`.
@@ -64,12 +64,13 @@ pub struct Var {
     pub base: Base,
     /// The first bit in the byte at `offset`.
     pub first: u8,
+    /// Of the number; of a text its most bytes, which are 1 to [`TEXT`](super::condition::TEXT).
     pub bits: u8,
     pub signed: bool,
     /// It is read at return.
     pub at_return: bool,
     /// Of a constant its value.
-    pub offset: i32,
+    pub offset: i64,
 }
 
 /// A pointer, or the number itself.
@@ -378,8 +379,13 @@ impl Plan {
 
     /// The plan as the program reads it.
     pub fn bytes(&self) -> Vec<u8> {
-        let numbers =
-            [self.entry, self.ops.len(), self.size.min(DATA), usize::from(self.vars.is_some())];
+        // The first bit says that there are variables, those above which of them are wide and unsigned.
+        let wide = |vars: &Vec<Var>| {
+            let bits = vars.iter().zip(1..).filter(|(v, _)| v.bits == 64 && !v.signed);
+            bits.fold(1, |all, (_, bit)| all | 1 << bit)
+        };
+        let conditional = self.vars.as_ref().map_or(0, wide);
+        let numbers = [self.entry, self.ops.len(), self.size.min(DATA), conditional];
         let mut out: Vec<u8> = numbers.iter().flat_map(|n| (*n as u16).to_le_bytes()).collect();
         for v in self.vars.iter().flatten() {
             let (base, of_variable) = match v.base {
@@ -389,6 +395,7 @@ impl Plan {
             let signed = if v.signed { SIGNED } else { 0 };
             let at_end = if v.at_return { AT_END } else { 0 };
             out.extend([v.read as u8, base, v.bits, signed | of_variable | at_end | v.first << 4]);
+            out.extend([0; 4]);
             out.extend(v.offset.to_le_bytes());
         }
         out.resize(HEAD, 0);

@@ -5,13 +5,12 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use skep::Dir;
 use skep::link::{AgentRecord, Link, LinkState};
 use skep::maps::{Consumer, Map};
 use skep_proc::demangle::{bare, demangle};
 
 use super::Outputs;
-use super::history::History;
+use super::history::{History, Triggers};
 use super::list::{Form, List, Printed};
 use super::plan::Plan;
 use super::record::{Call, Record};
@@ -49,16 +48,15 @@ pub struct Reader {
 impl Reader {
     /// Starts it.
     pub fn start(
-        dir: &Dir,
-        link: &Link,
+        link: Link,
         records: &Map,
         plans: Vec<Plan>,
+        triggers: Triggers,
         args: &TraceArgs,
         outputs: Outputs,
         printer: Printer,
     ) -> Result<Self> {
         let ring = records.consumer().context("cannot read the records of calls")?;
-        let link = Link::open(dir, link.id()).context("cannot read the link")?;
         let (tail, tails) = channel();
         let ticks = 4_294_967_296.0 / link.nanos(1 << 32).max(1) as f64;
         let form = match (args.shown.report.json, args.wants_values()) {
@@ -80,7 +78,7 @@ impl Reader {
             list: List::new(form, args.shown.limit, timeline),
             json: form == Form::Json || timeline_wanted,
             values: args.record.is_some() && args.wants_values(),
-            history: History::new(args, ticks)?,
+            history: History::new(args, triggers, ticks),
         };
         let Outputs { report, timeline: chrome } = outputs;
         let run = move || {

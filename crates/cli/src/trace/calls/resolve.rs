@@ -11,18 +11,17 @@ use skep::prototypes::{Catalog, Listed};
 use super::condition::{Condition, Start, Variable};
 use super::plan::{Plan, Wanted};
 use super::prototypes::Declared;
-use super::variable::{Found, find_all};
+use super::variable::find_all;
 use crate::args::TraceArgs;
 use crate::failure::{Failure, Result};
 
 /// What is known before the command starts.
 pub struct Resolved {
-    /// By number; the first is for functions of which nothing is read.
+    /// By number; the first is for functions whose types are not known, also of libraries that are
+    /// opened later.
     pub plans: Vec<Plan>,
     /// What the processes are told.
     pub types: Types,
-    /// Which variables of the condition are wide and unsigned.
-    pub unsigned: Vec<bool>,
     /// Functions whose arguments are not known, by address and name, and why.
     pub unknown: Vec<(u64, String, String)>,
 }
@@ -42,12 +41,8 @@ impl Resolved {
             deref: args.deref,
         };
         let variables = condition.map_or(&[][..], |c| &c.variables);
-        let mut out = Self {
-            plans: vec![Plan::default()],
-            types: Types::default(),
-            unsigned: vec![false; variables.len()],
-            unknown: Vec::new(),
-        };
+        let mut out =
+            Self { plans: vec![Plan::default()], types: Types::default(), unknown: Vec::new() };
         if !wanted.args && !wanted.result && condition.is_none() {
             return Ok(out);
         }
@@ -55,6 +50,12 @@ impl Resolved {
         let listed =
             catalog.list(patterns, exclude).map_err(|e| Failure::environment(e.to_string()))?;
         let read: RefCell<HashMap<usize, Option<Arc<Btf>>>> = RefCell::default();
+        if condition.is_some()
+            && let Some(plan) = out.plans.first_mut()
+        {
+            let registers = find_all(variables, None, &|| None).into_iter();
+            plan.vars = registers.map(|found| found.map(|found| found.var)).collect();
+        }
         let mut numbers = Vec::new();
         // Variables that no function has.
         let mut lacks = vec![true; variables.len()];
@@ -66,27 +67,27 @@ impl Resolved {
                 all.entry(f.module).or_insert_with(|| catalog.types(f.module)).clone()
             };
             let known = f.prototype.as_deref().ok();
-            let mut plan = known.map(|p| Plan::new(p, wanted, &types)).unwrap_or_default();
             if let (Err(why), true) = (&f.prototype, wanted.args) {
                 out.unknown.push((f.vaddr, f.name.clone(), why.clone()));
             }
             let found = find_all(variables, known, &types);
             lacks.iter_mut().zip(&found).for_each(|(lacks, found)| *lacks &= found.is_none());
-            let found: Option<Vec<Found>> = found.into_iter().collect();
-            if let (Some(found), Some(_)) = (found, condition) {
-                out.unsigned.iter_mut().zip(&found).for_each(|(u, found)| *u |= found.is_wide());
-                plan.vars = Some(found.into_iter().map(|found| found.var).collect());
-            }
-            let number = if known.is_some() || plan.vars.is_some() {
-                out.plans.push(plan);
-                (out.plans.len() - 1) as u32
-            } else {
-                0
+            let Some(known) = known else {
+                numbers.push(0);
+                continue;
             };
-            numbers.push(number);
+            let mut plan = Plan::new(known, wanted, &types);
+            if condition.is_some() {
+                plan.vars = found.into_iter().map(|found| found.map(|found| found.var)).collect();
+            }
+            numbers.push(out.plans.len() as u32);
+            out.plans.push(plan);
         }
+        // Registers are an answer where something may have no types.
+        let untyped = listed.is_empty() || args.allow_unmatched || numbers.contains(&0);
+        let mut plans = out.plans.iter().skip(usize::from(!untyped));
         if let Some(condition) = condition
-            && out.plans.iter().all(|p| p.vars.is_none())
+            && plans.all(|p| p.vars.is_none())
         {
             return Err(nothing_fits(condition, &lacks, &listed));
         }
@@ -145,6 +146,8 @@ fn nothing_fits(condition: &Condition, lacks: &[bool], listed: &[Listed]) -> Fai
                 f.name
             ))
         }
-        (None, None) => failure.hint("libraries that are opened later have no types"),
+        (None, None) => failure.hint(
+            "libraries that are opened later have no types: `arg0` to `arg5` are registers there",
+        ),
     }
 }

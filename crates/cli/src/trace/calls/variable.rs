@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use skep::object::btf::{Kind, Member, TypeId};
-use skep::object::{Btf, Composite, Part, Place, Prototype, ValueKind};
+use skep::object::{Btf, Composite, Part, Place, Prototype, Value, ValueKind};
 use skep::prototypes::hidden_word;
 
-use super::condition::{Path, Start, Variable};
+use super::condition::{Path, Start, TEXT, Variable};
 use super::plan::{
     Base, RESULT, RETURN_ADDRESS, Read, SECOND_RESULT, STACK, Var, find, integer_words, is_signed,
     is_text, result_words, words_of,
@@ -23,13 +23,6 @@ pub struct Found {
     pub var: Var,
     /// The structure that it points to.
     to: Option<TypeId>,
-}
-
-impl Found {
-    /// Tells whether it is as wide as can be and unsigned.
-    pub fn is_wide(&self) -> bool {
-        self.var.bits == 64 && !self.var.signed
-    }
 }
 
 /// Finds the variables of a condition in a function; `None`: it does not have that one.
@@ -99,17 +92,31 @@ fn named(
     };
     let base = Base::Word(word);
     let pointer = param.is_none_or(|p| matches!(p.kind, ValueKind::Pointer(_)));
+    let enumeration = |param: &Value| {
+        let btf = types()?;
+        let (id, size) = find(&btf, param)?;
+        match &btf.resolve(id).ok()?.1.kind {
+            Kind::Enum(e) | Kind::Enum64(e) => Some((size as u64 * 8, e.signed)),
+            _ => None,
+        }
+    };
     let var = |read: Read, bits: u64, signed: bool| {
         let (first, bits) = (0, bits as u8);
         Some(Found { var: Var { read, base, first, bits, signed, at_return, offset: 0 }, to: None })
     };
     match (&v.path, param) {
-        (Path::Whole, Some(param)) if v.text && is_text(param) => var(Read::Counted, 64, false),
-        (Path::Whole, _) if v.text => var(Read::Text, 64, false).filter(|_| pointer),
+        (Path::Whole, Some(param)) if v.text && is_text(param) => {
+            var(Read::Counted, TEXT.into(), false)
+        }
+        (Path::Whole, _) if v.text => var(Read::Text, TEXT.into(), false).filter(|_| pointer),
         (Path::Whole, None) => var(Read::Word, 64, true),
         (Path::Whole, Some(param)) => match param.kind {
             ValueKind::Int => var(Read::Word, param.size.clamp(1, 8) * 8, is_signed(&param.text)),
-            ValueKind::Enum => var(Read::Word, param.size.clamp(1, 8) * 8, true),
+            ValueKind::Enum => {
+                let (bits, signed) =
+                    enumeration(param).unwrap_or((param.size.clamp(1, 8) * 8, true));
+                var(Read::Word, bits, signed)
+            }
             ValueKind::Pointer(_) => var(Read::Word, 64, false),
             _ => None,
         },
@@ -117,6 +124,10 @@ fn named(
             let to = param.text.strip_suffix(['*', '&'])?.trim_end();
             if to.ends_with('*') {
                 return var(Read::Bytes, 64, false);
+            }
+            if to.starts_with("enum ") {
+                let (bits, signed) = enumeration(param)?;
+                return var(Read::Bytes, bits, signed);
             }
             var(Read::Bytes, number_size(to)? * 8, is_signed(to))
         }
@@ -190,8 +201,12 @@ impl Of<'_> {
         let bits =
             if member.bitfield > 0 { u64::from(member.bitfield) } else { size.checked_mul(8)? };
         match &t.kind {
-            Kind::Array(_) if text => self.text(at, false),
-            Kind::Ptr(_) if text => self.text(at, true),
+            // Those without a length end where their text ends.
+            Kind::Array(array) if text => {
+                let is_text = btf.size_of(array.elem) == Ok(1);
+                self.text(at, false, if size == 0 { u64::MAX } else { size }).filter(|_| is_text)
+            }
+            Kind::Ptr(_) if text => self.text(at, true, u64::MAX),
             _ if text => None,
             Kind::Int(i) => self.number(at, bits, i.signed, None),
             Kind::Enum(e) | Kind::Enum64(e) => self.number(at, bits, e.signed, None),
@@ -211,13 +226,13 @@ impl Of<'_> {
             }
         };
         let there = if read == Read::Word { offset } else { first };
-        let (offset, first) = (i32::try_from(offset).ok()?, first as u8);
+        let (offset, first) = (i64::try_from(offset).ok()?, first as u8);
         let bits = u8::try_from(bits).ok().filter(|bits| u64::from(*bits) + there <= 64)?;
         Some(Found { var: Var { read, base, first, bits, signed, at_return, offset }, to })
     }
 
-    /// The text that begins there, or that a pointer there leads to.
-    fn text(&self, at: u64, is_pointer: bool) -> Option<Found> {
+    /// The text that begins there, or that a pointer there leads to, of so many bytes at most.
+    fn text(&self, at: u64, is_pointer: bool, most: u64) -> Option<Found> {
         let (read, base, offset) = match &self.held {
             Held::Behind(base, from) => {
                 let read = if is_pointer { Read::TextBehind } else { Read::Text };
@@ -228,8 +243,9 @@ impl Of<'_> {
                 (Read::Text, Base::Word(word), 0)
             }
         };
-        let (offset, at_return) = (i32::try_from(offset).ok()?, self.at_return);
-        let var = Var { read, base, first: 0, bits: 64, signed: false, at_return, offset };
+        let (offset, at_return) = (i64::try_from(offset).ok()?, self.at_return);
+        let bits = most.min(TEXT.into()) as u8;
+        let var = Var { read, base, first: 0, bits, signed: false, at_return, offset };
         Some(Found { var, to: None })
     }
 }
@@ -247,7 +263,8 @@ fn constant(v: &Variable, name: &str, p: &Prototype, btf: &Btf) -> Option<Found>
     }
     let value_in = |id: TypeId| match &btf.resolve(id).ok()?.1.kind {
         Kind::Enum(e) | Kind::Enum64(e) => {
-            e.values.iter().find(|value| btf.string(value.name_off) == name).map(|v| v.value)
+            let value = e.values.iter().find(|value| btf.string(value.name_off) == name)?.value;
+            Some((value, e.signed || value >= 0))
         }
         _ => None,
     };
@@ -255,15 +272,12 @@ fn constant(v: &Variable, name: &str, p: &Prototype, btf: &Btf) -> Option<Found>
         let is_enum = param.kind == ValueKind::Enum;
         value_in(find(btf, param).filter(|_| is_enum)?.0)
     });
-    let value = of_param.or_else(|| {
+    let (offset, signed) = of_param.or_else(|| {
         let mut all = btf.types().filter_map(|(id, _)| value_in(id));
         let first = all.next()?;
         all.all(|other| other == first).then_some(first)
     })?;
-    let (signed, bits) = (value < 0, 32);
-    let offset =
-        if signed { i32::try_from(value).ok()? } else { u32::try_from(value).ok()?.cast_signed() };
-    let (read, base, first, at_return) = (Read::Constant, Base::Word(0), 0, false);
+    let (read, base, first, bits, at_return) = (Read::Constant, Base::Word(0), 0, 64, false);
     Some(Found { var: Var { read, base, first, bits, signed, at_return, offset }, to: None })
 }
 
