@@ -53,7 +53,9 @@ extern "C" fn note(number: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void
     }
 }
 
-/// Handlers for the ending signals and for the end of a child; dropped, the old actions are back.
+/// Handlers for the ending signals and for the end of a child. Dropped, the old actions are back, but the
+/// first ending signal does nothing: what has ended by itself is reported, and not lost to a Ctrl-C that
+/// comes a moment later.
 #[derive(Debug)]
 pub struct Signals {
     wake: OwnedFd,
@@ -68,8 +70,7 @@ impl Signals {
         NEXT.store(0, Relaxed);
         WAKE.store(wake.as_raw_fd(), Relaxed);
         let signals = Self { wake, taken: 0 };
-        for number in ENDING.into_iter().filter(|n| !inherited::ignored(*n)).chain([libc::SIGCHLD])
-        {
+        for number in ending().chain([libc::SIGCHLD]) {
             // SAFETY:
             // * the structure is plain data and every field that counts is set
             // * the handler uses atomics and one system call only
@@ -97,6 +98,11 @@ impl Signals {
         let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
     }
 
+    /// Tells whether there is an ending signal that was not taken.
+    pub fn is_pending(&self) -> bool {
+        QUEUE.get(self.taken).is_some_and(|slot| slot.load(Relaxed) != 0)
+    }
+
     /// Takes the next ending signal.
     pub fn take(&mut self) -> Option<Signal> {
         let slot = QUEUE.get(self.taken)?.swap(0, Relaxed);
@@ -110,13 +116,25 @@ impl Signals {
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        for number in ENDING.into_iter().filter(|n| !inherited::ignored(*n)).chain([libc::SIGCHLD])
-        {
-            // SAFETY: the default action runs no code.
-            unsafe { libc::signal(number, libc::SIG_DFL) };
+        extern "C" fn pass_once(_: i32) {
+            for number in ending() {
+                // SAFETY: the default action runs no code.
+                unsafe { libc::signal(number, libc::SIG_DFL) };
+            }
         }
+        for number in ending() {
+            // SAFETY: the handler makes system calls only.
+            unsafe { libc::signal(number, pass_once as *const () as usize) };
+        }
+        // SAFETY: the default action runs no code.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
         WAKE.store(-1, Relaxed);
     }
+}
+
+/// Ending signals that were not ignored when this process started.
+fn ending() -> impl Iterator<Item = i32> {
+    ENDING.into_iter().filter(|number| !inherited::ignored(*number))
 }
 
 /// Makes a file that becomes larger than allowed (`ulimit -f`) an error of the call that writes,

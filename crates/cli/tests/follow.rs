@@ -337,3 +337,43 @@ fn the_option() {
     assert!(String::from_utf8_lossy(&ended.stdout).contains("--follow"), "{}", ended.transcript());
     assert!(!Path::new("/proc/0").exists());
 }
+
+/// Processes that make processes all the time, faster than they can be followed, do not keep `skep` from
+/// its end: that which is asked for by a signal, or that of the time.
+#[test]
+fn a_tree_that_grows_all_the_time_is_left() {
+    const SOON: Duration = Duration::from_secs(40);
+    let dir = TempDir::new();
+    let leaf = leaf(&dir);
+    let goes_on = dir.join("goes-on");
+    for time in [None, Some("2s")] {
+        fs::write(&goes_on, "").expect("it is written");
+        let (skep, mut target) = (Skep::new(), shell());
+        let patterns = ["leaf:work", "libc*:*read*", "--follow"];
+        let time = time.map(|time| ["--for", time]);
+        let args: Vec<&str> = patterns.into_iter().chain(time.into_iter().flatten()).collect();
+        let mut tracer = Tracer::attach(&skep, &target, &args);
+        let (leaf, goes_on) = (leaf.display(), goes_on.display());
+        target.tell(&format!(
+            "for n in 1 2 3 4; do (while [ -e {goes_on} ]; do {leaf} 1; done) > /dev/null & done"
+        ));
+        if time.is_none() {
+            std::thread::sleep(Duration::from_secs(2));
+            signal(tracer.running.id(), Signal::INT);
+        }
+        let end = Instant::now() + SOON;
+        let mut is_late = false;
+        while tracer.running.try_wait().expect("it is ours").is_none() {
+            if Instant::now() > end {
+                is_late = true;
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        fs::remove_file(goes_on.to_string()).expect("it is there");
+        let (_, said) = tracer.report_with_warnings();
+        assert!(!is_late, "skep does not end: {time:?}\n{said}");
+        target.tell("wait");
+        target.end();
+    }
+}

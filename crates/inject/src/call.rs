@@ -208,7 +208,7 @@ impl Target {
             return Err(Unfit::SingleStep);
         }
         let status = Status::of(self.pid, tid).ok_or(Unfit::Ended)?;
-        if status.number("Seccomp").is_some_and(|mode| mode != 0) {
+        if status.is_in_sandbox() {
             return Err(Unfit::Seccomp);
         }
         if sys::dispatches_calls(tid) {

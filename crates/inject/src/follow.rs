@@ -85,6 +85,8 @@ pub struct Tracer {
     arriving: BTreeSet<u32>,
     /// A child of this process that has executed no program yet.
     child: Option<u32>,
+    /// Whether nothing that is executed is made to stand any more.
+    ends: bool,
     events: VecDeque<Event>,
     wake: Wake,
     /// The kernel knows this thread as the tracer.
@@ -104,6 +106,7 @@ impl Tracer {
             starting: BTreeMap::new(),
             arriving: BTreeSet::new(),
             child: None,
+            ends: false,
             events: VecDeque::new(),
             wake: Wake::new()?,
             _here: PhantomData,
@@ -171,6 +174,13 @@ impl Tracer {
         self.stopped.iter().any(|tid| self.threads.get(tid) == Some(&pid))
     }
 
+    /// From now on no program is made to stand before it begins, and those that do go on.
+    pub fn let_programs_go(&mut self) {
+        self.ends = true;
+        let standing = std::mem::take(&mut self.standing);
+        standing.into_iter().for_each(|tid| self.resume(tid, 0));
+    }
+
     /// What happened next, if anything has.
     pub fn event(&mut self) -> Option<Event> {
         self.serve();
@@ -179,8 +189,13 @@ impl Tracer {
 
     /// Has all go on that have stopped for the tracer. What there is to tell comes from
     /// [`event`](Self::event).
+    ///
+    /// Where more happens all the time, this returns all the same.
     pub fn serve(&mut self) {
-        while let Some((tid, news)) = sys::any(self.child) {
+        /// As much as happens at once.
+        const MOST: u32 = 1000;
+        for _ in 0..MOST {
+            let Some((tid, news)) = sys::any(self.child) else { return };
             match news {
                 News::Stands(happened) => self.see(tid, happened),
                 News::Ended(status) => {
@@ -241,6 +256,7 @@ impl Tracer {
             match poll(&mut fds, Timespec::try_from(left).ok().as_ref()) {
                 Ok(0) => return Ok(()),
                 Ok(_) if fds.iter().skip(1).any(|fd| !fd.revents().is_empty()) => return Ok(()),
+                Ok(_) | Err(Errno::INTR) if left.is_zero() => return Ok(()),
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error),
             }
@@ -337,7 +353,9 @@ impl Tracer {
                 self.stopped.insert(tid);
                 sys::listen(tid).ok();
             }
-            Happened::Event(sys::EVENT_STOP) if tid == pid && self.arriving.remove(&pid) => {
+            Happened::Event(sys::EVENT_STOP)
+                if tid == pid && self.arriving.remove(&pid) && !self.ends =>
+            {
                 self.standing.insert(tid);
                 self.events.push_back(Event::Ready { pid });
             }
@@ -384,8 +402,11 @@ impl Tracer {
         self.starting.remove(&pid);
         self.arriving.remove(&pid);
         self.child = self.child.filter(|child| *child != pid);
-        self.standing.insert(pid);
         self.events.push_back(Event::Executes { pid });
+        if self.ends {
+            return self.resume(pid, 0);
+        }
+        self.standing.insert(pid);
         match self.stop(pid, Start::prepare).and_then(|start| start) {
             Ok(start) => {
                 self.starting.insert(pid, start);

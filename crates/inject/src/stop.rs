@@ -422,10 +422,18 @@ impl Drop for Threads {
 
 /// Has a thread make a system call again that failed only because it was stopped. A program
 /// without signal handlers need not know of `EINTR`. A time limit begins anew.
+///
+/// The same in a sandbox for a call that would go on by `restart_syscall`: the program's filter sees
+/// that number, which it may not know, and has let the call itself pass.
 pub(crate) fn repeat_interrupted_call(pid: u32, tid: u32) {
     let Ok(Some(registers)) = sys::registers(tid) else { return };
-    let is_signal_free = || Status::of(pid, tid).is_some_and(|status| !status.has_pending_signal());
-    if registers.restart() != Restart::Interrupted || !is_signal_free() {
+    let restart = registers.restart();
+    if !matches!(restart, Restart::Interrupted | Restart::Rest) {
+        return;
+    }
+    let Some(status) = Status::of(pid, tid) else { return };
+    let is_free = restart == Restart::Rest && !status.is_in_sandbox();
+    if is_free || status.has_pending_signal() {
         return;
     }
     // Calls that wait with a mask of their own: a signal that comes from here on waits for the

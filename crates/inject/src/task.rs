@@ -79,6 +79,11 @@ impl Status {
         u64::from_str_radix(self.field(name)?, 16).ok()
     }
 
+    /// Tells whether the thread is under seccomp.
+    pub(crate) fn is_in_sandbox(&self) -> bool {
+        self.number("Seccomp").is_some_and(|mode| mode != 0)
+    }
+
     /// Tells whether a signal does nothing to the process, which ignores it or has no handler.
     pub(crate) fn does_nothing(&self, signal: u8) -> bool {
         let ignored = || {

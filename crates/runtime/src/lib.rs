@@ -22,6 +22,7 @@ pub mod heap;
 pub mod helpers;
 pub mod memory;
 mod own_hooks;
+mod own_thread;
 pub mod prepare;
 mod profile;
 pub mod run;

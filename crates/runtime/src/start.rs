@@ -1,27 +1,25 @@
 //! How the agent of a process begins: in the constructor of the preloaded library, before the
 //! program's own code, or when a program attaches to itself.
 
-use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, eventfd};
 use skep_attach::signals;
 use skep_attach::sites::{self, Module};
 use skep_attach::{Bypassed, Engine, Position};
 use skep_store::Dir;
 use skep_store::dir::{ENV_DIR, ENV_LINKS};
 use skep_store::link::{LinkFile, Untraced};
-use skep_sys::{sandbox, syscall, thread_words};
+use skep_sys::own_file::OwnFile;
+use skep_sys::{sandbox, thread_words};
 
 use crate::agent::{self, Agent, AgentError, executable};
 use crate::exec::{self, libc::Libc};
 use crate::own_hooks::{OwnHooks, hook};
 use crate::run::Running;
 pub use crate::unwinders::OwnImage;
-use crate::{blocked, seccomp, unwinders};
+use crate::{blocked, own_thread, seccomp, unwinders};
 
 /// The function the dynamic loader calls after every change to the list of libraries (glibc
 /// elf/dl-debug.c).
@@ -151,9 +149,6 @@ pub use skep_store::live::StillInside;
 
 const _: () = assert!(skep_store::live::AREA_END == skep_attach::AREA_WORDS);
 
-/// What threads of the program write to when libraries came or went: an eventfd(2), kept for ever.
-static NEWS: AtomicI32 = AtomicI32::new(-1);
-
 impl Live {
     /// Opens the skep directory.
     ///
@@ -164,9 +159,9 @@ impl Live {
             return Err(format!("this process {reason}"));
         }
         let dir = Dir::open(directory).map_err(|e| e.to_string())?;
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let news = eventfd(0, flags).map_err(|_| "it can open no more files")?;
-        NEWS.store(news.into_raw_fd(), Relaxed);
+        if !own_thread::begin() {
+            return Err("it can open no more files".into());
+        }
         if let Ok(engine) = Engine::get() {
             // Of one before, whose `skep` was killed.
             engine.notice_restored();
@@ -174,10 +169,22 @@ impl Live {
         Ok(Self { dir, unhooked: None })
     }
 
-    /// The descriptor that can be read from when there is something to [look at](Self::look).
+    /// The file that can be read from when there is something to [look at](Self::look).
     #[must_use]
-    pub fn news(&self) -> i32 {
-        NEWS.load(Relaxed)
+    pub fn news(&self) -> &'static OwnFile {
+        own_thread::news()
+    }
+
+    /// Tells whether the process is about to forbid this thread whatever it likes: it closes what it has
+    /// open ([`end`](Self::end)), and ends.
+    #[must_use]
+    pub fn ends(&self) -> bool {
+        own_thread::ends()
+    }
+
+    /// Closes what is open. Hooks stay for who wanted this.
+    pub fn end(self) {
+        own_thread::close();
     }
 
     /// Attaches a link; returns how many functions it has.
@@ -225,10 +232,8 @@ impl Live {
             (true, Ok(engine)) if !engine.sees_threads() => StillInside::Unknown,
             (true, _) => StillInside::Threads,
         };
-        // No hook of ours is left that writes to it.
-        let news = NEWS.swap(-1, Relaxed);
-        // SAFETY: the descriptor of `begin`.
-        drop(unsafe { OwnedFd::from_raw_fd(news) });
+        // No hook of ours is left that writes to them.
+        own_thread::close();
         inside
     }
 }
@@ -302,10 +307,8 @@ unsafe extern "C" fn on_loader_event(_: *mut u64, _: *const ()) -> u64 {
     }
     if thread_words::by_gs() {
         // The agent's own thread looks; a child has none.
-        let (news, one) = (NEWS.load(Relaxed), 1_u64);
-        if news >= 0 && skep_attach::owns_memory() {
-            // SAFETY: adds to the count.
-            unsafe { syscall::call4(syscall::WRITE, news as u64, &raw const one as u64, 8, 0) };
+        if skep_attach::owns_memory() {
+            own_thread::wake();
         }
         return 0;
     }

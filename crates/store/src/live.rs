@@ -11,6 +11,7 @@
 //! signals. When the socket ends, the agent takes all links off and ends its thread by itself.
 
 use std::ffi::CStr;
+use std::time::Duration;
 
 /// The name of the agent's thread, ended by 0.
 pub const THREAD: &CStr = c"skep-agent";
@@ -19,8 +20,8 @@ pub const CONFIG: &str = "skep_alone_config";
 /// A word of 32 bits: one more than the number of the descriptor that `skep` fetches from the process;
 /// 0: not yet; less: the error number why there is none, negated.
 pub const PAIR: &str = "skep_alone_pair";
-/// How long the agent's thread waits for what comes through that socket, in milliseconds.
-pub const PAIR_PATIENCE: u64 = 2000;
+/// How long the agent's thread waits for what comes through that socket.
+pub const PAIR_PATIENCE: Duration = Duration::from_secs(2);
 /// The function that its thread begins with.
 pub const START: &str = "skep_alone_start";
 /// The area whose end all threads get for their GS base; and the bytes that it has up to there.
@@ -255,6 +256,10 @@ impl Stopped {
 
 /// What came of an order: a number, or why it could not be done.
 pub type Answer = Result<u32, String>;
+
+/// The number of an answer that nobody has asked for, the last one: the process has put all its threads
+/// into a sandbox, and the agent was taken out before, with all hooks.
+pub const HAS_LEFT: u32 = u32::MAX;
 
 /// An answer is no longer than that.
 pub const ANSWER: usize = 1024;

@@ -7,6 +7,7 @@
 //! * [`syscall`]: system calls by number;
 //! * [`dl`]: what the dynamic linker finds, where there is one; not for events;
 //! * [`old_glibc`]: functions that old versions of glibc lack;
+//! * [`own_file`]: descriptors of ours, which the program may close or give to others;
 //! * [`sandbox`]: the flag that ends them all, in a program that has entered a sandbox;
 //! * [`thread_words`]: words for each thread in a process whose loader does not know us.
 //!
@@ -14,6 +15,7 @@
 
 pub mod dl;
 pub mod old_glibc;
+pub mod own_file;
 pub mod sandbox;
 pub mod syscall;
 pub mod thread_words;

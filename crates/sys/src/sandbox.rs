@@ -15,6 +15,8 @@
 //! A child of `vfork` goes into a sandbox alone, and runs in its parent's memory, on its parent's
 //! thread: [`close_for_child`] is for that thread only, until the child ends or executes a program
 //! ([`open_for_parent`]).
+//!
+//! A thread of our own, which no filter of another thread is for, goes on as before ([`exempt`]).
 
 use crate::thread;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -24,6 +26,9 @@ pub static CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// The thread, by its pointer, that [`CLOSED`] is only for; 0: it is for all.
 static CHILD: AtomicU64 = AtomicU64::new(0);
+
+/// A thread of ours, by its pointer, that [`CLOSED`] is not for; 0: there is none.
+static EXEMPT: AtomicU64 = AtomicU64::new(0);
 
 /// Tells whether system calls are still free to be made: one load.
 #[inline(always)]
@@ -35,7 +40,13 @@ pub fn may_call_system() -> bool {
 #[inline(always)]
 fn is_for_another() -> bool {
     let child = CHILD.load(Relaxed);
-    child != 0 && child != thread()
+    (child != 0 && child != thread()) || EXEMPT.load(Relaxed) == thread()
+}
+
+/// Says that the calling thread, which is ours, is under no filter that the program's threads set for
+/// themselves. Who sets one for all threads has to end this one before.
+pub fn exempt() {
+    EXEMPT.store(thread(), Relaxed);
 }
 
 /// Ends that, for this process and the children it forks. It cannot be undone, as

@@ -1,7 +1,7 @@
 //! A visit that follows: what the processes make and execute is traced, too.
 
 use std::os::fd::AsFd;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Instant;
 
 use skep::process::{Followed, ProcessError};
@@ -11,7 +11,7 @@ use crate::failure::{Context, Failure, Result};
 use crate::flag::Flag;
 use crate::printer::Printer;
 use crate::signals::Signals;
-use crate::watch::Watcher;
+use crate::watch::{LOOK, Watcher};
 
 /// So many programs that went on untraced are told one by one.
 const TOLD: usize = 10;
@@ -44,7 +44,14 @@ impl Visit<'_> {
                 followed
             });
             let follower = follower.context("cannot follow processes")?;
-            let ended = match begun.recv() {
+            let begun = loop {
+                match begun.recv_timeout(LOOK) {
+                    Err(RecvTimeoutError::Timeout) if signals.is_pending() => end.raise(),
+                    Err(RecvTimeoutError::Timeout) => {}
+                    begun => break begun,
+                }
+            };
+            let ended = match begun {
                 // Why is what the thread returns.
                 Err(_) => Ok(None),
                 Ok(()) => {
@@ -79,8 +86,11 @@ pub fn tell(followed: &Followed, printer: Printer) {
     if let Some(more @ 1..) = followed.untraced.len().checked_sub(TOLD) {
         printer.warning(&format!("so did {more} more"));
     }
-    for error in &followed.left {
+    for error in followed.left.iter().take(TOLD) {
         printer.warning(&chain(error));
+    }
+    if let Some(more @ 1..) = followed.left.len().checked_sub(TOLD) {
+        printer.warning(&format!("nor were {more} more"));
     }
 }
 

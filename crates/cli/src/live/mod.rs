@@ -81,8 +81,10 @@ impl<'a> Visit<'a> {
         let began = Instant::now();
         let mut all: Vec<Live> = Vec::new();
         let attached = self.pids.iter().try_for_each(|&pid| {
-            let live = self.agent.enter(pid, self.dir).map_err(failure)?;
-            let done = links.iter().try_for_each(|link| live.order(Order::Attach(*link)).map(drop));
+            let is_over = || signals.is_pending();
+            let live = self.agent.enter_until(&is_over, pid, self.dir).map_err(failure)?;
+            let mut orders = links.iter().map(|link| Order::Attach(*link));
+            let done = orders.try_for_each(|order| live.order_until(&is_over, order).map(drop));
             all.push(live);
             done.map_err(|why| failure(ProcessError::Attach { pid, why }))
         });
@@ -99,9 +101,14 @@ impl<'a> Visit<'a> {
         });
         let wall_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         detach();
+        // The signal that has ended it before it began is known.
+        if ended.is_err() {
+            signals.take();
+        }
         for live in all {
             let pid = live.pid();
-            if let Some(why) = live.leave(self.agent) {
+            // Whoever asks once more does not want to wait.
+            if let Some(why) = live.leave_until(&|| signals.is_pending(), self.agent) {
                 printer.warning(&ProcessError::Leave { pid, why }.to_string());
             }
         }

@@ -326,25 +326,27 @@ impl Tracer {
     /// As [`Tracer::end`], where one warning is due, which has these words.
     pub fn end_warned(mut self, words: &str) -> Json {
         signal(self.running.id(), Signal::INT);
-        let report = self.whole_report();
-        assert_eq!(self.notes.matches("warning: ").count(), 1, "{}", self.notes);
-        assert!(self.notes.contains(words), "{}", self.notes);
+        let (report, said) = self.report_with_warnings();
+        assert_eq!(said.matches("warning: ").count(), 1, "{said}");
+        assert!(said.contains(words), "{said}");
         report
     }
 
     pub fn report(&mut self) -> Json {
-        let report = self.whole_report();
-        assert!(!self.notes.contains("warning"), "{}", self.notes);
+        let (report, said) = self.report_with_warnings();
+        assert!(!said.contains("warning"), "{said}");
         report
     }
 
-    fn whole_report(&mut self) -> Json {
+    /// The report, and all that it said besides.
+    pub fn report_with_warnings(&mut self) -> (Json, String) {
         let mut out = String::new();
         let mut stdout = self.running.stdout.take().expect("a pipe");
         stdout.read_to_string(&mut out).expect("a pipe");
         self.errors.read_to_string(&mut self.notes).expect("a pipe");
         let status = self.running.wait().expect("it ends");
         assert_eq!(status.code(), Some(0), "{}", self.notes);
-        serde_json::from_str(&out).unwrap_or_else(|e| panic!("{e}: {out}\n{}", self.notes))
+        let report = serde_json::from_str(&out);
+        (report.unwrap_or_else(|e| panic!("{e}: {out}\n{}", self.notes)), self.notes.clone())
     }
 }

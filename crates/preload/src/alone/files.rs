@@ -5,10 +5,11 @@
 
 use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
 
-use skep_runtime::live::PAIR_PATIENCE;
+use skep_runtime::live::{self, PAIR_PATIENCE};
+use skep_sys::own_file::OwnFile;
 use skep_sys::syscall;
 
-use super::{IN, POLL, answer, close};
+use super::{IN, close, poll, send};
 
 const SOCKETPAIR: u64 = 53;
 const RECVMSG: u64 = 47;
@@ -30,22 +31,27 @@ pub(super) fn receive(told: &AtomicI32) -> Option<[i32; 2]> {
         return None;
     }
     told.store(theirs + 1, SeqCst);
-    let mut fds = ours as u32 as u64 | IN << 32;
-    // SAFETY: the kernel writes into the struct, which is one word.
-    let ready = unsafe { syscall::call4(POLL, &raw mut fds as u64, 1, PAIR_PATIENCE, 0) } as i64;
-    let files = if ready > 0 { message(ours) } else { None };
+    let (mine, other) = (OwnFile::none(), OwnFile::none());
+    mine.set_as_it_is(ours);
+    other.set_as_it_is(theirs);
+    let mut fds = [ours as u32 as u64 | IN << 32];
+    let ready = poll(&mut fds, PAIR_PATIENCE) > 0;
+    let files = if ready { mine.number().and_then(message) } else { None };
     // Whoever has fetched it by then looks here once more: the number may be another file's soon.
     told.store(0, SeqCst);
-    close(theirs);
-    if ready > 0 && files.is_none() {
-        answer(ours, &Err("it can open no more files".into()));
+    other.close();
+    if ready
+        && files.is_none()
+        && let Some(socket) = mine.number()
+    {
+        send(socket, &live::answer_to_bytes(&Err("it can open no more files".into())));
     }
-    close(ours);
+    mine.close();
     files
 }
 
 /// Reads the message.
-fn message(socket: i32) -> Option<[i32; 2]> {
+fn message(socket: u64) -> Option<[i32; 2]> {
     let mut byte = 0_u64;
     let vector = [&raw mut byte as u64, 1];
     // `struct cmsghdr`: length; level and type; then the descriptors.
@@ -54,9 +60,9 @@ fn message(socket: i32) -> Option<[i32; 2]> {
     // `struct msghdr`: name, its length, vectors, how many, control, its length, flags.
     let mut header = [0, 0, vector.as_ptr() as u64, 1, control_at, size_of_val(&control) as u64, 0];
     // SAFETY: the kernel writes the byte, the control message and the header.
-    let got = unsafe {
-        syscall::call4(RECVMSG, socket as u64, header.as_mut_ptr() as u64, CMSG_CLOEXEC, 0)
-    } as i64;
+    let got =
+        unsafe { syscall::call4(RECVMSG, socket, header.as_mut_ptr() as u64, CMSG_CLOEXEC, 0) }
+            as i64;
     let [len, kind, both] = control;
     let files = [both as u32 as i32, (both >> 32) as i32];
     /// `SOL_SOCKET`, `SCM_RIGHTS`.

@@ -15,11 +15,13 @@ use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
+use std::time::Duration;
 
 use skep_attach::{Area, Bypassed};
 use skep_runtime::live::{self, ANSWER, Answer, Config, Edit, Order};
 use skep_runtime::start;
-use skep_sys::{syscall, thread_words};
+use skep_sys::own_file::OwnFile;
+use skep_sys::{sandbox, syscall, thread_words};
 
 /// Written by `skep` before the thread begins.
 #[unsafe(export_name = "skep_alone_config")]
@@ -41,26 +43,32 @@ static PAIR: AtomicI32 = AtomicI32::new(0);
 #[unsafe(export_name = "skep_alone_busy")]
 static BUSY: AtomicU32 = AtomicU32::new(0);
 
-/// The agent's end of the socket.
-static SOCKET: AtomicI32 = AtomicI32::new(-1);
+/// The agent's end of the socket. The program may close it, and everything else here, at any time.
+static SOCKET: OwnFile = OwnFile::none();
+/// The skep directory.
+static DIRECTORY: OwnFile = OwnFile::none();
 
 /// What the thread begins with.
 #[unsafe(export_name = "skep_alone_start")]
 extern "C" fn start(_: u64) -> ! {
     BUSY.store(1, Relaxed);
-    // In a child of `fork` it is the parent's number.
-    SOCKET.store(-1, Relaxed);
+    // One that was put here under no filter; what the program's threads have is theirs.
+    sandbox::exempt();
+    // In a child of `fork` they are the parent's numbers.
+    SOCKET.forget();
+    DIRECTORY.forget();
     let words = std::array::from_fn(|n| CONFIG[n].load(Relaxed));
     if let Some(config) = Config::from_words(words) {
         // SAFETY: gives the thread its name.
         unsafe { syscall::call4(syscall::PRCTL, SET_NAME, live::THREAD.as_ptr() as u64, 0, 0) };
         if let Some([socket, directory]) = files::receive(&PAIR) {
-            SOCKET.store(socket, Relaxed);
+            SOCKET.set(socket);
+            DIRECTORY.set(directory);
             match begin(&config) {
-                Ok(()) => serve(directory),
-                Err(why) => answer(socket, &Err(why)),
+                Ok(()) => serve(),
+                Err(why) => answer(&Err(why)),
             }
-            close(directory);
+            DIRECTORY.close();
         }
     }
     give_up()
@@ -68,23 +76,47 @@ extern "C" fn start(_: u64) -> ! {
 
 /// Ends the agent. `skep` sees the end of the socket.
 fn give_up() -> ! {
-    close(SOCKET.swap(-1, Relaxed));
+    SOCKET.close();
     loop {
         // SAFETY: ends this thread, which is nobody's but ours.
         unsafe { syscall::call4(EXIT, 0, 0, 0, 0) };
+        // Forbidden by a filter that was set for all threads behind our back.
+        pause(LOOK);
     }
 }
 
 const EXIT: u64 = 60;
 const SET_NAME: u64 = 15;
-const POLL: u64 = 7;
+const RECVFROM: u64 = 45;
+/// A stop by a tracer ends it with `EINTR`. `poll` would go on by `restart_syscall`.
+const PPOLL: u64 = 271;
 /// `POLLIN`.
 const IN: u64 = 1;
+/// How often the files are looked at where they cannot be waited for.
+const LOOK: Duration = Duration::from_millis(50);
 
 fn close(fd: i32) {
     if fd >= 0 {
-        // SAFETY: a descriptor that `skep` has given us.
+        // SAFETY: a descriptor that was just opened.
         unsafe { syscall::call4(syscall::CLOSE, fd as u64, 0, 0, 0) };
+    }
+}
+
+/// Waits until one of some files can be read from, which the kernel notes in each `struct pollfd`
+/// (descriptor, events, what came), at most so long; fails as the system call does.
+fn poll(fds: &mut [u64], time: Duration) -> i64 {
+    let mut time = [time.as_secs(), u64::from(time.subsec_nanos())];
+    let (at, len) = (fds.as_mut_ptr() as u64, fds.len() as u64);
+    // SAFETY: the kernel writes into the structs, and how much time is left.
+    unsafe { syscall::call4(PPOLL, at, len, time.as_mut_ptr() as u64, 0) as i64 }
+}
+
+/// Lets time pass, however that may be done.
+fn pause(time: Duration) {
+    if poll(&mut [], time) < 0 {
+        // SAFETY: takes no argument.
+        unsafe { syscall::call4(syscall::SCHED_YIELD, 0, 0, 0, 0) };
+        std::hint::spin_loop();
     }
 }
 
@@ -120,18 +152,18 @@ fn storage_len() -> u64 {
 }
 
 /// Does what it is told until the socket ends.
-fn serve(directory: i32) {
-    let socket = SOCKET.load(Relaxed);
+fn serve() {
     // The process may be in another mount namespace.
+    let Some(directory) = DIRECTORY.number() else { return };
     let path = libc::open_file(directory as u32);
     let path = CStr::from_bytes_until_nul(&path).unwrap_or_default();
     let mut agent = match start::Live::begin(OsStr::from_bytes(path.to_bytes()).as_ref()) {
         Ok(agent) => agent,
-        Err(why) => return answer(socket, &Err(why)),
+        Err(why) => return answer(&Err(why)),
     };
-    answer(socket, &Ok(0));
+    answer(&Ok(0));
     let mut left = Vec::new();
-    while let Some(order) = next(agent.news(), || agent.look()) {
+    while let Some(order) = next(&agent) {
         let done = match order {
             Order::Attach(id) => tracer::SKEP.during(|| agent.attach(id)),
             Order::Detach(id) => Ok(agent.detach(id).into()),
@@ -146,53 +178,76 @@ fn serve(directory: i32) {
             }
             Order::Leave => break,
         };
-        answer(socket, &done.map_err(|e| e.to_string()));
+        answer(&done.map_err(|e| e.to_string()));
+    }
+    if agent.ends() {
+        agent.end();
+        return answer(&Ok(live::HAS_LEFT));
     }
     let inside = agent.leave();
-    answer(socket, &Ok(inside as u32));
+    answer(&Ok(inside as u32));
 }
 
-/// Waits for an order, and calls `look` when there is news; `None` when the socket has ended.
-fn next(news: i32, look: impl Fn()) -> Option<Order> {
-    let socket = SOCKET.load(Relaxed);
-    loop {
-        // `struct pollfd`: descriptor, events, what came.
-        let mut fds = [socket, news].map(|fd| fd as u32 as u64 | IN << 32);
+/// Waits for an order, and looks at libraries when there is news; `None` when there will be none: the
+/// socket has ended, or is not there any more, or the agent has to end.
+fn next(agent: &start::Live) -> Option<Order> {
+    /// So soon is seen that the program has closed what is waited for here.
+    const LONG: Duration = Duration::from_secs(1);
+    let news = agent.news();
+    while !agent.ends() {
+        let socket = SOCKET.number()?;
+        // Libraries that are opened later are not seen without.
+        let other = news.number();
+        let mut fds = [socket, other.unwrap_or(socket)].map(|fd| fd as u32 as u64 | IN << 32);
         BUSY.store(0, Release);
-        // SAFETY: the kernel writes into the two structs.
-        unsafe { syscall::call4(POLL, fds.as_mut_ptr() as u64, 2, u64::MAX, 0) };
+        let ready = poll(&mut fds, LONG);
         BUSY.store(1, SeqCst);
-        let [order, other] = fds.map(|fd| fd >> 48 != 0);
-        if other {
-            let mut count = 0_u64;
-            // SAFETY: reads the count into it.
-            unsafe { syscall::call4(syscall::READ, news as u64, &raw mut count as u64, 8, 0) };
-            look();
+        if ready < 0 && ready != -INTERRUPTED {
+            // The program may have no descriptors any more (`RLIMIT_NOFILE`): what it has stays.
+            pause(LOOK);
         }
-        if order {
-            let mut bytes = [0_u8; Order::LEN + 1];
-            let (to, len) = (bytes.as_mut_ptr() as u64, bytes.len() as u64);
-            // SAFETY: reads into the bytes.
-            let got = unsafe { syscall::call4(syscall::READ, socket as u64, to, len, 0) } as i64;
-            if got != -INTERRUPTED {
+        // What it meant is another file now, if the program has closed ours meanwhile.
+        let mut bytes = [0_u8; Order::LEN + 1];
+        if let Some(news) = news.number()
+            && receive(news, &mut bytes) > 0
+        {
+            agent.look();
+            continue;
+        }
+        match receive(SOCKET.number()?, &mut bytes) {
+            got if got == -INTERRUPTED || got == -NOTHING => {}
+            got => {
                 let len = usize::try_from(got).ok().filter(|len| *len > 0)?;
                 return Order::from_bytes(&bytes[..len]);
             }
         }
     }
+    None
+}
+
+/// Receives a message if there is one.
+fn receive(socket: u64, bytes: &mut [u8]) -> i64 {
+    const DONTWAIT: u64 = 0x40;
+    let (at, len) = (bytes.as_mut_ptr() as u64, bytes.len() as u64);
+    // SAFETY: receives into the bytes.
+    unsafe { syscall::call6(RECVFROM, socket, at, len, DONTWAIT, 0, 0) as i64 }
 }
 
 const INTERRUPTED: i64 = 4;
+/// `EAGAIN`.
+const NOTHING: i64 = 11;
 
-fn answer(socket: i32, answer: &Answer) {
+fn answer(answer: &Answer) {
     let bytes = live::answer_to_bytes(answer);
     debug_assert!(bytes.len() <= ANSWER);
-    send(socket, &bytes);
+    if let Some(socket) = SOCKET.number() {
+        send(socket, &bytes);
+    }
 }
 
 /// Sends a message. Who does not listen any more has ended, which is seen next.
-fn send(socket: i32, bytes: &[u8]) {
-    let (socket, at) = (socket as u64, bytes.as_ptr() as u64);
+fn send(socket: u64, bytes: &[u8]) {
+    let at = bytes.as_ptr() as u64;
     const SENDTO: u64 = 44;
     const NOSIGNAL: u64 = 0x4000;
     // SAFETY: sends the bytes.

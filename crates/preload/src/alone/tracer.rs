@@ -1,16 +1,12 @@
 //! `skep` stops the threads of the process while code is changed.
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use skep_attach::{Edit, Move, Tracer, Unstopped};
 use skep_runtime::live::{List, Request, Stopped};
 use skep_sys::syscall;
 
-use super::{INTERRUPTED, SOCKET, send};
+use super::{INTERRUPTED, RECVFROM, SOCKET, send};
 
 pub(super) static SKEP: Tracer = Tracer { stop, write, go_on };
-
-const RECVFROM: u64 = 45;
 
 fn list<T>(items: &[T]) -> List {
     List { at: items.as_ptr() as u64, count: items.len() as u32 }
@@ -27,18 +23,20 @@ fn write(edits: &[Edit]) {
 }
 
 fn go_on() {
-    send(SOCKET.load(Relaxed), &Request::GoOn.to_bytes());
+    if let Some(socket) = SOCKET.number() {
+        send(socket, &Request::GoOn.to_bytes());
+    }
 }
 
-/// Waits for the answer; `None`: `skep` was killed.
+/// Waits for the answer; `None`: `skep` was killed, or the program has closed the socket.
 fn ask(request: Request) -> Option<Stopped> {
-    let socket = SOCKET.load(Relaxed);
-    send(socket, &request.to_bytes());
+    send(SOCKET.number()?, &request.to_bytes());
     let mut bytes = [0_u8; Stopped::LEN];
     let (at, len) = (bytes.as_mut_ptr() as u64, bytes.len() as u64);
     loop {
+        let socket = SOCKET.number()?;
         // SAFETY: receives into the bytes.
-        let got = unsafe { syscall::call6(RECVFROM, socket as u64, at, len, 0, 0, 0) } as i64;
+        let got = unsafe { syscall::call6(RECVFROM, socket, at, len, 0, 0, 0) } as i64;
         if got != -INTERRUPTED {
             let got = usize::try_from(got).ok().filter(|got| *got > 0)?;
             return bytes.get(..got).map(Stopped::from_bytes);

@@ -310,11 +310,10 @@ impl Agent {
         })));
     }
 
-    /// Takes out all hooks of this process, and says why in its links. Not for a thread that forks
+    /// Takes out all hooks of this process. Not for a thread that forks
     /// ([`Agent::is_forking`]), nor for a child in its parent's memory, where the engine takes
     /// nothing out.
-    pub(crate) fn take_out(&self, reason: &str) {
-        self.name_this_process(reason);
+    pub(crate) fn take_out(&self) {
         let _muted = skep_attach::mute();
         drop(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let _signals = signals::Blocked::new();

@@ -23,6 +23,11 @@
 //! program gets no agent. In strict mode, where the counter cannot be read, it may call nothing
 //! that is traced.
 //!
+//! Where the agent has a thread of its own (it was put into a process that runs), a filter is for that
+//! thread only if it is set for all (`SECCOMP_FILTER_FLAG_TSYNC`). Before such a filter all hooks are
+//! taken out, and the thread ends: it would have to make system calls for its end, too. Under another
+//! thread's filter it goes on, and can take out the hooks later ([`sandbox::exempt`]).
+//!
 //! Filters that were there before the program was executed are tried out at the agent's start
 //! ([`inherited`]). Not seen: programs that make the system call themselves, and refusals that
 //! depend on other threads (`SECCOMP_FILTER_FLAG_TSYNC`).
@@ -41,6 +46,7 @@ use skep_attach::signals;
 use crate::agent::Agent;
 use crate::exec::{self, libc::Libc};
 use crate::own_hooks::{OwnHooks, hook};
+use crate::own_thread;
 use filter::{Action, Insn};
 use skep_helpers::clock;
 use skep_sys::syscall::{self, GETPID, PROCESS_VM_READV, call6};
@@ -53,6 +59,8 @@ const NO_EVENTS: &str =
 const NO_THREADS: &str =
     "has set a seccomp filter: threads and children that it starts from then on are not traced";
 
+const FOR_ALL: &str = "has set a seccomp filter for all its threads and is not traced from there";
+
 const PR_SET_SECCOMP: u32 = 22;
 const PR_SET_TSC: u32 = 26;
 const PR_TSC_SIGSEGV: u64 = 2;
@@ -62,6 +70,7 @@ const SYS_PRCTL: u64 = 157;
 const SYS_SECCOMP: u64 = 317;
 const SET_MODE_STRICT: u64 = 0;
 const SET_MODE_FILTER: u64 = 1;
+const TSYNC: u64 = 1;
 
 /// What puts a process into a sandbox, and what ends a child in its parent's memory.
 pub(crate) const FUNCTIONS: [&CStr; 3] = [c"prctl", c"syscall", c"_exit"];
@@ -134,10 +143,15 @@ fn seccomp([operation, flags, filter]: [u64; 3]) {
     match operation {
         // Others are for finding out what the kernel can do: it refuses them.
         SET_MODE_STRICT if flags == 0 && filter == 0 => enter_strict_mode(),
-        // SAFETY: as the program is about to, but for the address, which the kernel checks.
-        SET_MODE_FILTER => consider(filter, |probe| unsafe {
-            call6(SYS_SECCOMP, SET_MODE_FILTER, flags, probe, 0, 0, 0)
-        }),
+        SET_MODE_FILTER => {
+            // SAFETY: as the program is about to, but for the address, which the kernel checks.
+            let ask = |probe| unsafe { call6(SYS_SECCOMP, SET_MODE_FILTER, flags, probe, 0, 0, 0) };
+            if flags & TSYNC != 0 && own_thread::is_there() && !Agent::of_process().is_forking() {
+                leave_before(filter, ask);
+            } else {
+                consider(filter, ask);
+            }
+        }
         _ => {}
     }
 }
@@ -155,7 +169,8 @@ fn take_out(reason: &str) {
         return close_for_child();
     }
     if !Agent::of_process().is_forking() {
-        Agent::of_process().take_out(reason);
+        Agent::of_process().name_this_process(reason);
+        Agent::of_process().take_out();
     }
     close();
 }
@@ -171,6 +186,27 @@ fn close() {
     exec::prepare_for_sandbox();
     sandbox::close();
     slots::close();
+}
+
+/// Leaves the process before it sets a filter for all its threads, also the agent's.
+fn leave_before(filter: u64, ask: impl Fn(u64) -> u64) {
+    let takes = {
+        let _muted = skep_attach::mute();
+        let _signals = signals::Blocked::new();
+        let judged = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            read(filter).is_some_and(|all| filter::is_valid(&all) && is_permitted(all.len(), ask))
+        }));
+        judged.unwrap_or(true)
+    };
+    if takes {
+        let agent = Agent::of_process();
+        // `skep` reads that when the thread is gone, which has to be before hooks are taken out: it would
+        // hook functions behind our back.
+        agent.name_this_process(FOR_ALL);
+        own_thread::end();
+        agent.take_out();
+        close();
+    }
 }
 
 /// Looks at a filter, `struct sock_fprog`, that the program is about to set; `ask` says what the

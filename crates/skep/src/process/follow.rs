@@ -18,7 +18,11 @@ use skep_store::Dir;
 use skep_store::live::{self, Order};
 
 use super::mark::Mark;
-use super::{Agent, Live, ProcessError, Result, is_readable};
+use super::{Agent, Follower, Live, ProcessError, Result, Stopper};
+
+/// How long leaving all processes may take. Where it takes longer their agents do the rest, and copies of
+/// hooks stay in children.
+const LEAVING: Duration = Duration::from_secs(8);
 
 /// What became of processes that were followed.
 #[derive(Debug, Default)]
@@ -48,14 +52,14 @@ pub fn follow(
     until: BorrowedFd<'_>,
     begun: impl FnOnce(),
 ) -> Result<Followed> {
-    let mut all = All::new(agent, dir, links)?;
+    let mut all = All::new(agent, dir, links, until)?;
     let entered = pids.iter().try_for_each(|&pid| {
-        all.tracer.follow(pid).map_err(|source| ProcessError::Stop { pid, source })?;
+        all.by.tracer.follow(pid).map_err(|source| ProcessError::Stop { pid, source })?;
         all.enter(pid)
     });
     if entered.is_ok() {
         begun();
-        all.wait(until);
+        all.wait();
     }
     all.leave();
     entered.map(|()| all.seen)
@@ -78,11 +82,11 @@ pub fn follow_child(
     until: BorrowedFd<'_>,
     begun: impl FnOnce(),
 ) -> Result<Followed> {
-    let mut all = All::new(agent, dir, links)?;
-    all.tracer.follow_child(pid).map_err(|source| ProcessError::Stop { pid, source })?;
+    let mut all = All::new(agent, dir, links, until)?;
+    all.by.tracer.follow_child(pid).map_err(|source| ProcessError::Stop { pid, source })?;
     all.child = Some(pid);
     begun();
-    all.wait(until);
+    all.wait();
     all.leave();
     Ok(all.seen)
 }
@@ -91,7 +95,7 @@ struct All<'a> {
     agent: &'a Agent,
     dir: &'a Dir,
     links: &'a [u32],
-    tracer: Tracer,
+    by: Follower<'a>,
     /// Whose end is everybody's.
     child: Option<u32>,
     lives: BTreeMap<u32, Live>,
@@ -101,22 +105,27 @@ struct All<'a> {
 }
 
 impl<'a> All<'a> {
-    fn new(agent: &'a Agent, dir: &'a Dir, links: &'a [u32]) -> Result<Self> {
+    fn new(
+        agent: &'a Agent,
+        dir: &'a Dir,
+        links: &'a [u32],
+        until: BorrowedFd<'a>,
+    ) -> Result<Self> {
         let os = |source: std::io::Error| {
             let is_thread = source.kind() == std::io::ErrorKind::WouldBlock;
             let call = if is_thread { "clone" } else { "eventfd" };
             ProcessError::Os { pid: std::process::id(), call, source }
         };
-        let tracer = Tracer::new().map_err(os)?;
+        let by = Follower { tracer: Tracer::new().map_err(os)?, until, end: None };
         let (lives, forked, seen) = <_>::default();
-        Ok(Self { agent, dir, links, tracer, child: None, lives, forked, seen })
+        Ok(Self { agent, dir, links, by, child: None, lives, forked, seen })
     }
 
     /// Attaches the links in a process.
     fn enter(&mut self, pid: u32) -> Result {
-        let live = self.agent.enter_by(&mut self.tracer, pid, self.dir)?;
+        let live = self.agent.enter_by(&mut self.by, pid, self.dir)?;
         let mut orders = self.links.iter().map(|link| Order::Attach(*link));
-        let done = orders.try_for_each(|order| live.order_by(&mut self.tracer, order).map(drop));
+        let done = orders.try_for_each(|order| live.order_by(&mut self.by, order).map(drop));
         match done {
             Ok(()) => {
                 self.lives.insert(pid, live);
@@ -124,23 +133,26 @@ impl<'a> All<'a> {
                 Ok(())
             }
             Err(why) => {
-                live.leave_by(&mut self.tracer, self.agent);
+                live.leave_by(&mut self.by, self.agent);
                 Err(ProcessError::Attach { pid, why })
             }
         }
     }
 
-    fn wait(&mut self, until: BorrowedFd<'_>) {
+    fn wait(&mut self) {
         const LONG: Duration = Duration::from_secs(3600);
         loop {
-            while let Some(event) = self.tracer.event() {
+            // There may be more all the time.
+            while !self.by.is_over()
+                && let Some(event) = self.by.tracer.event()
+            {
                 self.see(event);
             }
             // Where waiting fails, there is nothing better than to leave.
-            if self.tracer.is_idle()
+            if self.by.tracer.is_idle()
                 || self.seen.ended.is_some()
-                || is_readable(&until, Duration::ZERO).unwrap_or(true)
-                || self.tracer.wait(&[until], LONG).is_err()
+                || self.by.is_over()
+                || self.by.tracer.wait(&[self.by.until], LONG).is_err()
             {
                 return;
             }
@@ -168,12 +180,12 @@ impl<'a> All<'a> {
                 if let Err(error) = self.enter(pid) {
                     self.not_traced(pid, error);
                 }
-                self.tracer.go_on(pid);
+                self.by.tracer.go_on(pid);
             }
             Event::Unknown { pid, error } => {
                 let stop = |source| ProcessError::Stop { pid, source };
                 self.not_traced(pid, error.map_or(ProcessError::NoRuntime { pid }, stop));
-                self.tracer.go_on(pid);
+                self.by.tracer.go_on(pid);
             }
             _ => {}
         }
@@ -193,15 +205,23 @@ impl<'a> All<'a> {
         }
     }
 
-    /// Takes all hooks out.
+    /// Takes all hooks out, for as long as that may take. What is executed from now on is not traced.
     fn leave(&mut self) {
+        self.by.end = Some(Instant::now() + LEAVING);
+        self.by.tracer.let_programs_go();
+        // What happened before that was asked for.
+        self.see_last();
         while let Some((pid, live)) = self.lives.pop_first() {
-            if let Some(why) = live.leave_by(&mut self.tracer, self.agent) {
+            // One whose time is up ends by itself when it is dropped.
+            if let Some(why) = live.leave_by(&mut self.by, self.agent) {
                 self.seen.left.push(ProcessError::Leave { pid, why });
             }
         }
         loop {
             self.see_last();
+            if self.by.is_over() {
+                return self.tell_left();
+            }
             let Some((pid, parent)) = self.forked.pop_first() else { return };
             match self.leave_forked(pid, parent) {
                 Ok(()) => {}
@@ -212,17 +232,29 @@ impl<'a> All<'a> {
         }
     }
 
+    /// Children that there was no time for: as those of a process that is not followed.
+    fn tell_left(&mut self) {
+        let is_there = |pid: &u32| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok();
+        let why = "it was made meanwhile, and keeps hooks that do nothing";
+        let left = self.forked.keys().copied().filter(is_there);
+        let left = left.map(|pid| ProcessError::Leave { pid, why: why.into() });
+        self.seen.left.extend(left);
+    }
+
     /// What was made meanwhile has hooks, too, and what has executed a program has none.
     fn see_last(&mut self) {
-        while let Some(event) = self.tracer.event() {
+        while !self.by.is_over()
+            && let Some(event) = self.by.tracer.event()
+        {
             match event {
-                Event::Forked { pid, parent } => drop(self.forked.insert(pid, parent)),
-                Event::Executes { pid } => drop(self.forked.remove(&pid)),
-                Event::Ended { pid, status } => {
-                    self.forked.remove(&pid);
-                    self.note_end(pid, status);
+                Event::Forked { pid, parent } => {
+                    if self.lives.contains_key(&parent) || self.forked.contains_key(&parent) {
+                        self.seen.pids.insert(pid);
+                    }
+                    self.forked.insert(pid, parent);
                 }
-                Event::Ready { pid } | Event::Unknown { pid, .. } => self.tracer.go_on(pid),
+                event @ (Event::Executes { .. } | Event::Ended { .. }) => self.see(event),
+                Event::Ready { pid } | Event::Unknown { pid, .. } => self.by.tracer.go_on(pid),
                 _ => {}
             }
         }
@@ -249,8 +281,8 @@ impl<'a> All<'a> {
             let why = "it was made while functions were hooked or unhooked";
             return Err(ProcessError::Leave { pid, why: why.into() });
         }
-        let live = self.agent.enter_by(&mut self.tracer, pid, self.dir)?;
-        let left = live.leave_by(&mut self.tracer, self.agent);
+        let live = self.agent.enter_by(&mut self.by, pid, self.dir)?;
+        let left = live.leave_by(&mut self.by, self.agent);
         left.map_or(Ok(()), |why| Err(ProcessError::Leave { pid, why }))
     }
 }

@@ -19,6 +19,9 @@ const EACH: Duration = Duration::from_millis(50);
 /// until it executes a program.
 const ALL: Duration = Duration::from_millis(500);
 
+/// How long they stand for an agent that says nothing: it takes milliseconds, and has lost its socket then.
+const LONGEST: Duration = Duration::from_secs(10);
+
 const PAUSE: Duration = Duration::from_millis(1);
 
 impl Live {
@@ -54,7 +57,8 @@ impl Live {
     /// Until the agent has the threads go on, or is no more.
     fn write_what_it_says(&self, target: &mut Target, count: u32) {
         let mut bytes = [0; Request::LEN];
-        while !self.has_ended() {
+        let end = Instant::now() + LONGEST;
+        while !self.has_ended() && Instant::now() < end {
             match is_readable(&self.socket, LOOK) {
                 Ok(false) => continue,
                 Ok(true) => {}

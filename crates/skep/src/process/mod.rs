@@ -7,6 +7,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -26,7 +27,7 @@ mod pair;
 mod stopper;
 
 use mark::Mark;
-use stopper::{Once, Stopper};
+use stopper::{Follower, Once, Stopper};
 
 pub use attached::Attached;
 pub use error::ProcessError;
@@ -39,6 +40,12 @@ type Injected<T> = std::result::Result<T, skep_inject::Error>;
 /// How long the agent may take for an order. Compiling and hooking a million functions takes
 /// seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// How long it may take to take hooks out. It goes on with that alone.
+const LEAVING_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What is said where nobody wants to wait any longer.
+const NOT_NOW: &str = "its agent has not answered yet";
 
 /// How often a process that does not answer is looked at.
 const LOOK: Duration = Duration::from_millis(250);
@@ -54,6 +61,8 @@ pub struct Live {
     process: OwnedFd,
     socket: OwnedFd,
     inside: Inside,
+    /// Answers that nobody has waited for.
+    owed: AtomicU32,
 }
 
 /// The agent's library, ready to be put into processes.
@@ -91,7 +100,15 @@ impl Agent {
     /// When the process is not there, may not be changed, or has no place for the agent. It goes on as
     /// before then.
     pub fn enter(&self, pid: u32, dir: &Dir) -> Result<Live> {
-        self.enter_by(&mut Once, pid, dir)
+        self.enter_by(&mut Once::patient(), pid, dir)
+    }
+
+    /// As [`enter`](Self::enter), but gives up when `is_over` says so, which is asked now and then.
+    ///
+    /// # Errors
+    /// As for [`enter`](Self::enter).
+    pub fn enter_until(&self, is_over: &dyn Fn() -> bool, pid: u32, dir: &Dir) -> Result<Live> {
+        self.enter_by(&mut Once(is_over), pid, dir)
     }
 
     fn enter_by(&self, by: &mut impl Stopper, pid: u32, dir: &Dir) -> Result<Live> {
@@ -193,9 +210,9 @@ impl Agent {
             Ok(Err(Entry::Other(error))) => return Err(error),
             Ok(Err(Entry::NoRuntime)) => return Err(ProcessError::NoRuntime { pid }),
         };
-        let live = Live { pid, process, socket, inside };
+        let live = Live { pid, process, socket, inside, owed: AtomicU32::new(0) };
         live.hand_over(by, pair, [theirs, directory])
-            .and_then(|()| live.answer(by))
+            .and_then(|()| live.answer(by, PATIENCE))
             .map_err(|why| ProcessError::Begin { pid, why })?;
         Ok(live)
     }
@@ -295,29 +312,62 @@ impl Live {
     /// # Errors
     /// Why not, in words.
     pub fn order(&self, order: Order) -> Answer {
-        self.order_by(&mut Once, order)
+        self.order_by(&mut Once::patient(), order)
+    }
+
+    /// As [`order`](Self::order), but does not wait any longer when `is_over` says so, which is asked now
+    /// and then. The agent goes on with it.
+    ///
+    /// # Errors
+    /// Why not, in words.
+    pub fn order_until(&self, is_over: &dyn Fn() -> bool, order: Order) -> Answer {
+        self.order_by(&mut Once(is_over), order)
     }
 
     fn order_by(&self, by: &mut impl Stopper, order: Order) -> Answer {
-        rustix::net::send(&self.socket, &order.to_bytes(), SendFlags::NOSIGNAL)
-            .map_err(|_| self.gone())?;
-        self.answer(by)
+        let patience = match order {
+            Order::Attach(_) | Order::Detach(_) => PATIENCE,
+            Order::Unhook | Order::Leave => LEAVING_PATIENCE,
+        };
+        match rustix::net::send(&self.socket, &order.to_bytes(), SendFlags::NOSIGNAL) {
+            Ok(_) => self.answer(by, patience),
+            Err(_) => self.last_answer(),
+        }
     }
 
-    fn answer(&self, by: &mut impl Stopper) -> Answer {
+    fn answer(&self, by: &mut impl Stopper, patience: Duration) -> Answer {
+        let end = Instant::now() + patience;
         let mut bytes = [0; live::ANSWER];
+        self.owed.fetch_add(1, Relaxed);
         loop {
-            let message = self.receive(by, &mut bytes)?;
+            let message = self.receive(by, &mut bytes, end)?;
             match Request::from_bytes(message) {
                 Some(Request::Stop { moves, stacks }) => self.hold(by, moves, stacks),
                 // For a stop that came to nothing.
                 Some(Request::Write(_) | Request::GoOn) => {}
                 None => {
-                    return live::answer_from_bytes(message)
-                        .unwrap_or_else(|| Err("its agent says what nobody understands".into()));
+                    let answer = read_answer(message);
+                    if self.owed.fetch_sub(1, Relaxed) == 1 || answer == HAS_LEFT {
+                        return answer;
+                    }
                 }
             }
         }
+    }
+
+    /// What an agent that is gone has said before.
+    fn last_answer(&self) -> Answer {
+        let mut bytes = [0; live::ANSWER];
+        // The first may only tell that it has not read everything.
+        for _ in 0..2 {
+            let got = rustix::net::recv(&self.socket, &mut bytes[..], RecvFlags::DONTWAIT);
+            if let Ok((len @ 1.., _)) = got
+                && Request::from_bytes(&bytes[..len]).is_none()
+            {
+                return read_answer(&bytes[..len]);
+            }
+        }
+        Err(self.gone())
     }
 
     /// Waits for a message of the agent.
@@ -325,20 +375,20 @@ impl Live {
         &self,
         by: &mut impl Stopper,
         bytes: &'a mut [u8; live::ANSWER],
+        end: Instant,
     ) -> Result<&'a [u8], String> {
-        let end = Instant::now() + PATIENCE;
         while !by.wait_for(&self.socket, LOOK)? {
-            if by.is_stopped(self.pid) {
-                return Err(format!("it is stopped; `kill -CONT {}` lets it go on", self.pid));
-            }
-            if Instant::now() > end {
-                return Err("its agent does not answer".into());
+            self.check_running(by, end)?;
+        }
+        for _ in 0..2 {
+            match rustix::net::recv(&self.socket, &mut bytes[..], RecvFlags::DONTWAIT) {
+                Ok((len @ 1.., _)) => return Ok(&bytes[..len]),
+                // It has not read everything: what it said before comes next.
+                Err(rustix::io::Errno::CONNRESET) => {}
+                _ => break,
             }
         }
-        match rustix::net::recv(&self.socket, &mut bytes[..], RecvFlags::empty()) {
-            Ok((len @ 1.., _)) => Ok(&bytes[..len]),
-            _ => Err(self.gone()),
-        }
+        Err(self.gone())
     }
 
     /// Why there is no agent any more.
@@ -377,11 +427,21 @@ impl Live {
     /// Has the agent take all hooks out and end. Tells what went wrong.
     #[must_use = "threads may still be inside hooked functions"]
     pub fn leave(self, agent: &Agent) -> Option<String> {
-        self.leave_by(&mut Once, agent)
+        self.leave_by(&mut Once::patient(), agent)
+    }
+
+    /// As [`leave`](Self::leave), but does not wait any longer when `is_over` says so, which is asked now
+    /// and then. The agent goes on with it.
+    #[must_use = "threads may still be inside hooked functions"]
+    pub fn leave_until(self, is_over: &dyn Fn() -> bool, agent: &Agent) -> Option<String> {
+        self.leave_by(&mut Once(is_over), agent)
     }
 
     fn leave_by(self, by: &mut impl Stopper, agent: &Agent) -> Option<String> {
         let done = self.order_by(by, Order::Unhook).and_then(|count| {
+            if count == live::HAS_LEFT {
+                return Ok(0);
+            }
             if count > 0 {
                 self.restore(by, agent, count)?;
             }
@@ -390,6 +450,7 @@ impl Live {
             Ok(left)
         });
         match done {
+            Ok(live::HAS_LEFT) => None,
             Ok(inside) if inside == StillInside::Nobody as u32 => None,
             Ok(inside) if inside == StillInside::Unknown as u32 => Some("its code is as before, but whether threads are still inside of hooks could not be looked at from inside: no more files may be open, or there is no /proc".into()),
             Ok(_) => Some("threads are still inside hooked functions".into()),
@@ -402,7 +463,7 @@ impl Live {
     fn wait_for_end(&self, by: &mut impl Stopper) {
         let thread = format!("/proc/{}/task/{}", self.pid, self.inside.tid);
         let end = Instant::now() + LEAVING;
-        while Path::new(&thread).exists() && Instant::now() < end {
+        while Path::new(&thread).exists() && Instant::now() < end && !by.is_over() {
             by.pause(Duration::from_micros(200));
         }
     }
@@ -424,6 +485,14 @@ impl Live {
         });
         stopped.and_then(|done| done).map_err(|e| e.to_string())
     }
+}
+
+/// What the agent has answered when it was about to be in a sandbox.
+const HAS_LEFT: Answer = Ok(live::HAS_LEFT);
+
+fn read_answer(message: &[u8]) -> Answer {
+    let answer = live::answer_from_bytes(message);
+    answer.unwrap_or_else(|| Err("its agent says what nobody understands".into()))
 }
 
 /// Waits until a descriptor can be read from, at most so long; tells whether it can.

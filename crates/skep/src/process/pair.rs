@@ -11,7 +11,7 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlag
 use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
 use skep_store::live;
 
-use super::{LOOK, Live, PATIENCE, Stopper};
+use super::{LOOK, Live, NOT_NOW, PATIENCE, Stopper};
 
 /// How often the agent's thread is looked at, which takes microseconds to begin.
 const PAUSE: Duration = Duration::from_micros(50);
@@ -71,12 +71,15 @@ impl Live {
     }
 
     /// Fails when nothing is to be expected of the agent's thread.
-    fn check_running(&self, by: &impl Stopper, end: Instant) -> Result<(), String> {
+    pub(super) fn check_running(&self, by: &impl Stopper, end: Instant) -> Result<(), String> {
         if by.is_stopped(self.pid) {
             return Err(format!("it is stopped; `kill -CONT {}` lets it go on", self.pid));
         }
         if self.has_ended() {
             return Err(self.gone());
+        }
+        if by.is_over() {
+            return Err(NOT_NOW.into());
         }
         if Instant::now() > end {
             return Err("its agent does not answer".into());

@@ -1,7 +1,7 @@
 //! Who stops a process: a tracer for a moment, or one that follows it.
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use skep_inject::{Target, Tracer};
 
@@ -33,13 +33,22 @@ pub(super) trait Stopper {
 
     /// Tells whether a process was stopped by a signal.
     fn is_stopped(&self, pid: u32) -> bool;
+
+    /// Tells whether nobody wants to wait for anything any longer.
+    fn is_over(&self) -> bool;
 }
 
-/// Traces a process while it stands, and no longer.
-#[derive(Debug)]
-pub(super) struct Once;
+/// Traces a process while it stands, and no longer. The function says when nobody wants to wait.
+pub(super) struct Once<'a>(pub(super) &'a dyn Fn() -> bool);
 
-impl Stopper for Once {
+impl Once<'static> {
+    /// For whoever waits as long as it takes.
+    pub(super) const fn patient() -> Self {
+        Self(&|| false)
+    }
+}
+
+impl Stopper for Once<'_> {
     fn stop<T: Send>(
         &mut self,
         pid: u32,
@@ -69,16 +78,27 @@ impl Stopper for Once {
     fn is_stopped(&self, pid: u32) -> bool {
         is_stopped(pid)
     }
+
+    fn is_over(&self) -> bool {
+        (self.0)()
+    }
+}
+
+/// What follows processes, until it is told to end, and then for as long as leaving may take.
+pub(super) struct Follower<'a> {
+    pub(super) tracer: Tracer,
+    pub(super) until: BorrowedFd<'a>,
+    pub(super) end: Option<Instant>,
 }
 
 /// What is followed goes on while others are waited for.
-impl Stopper for Tracer {
+impl Stopper for Follower<'_> {
     fn stop<T: Send>(
         &mut self,
         pid: u32,
         f: impl FnOnce(&mut Target) -> T + Send,
     ) -> Result<T, StopError> {
-        Self::stop(self, pid, f)
+        self.tracer.stop(pid, f)
     }
 
     fn stop_others<T: Send>(
@@ -88,20 +108,26 @@ impl Stopper for Tracer {
         patience: Duration,
         f: impl FnOnce(&mut Target) -> T + Send,
     ) -> Result<T, StopError> {
-        Self::stop_others(self, pid, except, patience, f)
+        self.tracer.stop_others(pid, except, patience, f)
     }
 
     fn wait_for(&mut self, fd: &OwnedFd, time: Duration) -> Result<bool, String> {
-        self.wait_for_others(&[fd.as_fd()], time).map_err(|e| e.to_string())?;
+        self.tracer.wait_for_others(&[fd.as_fd()], time).map_err(|e| e.to_string())?;
         is_readable(fd, Duration::ZERO)
     }
 
     fn pause(&mut self, time: Duration) {
         // Nothing is waited for that could fail.
-        self.wait_for_others(&[], time).ok();
+        self.tracer.wait_for_others(&[], time).ok();
     }
 
     fn is_stopped(&self, pid: u32) -> bool {
-        Self::is_stopped(self, pid)
+        self.tracer.is_stopped(pid)
+    }
+    fn is_over(&self) -> bool {
+        match self.end {
+            Some(end) => Instant::now() > end,
+            None => is_readable(&self.until, Duration::ZERO).unwrap_or(true),
+        }
     }
 }

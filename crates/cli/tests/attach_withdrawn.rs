@@ -1,0 +1,203 @@
+//! Programs that take away what the agent's thread in them needs, while `skep` is attached: its
+//! descriptors, as a daemon closes all it finds, and its system calls, by seccomp. They live on, and get
+//! their own messages; `skep` comes to its end.
+
+mod common;
+
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use common::live::{Target, Tracer};
+use common::{Skep, data};
+use rustix::process::Signal;
+use serde_json::Value as Json;
+use skep_testkit::TempDir;
+use skep_testkit::cc::Cc;
+use skep_testkit::run::signal;
+
+/// What `skep` may take to its end on a machine that has much else to do.
+const SOON: Duration = Duration::from_secs(30);
+
+const KILL_PROCESS: u32 = 0x8000_0000;
+const TRAP: u32 = 0x3_0000;
+const ERRNO: u32 = 0x5_0001;
+const ALL_BUT_ITS_OWN: i32 = -1;
+const THIS_THREAD: u32 = 0;
+const ALL_THREADS: u32 = 1;
+
+fn program() -> Target {
+    let dir = TempDir::new();
+    let cc = Cc::c().args(&["-O1", "-g", "-pthread"]);
+    let program = cc.compile(&[data("withdraws.c").as_ref()], &dir.join("withdraws"));
+    Target::start(dir, program.clone(), &Command::new(program))
+}
+
+fn has_agent(target: &Target) -> bool {
+    let threads = fs::read_dir(format!("/proc/{}/task", target.pid())).expect("it runs");
+    let mut names =
+        threads.flatten().map(|t| fs::read_to_string(t.path().join("comm")).unwrap_or_default());
+    names.any(|name| name.trim() == "skep-agent")
+}
+
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let end = Instant::now() + SOON;
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn calls(report: &Json) -> u64 {
+    let rows = report["functions"].as_array().expect("a list");
+    rows.iter().map(|row| row["calls"].as_u64().expect("a number")).sum()
+}
+
+/// Ends `skep` by Ctrl-C if it has not ended by itself, in time; the report and what it said.
+fn end(mut tracer: Tracer) -> (Json, String) {
+    if tracer.running.try_wait().expect("it is ours").is_none() {
+        signal(tracer.running.id(), Signal::INT);
+    }
+    let end = Instant::now() + SOON;
+    while tracer.running.try_wait().expect("it is ours").is_none() {
+        if Instant::now() > end {
+            tracer.running.kill().expect("it is ours");
+            panic!("skep does not end");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    tracer.report_with_warnings()
+}
+
+#[test]
+fn what_gets_the_agents_numbers_is_the_programs() {
+    let (skep, mut target) = (Skep::new(), program());
+    let tracer = Tracer::attach(&skep, &target, &["withdraws:work"]);
+    target.tell("work 100");
+    target.tell("take");
+    target.tell("exchange");
+    target.stop();
+    signal(target.pid(), Signal::CONT);
+    target.tell("exchange");
+    let (report, said) = end(tracer);
+    assert_eq!(calls(&report), 100, "{report}");
+    assert!(said.contains("its agent has ended"), "{said}");
+    wait_until("the agent stays", || !has_agent(&target));
+    target.tell("exchange");
+    target.tell("work 100");
+    target.end();
+}
+
+#[test]
+fn also_where_skep_is_gone() {
+    let (skep, mut target) = (Skep::new(), program());
+    for _ in 0..3 {
+        let mut tracer = Tracer::attach(&skep, &target, &["withdraws:work"]);
+        target.order("take");
+        tracer.running.kill().expect("it is ours");
+        tracer.running.wait().expect("it ends");
+        assert_eq!(target.line(), "done");
+        target.tell("exchange");
+        target.stop();
+        signal(target.pid(), Signal::CONT);
+        target.tell("exchange");
+        wait_until("the agent stays", || !has_agent(&target));
+    }
+    target.tell("work 100");
+    target.end();
+}
+
+#[test]
+fn no_descriptors_are_needed_to_leave() {
+    for most in [0, 1] {
+        let (skep, mut target) = (Skep::new(), program());
+        let before = target.state();
+        let tracer = Tracer::attach(&skep, &target, &["withdraws:work"]);
+        target.tell(&format!("limit {most}"));
+        target.tell("work 100");
+        let (report, said) = end(tracer);
+        assert_eq!(calls(&report), 100, "{report}");
+        assert!(!said.contains("warning"), "{said}");
+        // Jumps that lead to the function itself stay: whether threads are in the way, only files tell.
+        assert_eq!(target.state().rest(), before.rest());
+        target.tell("work 100");
+        target.end();
+    }
+}
+
+/// Its calls before the filter are counted, and those afterwards where events are still allowed.
+fn sandboxed(order: &str, number: i32, action: u32, threads: u32) {
+    let what = format!("{order} {number} {action:#x} {threads}");
+    let (skep, mut target) = (Skep::new(), program());
+    let tracer = Tracer::attach(&skep, &target, &["withdraws:work"]);
+    target.tell("work 100");
+    target.tell(&what);
+    target.tell("work 100");
+    let (report, said) = end(tracer);
+    let calls = calls(&report);
+    let counted = if threads == ALL_THREADS { vec![100, 200] } else { vec![200] };
+    assert!(counted.contains(&calls) || number < 0 && calls == 100, "{what}: {calls}\n{said}");
+    target.tell("work 100");
+    wait_until(&format!("{what}: the agent stays\n{said}"), || !has_agent(&target));
+    target.end();
+}
+
+#[test]
+fn a_sandbox_of_all_threads_has_no_agent_in_it() {
+    for action in [KILL_PROCESS, TRAP, ERRNO] {
+        // Everything; `poll`, `mmap`, `madvise`, `fstat`, `exit`, `restart_syscall`, `ppoll`.
+        for number in [ALL_BUT_ITS_OWN, 7, 9, 28, 5, 60, 219, 271] {
+            sandboxed("sandbox", number, action, ALL_THREADS);
+        }
+    }
+}
+
+#[test]
+fn a_sandbox_of_one_thread_is_not_the_agents() {
+    for action in [KILL_PROCESS, TRAP, ERRNO] {
+        for number in [ALL_BUT_ITS_OWN, 9, 28, 60, 219] {
+            sandboxed("sandbox", number, action, THIS_THREAD);
+        }
+    }
+}
+
+/// It is seen by nobody, and the agent's calls fail.
+#[test]
+fn a_sandbox_that_is_not_seen_does_not_hold_skep() {
+    for number in [ALL_BUT_ITS_OWN, 271, 45, 5] {
+        sandboxed("unseen", number, ERRNO, ALL_THREADS);
+    }
+}
+
+/// A thread that sleeps under a filter which does not know `restart_syscall`, and is stopped.
+#[test]
+fn sleep_goes_on_without_a_call_that_the_program_has_not_made() {
+    let (skep, mut target) = (Skep::new(), program());
+    target.tell(&format!("sleeper 219 {KILL_PROCESS:#x}"));
+    for _ in 0..5 {
+        let tracer = Tracer::attach(&skep, &target, &["withdraws:work"]);
+        target.tell("work 10");
+        assert_eq!(calls(&tracer.end()), 10);
+        target.tell("naps");
+    }
+    target.end();
+}
+
+/// Ctrl-C just when the program has ended: the report comes all the same.
+#[test]
+fn a_signal_after_the_end_loses_nothing() {
+    let skep = Skep::new();
+    for delay in 0..20 {
+        let mut target = program();
+        let mut tracer = Tracer::attach(&skep, &target, &["withdraws:*", "libc:*"]);
+        target.end();
+        std::thread::sleep(Duration::from_micros(300 * delay));
+        // It may have ended.
+        if tracer.running.try_wait().expect("it is ours").is_none() {
+            signal(tracer.running.id(), Signal::INT);
+        }
+        // Fails where it ends by the signal, or there is no report.
+        let (report, _) = tracer.report_with_warnings();
+        assert!(report["functions"].is_array(), "after {delay}: {report}");
+    }
+}
