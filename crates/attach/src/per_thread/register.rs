@@ -5,7 +5,7 @@
 use super::area;
 use super::block::{BLOCKS, Block, CHUNKS, Chunk, own, set_own};
 use super::runtime_id;
-use crate::signals::fault::handled;
+use crate::signals::handled::handled;
 use crate::stack_bounds;
 use crate::{process, sandbox, sys};
 use skep_sys::thread_words;

@@ -26,7 +26,7 @@ use crate::hook::Missed;
 use crate::hook_list::Meta;
 use crate::per_thread::block::{Block, own};
 use crate::per_thread::{enter, missed, register, shared_tls};
-use crate::signals::fault::handled;
+use crate::signals::handled::handled;
 use crate::table::Table;
 use crate::tramp::entry_points::is_exit;
 use crate::{process, sandbox, sys};

@@ -3,8 +3,8 @@
 
 use super::action::{BUS, SEGV, SIGBUS, SIGSEGV};
 use super::context::{Context, ERROR, Info, RIP};
-use super::gone;
 use super::pass_on::pass_on;
+use super::{gone, handled};
 use crate::per_thread::register;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -13,16 +13,6 @@ static FIXUP: AtomicUsize = AtomicUsize::new(0);
 
 /// An `unsafe fn(u64) -> bool`, or 0.
 static REPAIR: AtomicUsize = AtomicUsize::new(0);
-
-/// `SIGBUS` and `SIGSEGV`, by bit, as far as hooks need their handlers: memory may be missing in any
-/// event. Others stay blocked where the program has blocked them: nobody handles them for it.
-#[inline(always)]
-pub(crate) fn handled() -> u64 {
-    let bit = |user: &AtomicUsize, signal| {
-        u64::from(user.load(Ordering::Acquire) != 0) << i32::wrapping_sub(signal, 1)
-    };
-    bit(&REPAIR, SIGBUS) | bit(&FIXUP, SIGSEGV)
-}
 
 /// Puts a handler on `SIGBUS`, which a store to memory of a file system that is full raises.
 /// `repair` is asked with the address whether it has put other memory there; if not, the signal is
@@ -40,9 +30,10 @@ pub(crate) fn handled() -> u64 {
 /// let _ = skep_attach::signals::on_memory_full(|_| true);
 /// ```
 pub unsafe fn on_memory_full(repair: unsafe fn(u64) -> bool) -> Result<(), i32> {
+    REPAIR.store(repair as usize, Ordering::Release);
     // SAFETY: made for it.
     unsafe { BUS.install(SIGBUS, on_bus as *const () as usize, 0) }?;
-    if REPAIR.swap(repair as usize, Ordering::AcqRel) == 0 {
+    if handled::begin(SIGBUS) {
         register::let_new_faults_through();
     }
     Ok(())
@@ -80,9 +71,9 @@ unsafe extern "C" fn on_bus(signal: i32, info: *const Info, context: *mut Contex
 /// let _ = skep_attach::signals::on_bad_load(|_| Some(8));
 /// ```
 pub unsafe fn on_bad_load(fixup: unsafe fn(u64) -> Option<u64>) -> Result<(), i32> {
-    let is_new = FIXUP.swap(fixup as usize, Ordering::AcqRel) == 0;
+    FIXUP.store(fixup as usize, Ordering::Release);
     handle_segv()?;
-    if is_new {
+    if handled::begin(SIGSEGV) {
         register::let_new_faults_through();
     }
     Ok(())

@@ -2,7 +2,7 @@
 //! through.
 
 use super::action::{SIGBUS, keeps};
-use super::fault::handled;
+use super::handled::handled;
 use crate::per_thread::block::own;
 use crate::per_thread::register;
 use crate::sys::{self, TOO_LARGE};

@@ -16,7 +16,8 @@ pub use pass_on::prepare_exec;
 
 pub(crate) mod action;
 pub(crate) mod context;
-pub(crate) mod fault;
+mod fault;
 pub(crate) mod gone;
+pub(crate) mod handled;
 mod mask;
 pub(crate) mod pass_on;
