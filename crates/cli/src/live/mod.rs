@@ -1,6 +1,7 @@
 //! A visit to processes that run already: links are attached in all of them until the end, and then
 //! each is left as it was.
 
+use std::cell::Cell;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,6 +14,9 @@ use skep::process::{Live, ProcessError};
 
 mod follow;
 pub mod namespace;
+
+/// So long attaching is still waited for when it is to end.
+const ATTACHING: Duration = Duration::from_secs(2);
 
 pub use follow::{chain, tell};
 
@@ -80,8 +84,15 @@ impl<'a> Visit<'a> {
         let mut signals = Signals::install().context("cannot handle signals")?;
         let began = Instant::now();
         let mut all: Vec<Live> = Vec::new();
+        // Whoever ends it at once wants the report, and attaching takes milliseconds.
+        let asked = Cell::new(None::<Instant>);
+        let since = || asked.get().unwrap_or_else(Instant::now);
+        let is_over = || {
+            let is_asked = signals.is_pending();
+            asked.set(is_asked.then(since));
+            is_asked && since().elapsed() > ATTACHING
+        };
         let attached = self.pids.iter().try_for_each(|&pid| {
-            let is_over = || signals.is_pending();
             let live = self.agent.enter_until(&is_over, pid, self.dir).map_err(failure)?;
             let mut orders = links.iter().map(|link| Order::Attach(*link));
             let done = orders.try_for_each(|order| live.order_until(&is_over, order).map(drop));
