@@ -181,13 +181,21 @@ unsafe fn let_faults_through(block: *mut Block) {
 /// In `blocked`: a signal has a handler only now, which the thread may have blocked.
 pub(crate) const HANDLER_IS_NEW: u32 = 2;
 
-/// Has each thread let signals of faults through at its next event, as some have a handler only now.
+/// Has each thread let signals of faults through, as some have a handler only now: the calling one at
+/// once, the others at their next event.
 pub(crate) fn let_new_faults_through() {
+    let own = own();
+    if !own.is_null() {
+        let found = sys::let_through(handled());
+        // SAFETY: blocks are never unmapped.
+        unsafe { (*own).held.fetch_or(found as u32, Ordering::Relaxed) };
+    }
     let mut chunk = CHUNKS.load(Ordering::Acquire);
     while !chunk.is_null() {
         // SAFETY: chunks are never unmapped, and all fields of blocks are atomic.
         let (blocks, next) = unsafe { (&(*chunk).blocks, (*chunk).next.load(Ordering::Acquire)) };
-        for block in blocks.iter().filter(|block| block.tid.load(Ordering::Acquire) != 0) {
+        let others = blocks.iter().filter(|block| !ptr::eq(*block, own));
+        for block in others.filter(|block| block.tid.load(Ordering::Acquire) != 0) {
             block.blocked.store(HANDLER_IS_NEW, Ordering::Relaxed);
             block.zone_len.store(0, Ordering::Relaxed);
         }
