@@ -161,7 +161,7 @@ fn threads_share_the_count() {
 
 /// A process that runs already: its calls return something else while it is attached to, and nothing
 /// afterwards.
-fn attached(cc: Cc) {
+fn attached(cc: Cc, more: &[&str]) {
     const SOURCE: &str = r#"
         #include <errno.h>
         #include <stdio.h>
@@ -186,7 +186,7 @@ fn attached(cc: Cc) {
     let pid = child.id().to_string();
     let args =
         ["trace", "serves:f", "--return", "serves:f=0", "--errno", "ECONNREFUSED", "-p", &pid];
-    let mut running = skep.start(args);
+    let mut running = skep.start(args.iter().chain(more));
     let read = || fs::read_to_string(&words).expect("written");
     let end = Instant::now() + Duration::from_secs(300);
     // Until some calls have returned something else, or it cannot attach.
@@ -220,7 +220,7 @@ fn attached(cc: Cc) {
 
 #[test]
 fn processes_that_run_already() {
-    attached(Cc::c());
+    attached(Cc::c(), &[]);
 }
 
 #[test]
@@ -228,7 +228,13 @@ fn processes_of_musl_that_run_already() {
     if !has_command("musl-gcc") {
         return skep_testkit::skip("musl-gcc");
     }
-    attached(Cc::named("musl-gcc").args(&["-static"]));
+    attached(Cc::named("musl-gcc").args(&["-static"]), &[]);
+}
+
+/// Nor is the report lost where it is ended as soon as hooks are seen.
+#[test]
+fn processes_that_are_followed() {
+    attached(Cc::c(), &["--follow"]);
 }
 
 #[test]

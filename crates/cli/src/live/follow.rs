@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use skep::process::{Followed, ProcessError};
 
-use super::{Visit, Visited, failure, wait};
+use super::{Patience, Visit, Visited, failure, wait};
 use crate::failure::{Context, Failure, Result};
 use crate::flag::Flag;
 use crate::printer::Printer;
@@ -44,9 +44,12 @@ impl Visit<'_> {
                 followed
             });
             let follower = follower.context("cannot follow processes")?;
+            let patience = Patience::default();
             let begun = loop {
                 match begun.recv_timeout(LOOK) {
-                    Err(RecvTimeoutError::Timeout) if signals.is_pending() => end.raise(),
+                    Err(RecvTimeoutError::Timeout) if patience.is_over(signals.is_pending()) => {
+                        end.raise();
+                    }
                     Err(RecvTimeoutError::Timeout) => {}
                     begun => break begun,
                 }

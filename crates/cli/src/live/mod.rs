@@ -15,9 +15,6 @@ use skep::process::{Live, ProcessError};
 mod follow;
 pub mod namespace;
 
-/// So long attaching is still waited for when it is to end.
-const ATTACHING: Duration = Duration::from_secs(2);
-
 pub use follow::{chain, tell};
 
 use crate::args::ProcessArgs;
@@ -84,14 +81,8 @@ impl<'a> Visit<'a> {
         let mut signals = Signals::install().context("cannot handle signals")?;
         let began = Instant::now();
         let mut all: Vec<Live> = Vec::new();
-        // Whoever ends it at once wants the report, and attaching takes milliseconds.
-        let asked = Cell::new(None::<Instant>);
-        let since = || asked.get().unwrap_or_else(Instant::now);
-        let is_over = || {
-            let is_asked = signals.is_pending();
-            asked.set(is_asked.then(since));
-            is_asked && since().elapsed() > ATTACHING
-        };
+        let patience = Patience::default();
+        let is_over = || patience.is_over(signals.is_pending());
         let attached = self.pids.iter().try_for_each(|&pid| {
             let live = self.agent.enter_until(&is_over, pid, self.dir).map_err(failure)?;
             let mut orders = links.iter().map(|link| Order::Attach(*link));
@@ -214,4 +205,19 @@ fn files_of(pid: u32) -> Vec<PathBuf> {
         }
     }
     files
+}
+
+/// How long attaching is still waited for when it is to end. It takes milliseconds, and whoever ends it at
+/// once wants the report.
+#[derive(Default)]
+struct Patience(Cell<Option<Instant>>);
+
+impl Patience {
+    /// Tells whether it is over; `asked`: somebody has asked for the end.
+    fn is_over(&self, asked: bool) -> bool {
+        const LONGEST: Duration = Duration::from_secs(2);
+        let since = self.0.get().unwrap_or_else(Instant::now);
+        self.0.set(asked.then_some(since));
+        asked && since.elapsed() > LONGEST
+    }
 }
