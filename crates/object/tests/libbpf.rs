@@ -35,6 +35,14 @@ fn maps_and_linked_instructions_are_those_of_libbpf() {
     for compiler in ["", ".clang-14", ".clang-16"] {
         assert!(names.contains(&format!("several{compiler}")), "{names:?}");
     }
+    // What a source says that other compilers make of it is recorded as well.
+    for name in names.iter().filter(|name| !name.contains('.')) {
+        let source = String::from_utf8(data(&format!("{name}.bpf.c"))).expect("sources are text");
+        let also = source.lines().find_map(|line| line.strip_prefix("// also: "));
+        for compiler in also.unwrap_or_default().split_whitespace() {
+            assert!(names.contains(&format!("{name}.{compiler}")), "{name}: {compiler}");
+        }
+    }
     for name in &names {
         let source = name.split('.').next().expect("a name is not empty");
         let target =
