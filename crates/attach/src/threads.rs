@@ -114,8 +114,11 @@ fn path(tid: u32, rest: &[u8]) -> [u8; 35] {
 }
 
 /// `running`, or `NR ARGS… SP PC`, or `-1 SP PC` when it was stopped outside of a system
-/// call.
+/// call. Without any stack it is the main thread, which stays in the list when it has exited before others.
 fn parse(text: &[u8]) -> State {
+    if text == b"-1 0x0 0x0\n" {
+        return State::Gone;
+    }
     if text.first().is_none_or(|b| !b.is_ascii_digit()) {
         return State::Running;
     }
@@ -149,6 +152,7 @@ mod tests {
     fn states_as_the_kernel_writes_them() {
         assert_eq!(parse(b"running\n"), State::Running);
         assert_eq!(parse(b"-1 0x7ffd0 0x401000\n"), State::Running);
+        assert_eq!(parse(b"-1 0x0 0x0\n"), State::Gone);
         let text = b"202 0x1 0x80 0x0 0x0 0x0 0x0 0x7f0012345678 0x7f0087654321\n";
         assert_eq!(parse(text), State::Asleep { stack: 0x7f00_1234_5678, rip: 0x7f00_8765_4321 });
         assert_eq!(

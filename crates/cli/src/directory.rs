@@ -56,8 +56,9 @@ pub fn scratch() -> Result<Scratch> {
 
 fn elsewhere(error: DirError) -> Failure {
     Failure::from(error).hint(format!(
-        "set {} to another directory: one on tmpfs that belongs to you, with mode 0700",
-        skep::dir::ENV_DIR
+        "set {} to another directory: one on tmpfs that belongs to user {}, with mode 0700",
+        skep::dir::ENV_DIR,
+        rustix::process::geteuid().as_raw()
     ))
 }
 

@@ -27,6 +27,7 @@ mod map;
 mod missed;
 mod objects;
 mod orphans;
+mod owner;
 mod printer;
 mod prog;
 mod protobuf;

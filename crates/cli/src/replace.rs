@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, OFlags};
 
+use crate::owner;
+
 /// The name of standard output.
 pub const STDOUT: &str = "-";
 
@@ -77,7 +79,10 @@ impl Replacement {
             },
         };
         let made = Self { file, path: path.to_owned(), step };
-        let Some(old) = old else { return Ok(made) };
+        let Some(old) = old else {
+            owner::give(&made.file);
+            return Ok(made);
+        };
         let own = made.file.metadata()?;
         let is_owner = (own.uid(), own.gid()) == (old.uid(), old.gid())
             || std::os::unix::fs::fchown(&made.file, Some(old.uid()), Some(old.gid())).is_ok();

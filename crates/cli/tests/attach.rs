@@ -4,13 +4,13 @@ mod common;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::Skep;
-use common::live::{LIMIT, State, Target, Tracer, changed, child, code, compile};
+use common::live::{LIMIT, State, Target, Tracer, changed, child, code, compile, state_of};
 use rustix::process::Signal;
 use serde_json::{Value as Json, json};
 use skep_testkit::TempDir;
@@ -512,5 +512,154 @@ fn a_program_that_waits_for_all_signals() {
         target.tell("");
         assert_eq!(blocked(target.pid()), before);
     }
+    target.end();
+}
+
+/// What the process's own number leads to is gone then: memory, mappings, open files.
+#[test]
+fn a_program_whose_main_thread_has_exited() {
+    let dir = TempDir::new();
+    let source = "#include <pthread.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <sys/prctl.h>
+        __attribute__((noinline, noclone)) int work(const char *word) { static volatile int s; return s += word[0]; }
+        static void *serve(void *once) {
+            setvbuf(stdout, 0, _IONBF, 0);
+            if (once) { work(\"only\"); exit(7); }
+            for (puts(\"ready\"); getchar() != EOF; puts(\"done\"))
+                for (int i = 0; i < 11; i++) work(\"word\");
+            exit(7);
+        }
+        int main(int argc, char **argv) {
+            pthread_t t;
+            prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+            pthread_create(&t, 0, serve, argc > 1 ? argv : 0);
+            pthread_exit(0);
+        }\n";
+    fs::write(dir.join("others.c"), source).expect("it is written");
+    let program = Cc::c()
+        .args(&["-O1", "-g", "-pthread"])
+        .compile(&[&dir.join("others.c")], &dir.join("others"));
+    let skep = Skep::new();
+    let run =
+        skep.run(["trace", "others:work", "--args", "--", &program.to_string_lossy(), "once"]);
+    assert_eq!(run.status.code(), Some(7), "{}", run.transcript());
+    assert!(run.transcript().contains("\"only\""), "{}", run.transcript());
+    let mut target = Target::start(dir, program.clone(), &Command::new(program));
+    let end = Instant::now() + LIMIT;
+    while state_of(target.pid()) != 'Z' {
+        assert!(Instant::now() < end, "its main thread goes on");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    for _ in 0..2 {
+        let tracer = Tracer::attach(&skep, &target, &["others:work"]);
+        target.tell("");
+        assert_eq!(calls(&tracer.end(), "work"), 11);
+        target.tell("");
+    }
+    target.end();
+}
+
+/// What stands in the way is told, and what would help; the program goes on.
+#[test]
+fn programs_that_stand_in_their_own_way() {
+    let dir = TempDir::new();
+    let source = "#define _GNU_SOURCE\n#include <sched.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>
+        #include <sys/mman.h>\n#include <sys/prctl.h>\n#include <sys/resource.h>\n#include <unistd.h>
+        __attribute__((noinline, noclone)) int work(int n) { static volatile int s; return s += n; }
+        static void limit(int which, rlim_t to) { struct rlimit both = {to, to}; setrlimit(which, &both); }
+        int main(int argc, char **argv) {
+            const char *way = argv[1];
+            prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+            setvbuf(stdout, 0, _IONBF, 0);
+            if (!strcmp(way, \"as\")) limit(RLIMIT_AS, 32 << 20);
+            if (!strcmp(way, \"data\")) limit(RLIMIT_DATA, 1 << 20);
+            if (!strcmp(way, \"fsize\")) limit(RLIMIT_FSIZE, 0);
+            if (!strcmp(way, \"nofile\")) limit(RLIMIT_NOFILE, 3);
+            if (!strcmp(way, \"mdwe\") && prctl(65, 1, 0, 0, 0)) return 0;
+            if (!strcmp(way, \"unshare\") && unshare(CLONE_NEWPID)) return 0;
+            if (!strcmp(way, \"chroot\") && (chroot(argv[2]) || chdir(\"/\"))) return 0;
+            if (!strcmp(way, \"maps\"))
+                for (char *at; (at = mmap(0, 8192, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) != MAP_FAILED;)
+                    mprotect(at, 4096, PROT_NONE);
+            for (puts(\"ready\"); getchar() != EOF; puts(\"done\")) work(argc);
+            return 7;
+        }\n";
+    fs::write(dir.join("ways.c"), source).expect("it is written");
+    let program = Cc::c().args(&["-O1"]).compile(&[&dir.join("ways.c")], &dir.join("ways"));
+    let cases = [
+        ("as", "--as=unlimited", false),
+        ("data", "--data=unlimited", false),
+        ("fsize", "--fsize=unlimited", false),
+        ("nofile", "--nofile=1024", false),
+        ("mdwe", "PR_SET_MDWE", false),
+        ("maps", "max_map_count", false),
+        ("unshare", "unshare(CLONE_NEWPID)", true),
+        ("chroot", "it sees no `/proc`", true),
+    ];
+    let skep = Skep::new();
+    for (way, remedy, needs_root) in cases {
+        if needs_root && !is_root() {
+            continue;
+        }
+        let folder = TempDir::new();
+        let mut command = Command::new(&program);
+        command.arg(way).arg(folder.path());
+        let Some(mut target) = Target::start_if(folder, program.clone(), &command) else {
+            // A kernel that has no such thing.
+            assert!(!matches!(way, "as" | "data" | "fsize" | "nofile" | "maps"), "{way}");
+            continue;
+        };
+        for _ in 0..2 {
+            let ended = skep.run(["trace", "ways:work", "-p", &target.pid().to_string()]);
+            assert_eq!(ended.status.code(), Some(2), "{way}: {}", ended.transcript());
+            let said = String::from_utf8_lossy(&ended.stderr);
+            assert!(said.contains(remedy), "{way}: {}", ended.transcript());
+            assert!(!said.contains("system error"), "{way}: {}", ended.transcript());
+            target.tell("");
+        }
+        target.end();
+    }
+}
+
+/// Root's skep works as the user of the processes, also where these have changed their user themselves,
+/// which nobody else may stop then.
+#[test]
+fn a_program_of_another_user() {
+    if !is_root() || !has_command("setpriv") {
+        return skep_testkit::skip("root and setpriv");
+    }
+    let dir = TempDir::new();
+    let source = "#include <stdio.h>\n#include <stdlib.h>\n#include <unistd.h>
+        __attribute__((noinline, noclone)) int work(int n) { static volatile int s; return s += n; }
+        int main(int argc, char **argv) {
+            if (setgid(65534) || setuid(65534)) return 1;
+            setvbuf(stdout, 0, _IONBF, 0);
+            for (puts(\"ready\"); getchar() != EOF; puts(\"done\"))
+                for (int i = 0; i < 11; i++) work(i);
+            return 7;
+        }\n";
+    fs::write(dir.join("worker.c"), source).expect("it is written");
+    let program = Cc::c().args(&["-O1"]).compile(&[&dir.join("worker.c")], &dir.join("worker"));
+    // The agent reads the file as that user.
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("it is ours");
+    let mut target = Target::start(dir, program.clone(), &Command::new(program));
+    let (skep, mut own) = (Skep::new(), Target::dynamic());
+    let folded = skep.path("folded");
+    for _ in 0..2 {
+        let tracer = Tracer::attach(&skep, &target, &["worker:work"]);
+        target.tell("");
+        assert_eq!(calls(&tracer.end(), "work"), 11);
+    }
+    // What it writes is the caller's.
+    let pid = target.pid().to_string();
+    let to = folded.to_string_lossy().into_owned();
+    let ended = skep.run(["trace", "worker:work", "-p", &pid, "--for", "10ms", "--folded", &to]);
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.transcript());
+    assert_eq!(fs::metadata(&folded).expect("it was written").uid(), 0);
+    // One user at a time.
+    let other = own.pid().to_string();
+    let both = skep.run(["trace", "work", "-p", &pid, "-p", &other]);
+    assert_eq!(both.status.code(), Some(1), "{}", both.transcript());
+    assert!(String::from_utf8_lossy(&both.stderr).contains("a `skep` for each user"));
+    own.end();
     target.end();
 }

@@ -76,7 +76,7 @@ fn refresh(now: u64) {
     // SAFETY: all accesses are inside `text`: the file is read behind BEFORE bytes, a path begins
     // at most MOUNT.len() before that.
     unsafe {
-        let fd = call4(OPENAT, AT_FDCWD, c"/proc/self/cgroup".as_ptr() as u64, 0x80000, 0);
+        let fd = call4(OPENAT, AT_FDCWD, c"/proc/thread-self/cgroup".as_ptr() as u64, 0x80000, 0);
         let len = if (fd as i64) < 0 {
             0
         } else {

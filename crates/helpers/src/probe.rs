@@ -13,13 +13,19 @@ use skep_sys::syscall::{PROCESS_VM_READV, PROCESS_VM_WRITEV, call6};
 #[inline(always)]
 pub(super) unsafe fn copy(to: u64, from: u64, len: u64) -> u64 {
     let (local, remote) = ([to, len], [from, len]);
-    let pid = skep_maps::slots::pid_tgid() >> 32;
+    let me = this_thread();
     // SAFETY: both vectors describe one range each; the local one is writable by the caller's
     // promise, the kernel checks the other.
     let r = unsafe {
-        call6(PROCESS_VM_READV, pid, local.as_ptr() as u64, 1, remote.as_ptr() as u64, 1, 0)
+        call6(PROCESS_VM_READV, me, local.as_ptr() as u64, 1, remote.as_ptr() as u64, 1, 0)
     };
     if r > len { 0 } else { r }
+}
+
+/// Whose memory it is. The main thread may have exited, and its id, the process's, leads nowhere then.
+#[inline(always)]
+fn this_thread() -> u64 {
+    skep_maps::slots::pid_tgid() & 0xffff_ffff
 }
 
 /// Reads a word of eight bytes; `None` when it is not all there.
@@ -211,10 +217,10 @@ pub(super) unsafe extern "C" fn read_kernel_str(
 pub(super) unsafe extern "C" fn write_user(to: u64, from: u64, size: u64, _: u64, _: u64) -> u64 {
     let size = size & 0xffff_ffff;
     let (local, remote) = ([from, size], [to, size]);
-    let pid = skep_maps::slots::pid_tgid() >> 32;
+    let me = this_thread();
     // SAFETY: the verifier proved `from` readable for `size` bytes; the kernel checks the other.
     let r = unsafe {
-        call6(PROCESS_VM_WRITEV, pid, local.as_ptr() as u64, 1, remote.as_ptr() as u64, 1, 0)
+        call6(PROCESS_VM_WRITEV, me, local.as_ptr() as u64, 1, remote.as_ptr() as u64, 1, 0)
     };
     if r == size { 0 } else { fail(errno::EFAULT) }
 }

@@ -166,7 +166,7 @@ pub(super) unsafe extern "C" fn get_ns_current_pid_tgid(
     // `to` writable for `size` bytes.
     unsafe {
         let at = stat.as_mut_ptr().cast::<u64>();
-        let path = c"/proc/self/ns/pid".as_ptr() as u64;
+        let path = c"/proc/thread-self/ns/pid".as_ptr() as u64;
         let same = size == 8
             && dev <= u64::from(u32::MAX)
             && skep_sys::syscall::call4(skep_sys::syscall::FSTATAT, AT_FDCWD, path, at as u64, 0)

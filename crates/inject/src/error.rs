@@ -181,7 +181,7 @@ impl fmt::Display for Refusal {
                 "`/proc` is that of another PID namespace; mount one, as `unshare --mount-proc` does",
             ),
             Self::Itself => f.write_str("it is the tracer itself"),
-            Self::Thread { of } => write!(f, "it is a thread; stop its process, {of}"),
+            Self::Thread { of } => write!(f, "it is a thread of process {of}; use that id"),
             Self::KernelThread => f.write_str("it is a thread of the kernel"),
             Self::Zombie => {
                 f.write_str("it has ended, and only its parent has not asked for its status yet")
@@ -191,7 +191,7 @@ impl fmt::Display for Refusal {
                 "`{name}` ({by}) traces it, and a process has one tracer only; end that first"
             ),
             Self::OtherUser { uid } => {
-                write!(f, "it belongs to user {uid}: run skep as that user")
+                write!(f, "it belongs to user {uid}: run skep as that user, or as root")
             }
             Self::Scope { scope: 3 } => f.write_str(
                 "`/proc/sys/kernel/yama/ptrace_scope` is 3, which forbids tracing until the next boot",

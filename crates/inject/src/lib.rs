@@ -42,5 +42,6 @@ pub use follow::{Event, Tracer};
 pub use image::{Image, ImageError};
 pub use load::Loaded;
 pub use registers::{NO_CALL, Registers, Restart};
+pub use stop::check;
 pub use sys::{NoTerminalStops, share_memory};
 pub use target::{Target, stop, stop_others};

@@ -313,7 +313,14 @@ impl Threads {
 }
 
 /// Refuses what is no other process's id.
-pub(crate) fn check(pid: u32) -> Result<(), Error> {
+///
+/// # Errors
+/// When there is no such process, or it cannot be stopped: a thread's id, or the caller's own.
+///
+/// ```
+/// assert!(skep_inject::check(std::process::id()).is_err());
+/// ```
+pub fn check(pid: u32) -> Result<(), Error> {
     let refused = |reason| Error::Refused { pid, reason };
     if skep_proc::namespace::proc_is_of_another() {
         return Err(refused(Refusal::OthersProc));

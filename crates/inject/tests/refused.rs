@@ -35,7 +35,7 @@ fn who_is_not_there() {
     let thread = ids[1];
     assert_eq!(
         refusal(thread),
-        format!("cannot stop process {thread}: it is a thread; stop its process, {pid}")
+        format!("cannot stop process {thread}: it is a thread of process {pid}; use that id")
     );
     program.end();
     assert_eq!(refusal(pid), format!("cannot stop process {pid}: there is no such process"));

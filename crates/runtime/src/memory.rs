@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed, Ordering::SeqCs
 use skep_maps::Map;
 
 use skep_store::link::control;
-use skep_sys::syscall::{GETPID, MINCORE, MMAP, PROCESS_VM_READV, call6};
+use skep_sys::syscall::{GETTID, MINCORE, MMAP, PROCESS_VM_READV, call6};
 
 const PAGE: u64 = 4096;
 
@@ -171,7 +171,8 @@ fn is_readable(addr: u64) -> bool {
     unsafe {
         call6(
             PROCESS_VM_READV,
-            call6(GETPID, 0, 0, 0, 0, 0, 0),
+            // The main thread may have exited, and has no memory then.
+            call6(GETTID, 0, 0, 0, 0, 0, 0),
             local.as_ptr() as u64,
             1,
             remote.as_ptr() as u64,

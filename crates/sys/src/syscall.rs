@@ -44,6 +44,8 @@ pub const GETUID: u64 = 102;
 pub const GETGID: u64 = 104;
 /// Number of `prctl`.
 pub const PRCTL: u64 = 157;
+/// Number of `gettid`.
+pub const GETTID: u64 = 186;
 /// Number of `fgetxattr`.
 pub const FGETXATTR: u64 = 193;
 /// Number of `clock_gettime`.

@@ -96,7 +96,7 @@ impl WritableCode {
                 // It has just gone.
                 Err(ENOMEM) => {}
                 Err(errno) => {
-                    let file = Fd::open_rw(b"/proc/self/mem\0");
+                    let file = Fd::open_rw(b"/proc/thread-self/mem\0");
                     out.memory = Some(file.map_err(|_| Skip::Protected { errno: errno as i32 })?);
                     break;
                 }

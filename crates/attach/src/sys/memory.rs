@@ -1,7 +1,7 @@
 //! Memory: mappings, and copies that the kernel makes, for memory that may not be there.
 
 use super::call::{MADVISE, MMAP, MPROTECT, MUNMAP, PROCESS_VM_READV, PROCESS_VM_WRITEV, call};
-use super::task::getpid;
+use super::task::gettid;
 
 pub(crate) const PROT_READ: u64 = 1;
 pub(crate) const PROT_WRITE: u64 = 2;
@@ -72,13 +72,14 @@ pub(crate) unsafe fn protect(at: u64, len: u64, prot: u64) -> Result<(), i64> {
 }
 
 /// Copies ranges (address, length) of the own memory, one after the other, as far as they are
-/// there; the number of bytes, or negative.
+/// there; the number of bytes, or negative. By this thread's id: the main thread may have exited, and has
+/// no memory then.
 pub(crate) fn copy_in(into: &mut [u64], from: &[[u64; 2]]) -> i64 {
     let local = [into.as_mut_ptr() as u64, into.len() as u64 * 8];
-    let (count, pid) = (from.len() as u64, u64::from(getpid()));
+    let (count, me) = (from.len() as u64, u64::from(gettid()));
     // SAFETY: writes into `into` only; the kernel checks the ranges.
     unsafe {
-        call(PROCESS_VM_READV, [pid, local.as_ptr() as u64, 1, from.as_ptr() as u64, count, 0])
+        call(PROCESS_VM_READV, [me, local.as_ptr() as u64, 1, from.as_ptr() as u64, count, 0])
     }
 }
 
@@ -90,9 +91,9 @@ pub(crate) fn copy_in(into: &mut [u64], from: &[[u64; 2]]) -> i64 {
 /// `to` is writable memory of the caller's.
 #[inline(always)]
 pub(crate) unsafe fn copy_words(to: &[u64; 2], from: &[u64; 2]) -> i64 {
-    let pid = u64::from(getpid());
+    let me = u64::from(gettid());
     // SAFETY: the kernel checks `from`; the rest is the caller's promise.
-    unsafe { call(PROCESS_VM_READV, [pid, to.as_ptr() as u64, 1, from.as_ptr() as u64, 1, 0]) }
+    unsafe { call(PROCESS_VM_READV, [me, to.as_ptr() as u64, 1, from.as_ptr() as u64, 1, 0]) }
 }
 
 /// Writes a word of the own memory if it is there.
@@ -105,7 +106,7 @@ pub(crate) unsafe fn copy_out(to: u64, word: &u64) {
     unsafe {
         call(
             PROCESS_VM_WRITEV,
-            [u64::from(getpid()), local.as_ptr() as u64, 1, remote.as_ptr() as u64, 1, 0],
+            [u64::from(gettid()), local.as_ptr() as u64, 1, remote.as_ptr() as u64, 1, 0],
         )
     };
 }

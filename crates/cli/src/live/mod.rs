@@ -14,6 +14,7 @@ use skep::process::{Live, ProcessError};
 
 mod follow;
 pub mod namespace;
+mod user;
 
 pub use follow::{chain, tell};
 
@@ -184,8 +185,9 @@ fn wait<'f>(
 /// The files with code that a process has mapped, its program first: as they are named here, or else by
 /// its own root.
 fn files_of(pid: u32) -> Vec<PathBuf> {
-    let program = std::fs::read_link(format!("/proc/{pid}/exe"));
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let entry = skep_proc::maps::entry_of(pid);
+    let program = std::fs::read_link(format!("/proc/{entry}/exe"));
+    let maps = std::fs::read_to_string(format!("/proc/{entry}/maps")).unwrap_or_default();
     let mapped = maps.lines().filter_map(|line| {
         let mut fields = line.split_ascii_whitespace();
         fields.nth(1).filter(|perms| perms.contains('x'))?;
@@ -198,7 +200,7 @@ fn files_of(pid: u32) -> Vec<PathBuf> {
             path
         } else {
             let inside = path.strip_prefix("/").unwrap_or(&path).to_owned();
-            Path::new(&format!("/proc/{pid}/root")).join(inside)
+            Path::new(&format!("/proc/{entry}/root")).join(inside)
         };
         if !files.contains(&path) {
             files.push(path);

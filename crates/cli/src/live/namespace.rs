@@ -18,6 +18,7 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 use skep::dir::ENV_DIR;
 use skep_proc::namespace::{own_id, proc_is_of_another};
 
+use super::user;
 use crate::args::ProcessArgs;
 use crate::directory;
 use crate::failure::{Context, Failure, Result};
@@ -51,13 +52,15 @@ pub fn named(pid: u32) -> u32 {
     pair.map_or(pid, |(_, here)| here)
 }
 
-/// Does the work `here` if the processes are in this PID namespace, else by a skep in theirs.
+/// Does the work `here` if the processes are in this PID namespace, else by a skep in theirs; and as their
+/// user, if root is asked for it.
 pub fn run(args: &ProcessArgs, printer: Printer, here: impl FnOnce() -> Result<u8>) -> Result<u8> {
     if inside().is_some() {
         end_with_parent().context("cannot be told when the `skep` outside ends")?;
         see_processes().context("cannot mount `/proc` of the PID namespace")?;
         return here();
     }
+    user::become_that_of(&args.processes(), printer)?;
     match Elsewhere::find(&args.processes())? {
         None => here(),
         Some(there) => there.run(printer),

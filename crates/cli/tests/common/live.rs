@@ -147,6 +147,11 @@ impl Target {
     }
 
     pub fn start(dir: TempDir, path: PathBuf, command: &Command) -> Self {
+        Self::start_if(dir, path, command).expect("it begins")
+    }
+
+    /// `None`: it ends before it is ready.
+    pub fn start_if(dir: TempDir, path: PathBuf, command: &Command) -> Option<Self> {
         // Built before the program's time runs.
         skep_testkit::trace::skep_bin();
         // A stress run takes as long as it takes.
@@ -156,8 +161,7 @@ impl Target {
         let out = BufReader::new(running.stdout.take().expect("a pipe"));
         let pid = running.id();
         let mut target = Self { running, pid, out, path, _dir: dir };
-        assert_eq!(target.line(), "ready");
-        target
+        (target.line() == "ready").then_some(target)
     }
 
     /// The target is the child of the command, which waits for it.

@@ -79,7 +79,7 @@ pub(super) fn publish(
     let linked = match temporary {
         Some(t) => fs::linkat(CWD, t, CWD, path, AtFlags::empty()),
         None => {
-            const OWN: &str = "/proc/self/fd";
+            const OWN: &str = "/proc/thread-self/fd";
             let by_fd = CString::new(format!("{OWN}/{}", fd.as_raw_fd())).unwrap_or_default();
             let linked = fs::linkat(CWD, &by_fd, CWD, path, AtFlags::SYMLINK_FOLLOW);
             if linked == Err(Errno::NOENT) && fs::stat(OWN).is_err() {

@@ -317,12 +317,12 @@ impl ObjectFile {
     pub(crate) fn full_path(&self) -> PathBuf {
         use std::os::fd::AsRawFd;
         use std::os::unix::ffi::OsStringExt;
-        if self.path.starts_with("/proc/self/fd") {
+        if self.path.starts_with("/proc/thread-self/fd") {
             // Through a descriptor of somebody's in another mount namespace, where that path leads.
             return self.path.clone();
         }
         let told = self.reopen().ok().and_then(|fd| {
-            fs::readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new()).ok()
+            fs::readlink(format!("/proc/thread-self/fd/{}", fd.as_raw_fd()), Vec::new()).ok()
         });
         match told {
             Some(path) => PathBuf::from(std::ffi::OsString::from_vec(path.into_bytes())),

@@ -112,7 +112,7 @@ unsafe extern "C" fn realpath(path: u64, _resolved: u64) -> *mut c_char {
     static NAME: [AtomicU8; 4096] = [const { AtomicU8::new(0) }; 4096];
     // SAFETY: the caller's text ends with 0.
     let text = unsafe { CStr::from_ptr(path as *const c_char) }.to_bytes_with_nul();
-    if text.starts_with(b"/proc/self/fd/") && text.len() <= NAME.len() {
+    if text.starts_with(b"/proc/thread-self/fd/") && text.len() <= NAME.len() {
         // In another mount namespace the name of such a file leads elsewhere, and this one does not.
         // SAFETY: the name has room for it.
         unsafe { memcpy(NAME.as_ptr() as *mut c_void, text.as_ptr().cast(), text.len()) };
@@ -134,8 +134,9 @@ unsafe extern "C" fn realpath(path: u64, _resolved: u64) -> *mut c_char {
 }
 
 /// The path of an open file, which ends with 0.
-pub(super) fn open_file(fd: u32) -> [u8; 25] {
-    let mut path = *b"/proc/self/fd/0000000000\0";
+pub(super) fn open_file(fd: u32) -> [u8; 32] {
+    // `self` has none where the main thread has exited.
+    let mut path = *b"/proc/thread-self/fd/0000000000\0";
     let (mut left, mut at) = (fd, path.len() - 1);
     while left > 0 {
         at -= 1;
@@ -143,7 +144,7 @@ pub(super) fn open_file(fd: u32) -> [u8; 25] {
         left /= 10;
     }
     // The number has no zeros in front.
-    path.copy_within(at.min(23).., 14);
+    path.copy_within(at.min(30).., 21);
     path
 }
 

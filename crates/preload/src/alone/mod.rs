@@ -130,7 +130,7 @@ fn begin(config: &Config) -> Result<(), String> {
     }
     // SAFETY: `skep` has made the thread's storage, in a page that has room on both sides.
     unsafe {
-        let tid = syscall::call4(186, 0, 0, 0, 0) as u32;
+        let tid = syscall::call4(syscall::GETTID, 0, 0, 0, 0) as u32;
         asm!("mov dword ptr fs:[{}], {:e}", in(reg) i64::from(config.tid_at), in(reg) tid, options(nostack, preserves_flags));
     }
     if !skep_attach::register_thread() {

@@ -62,11 +62,17 @@ impl Stat {
     }
 }
 
-/// The thread whose entry in `/proc` shows the process's address space, files and root: the main thread,
-/// or another one if that has ended and others go on. `/proc` has an entry for each thread, though it
-/// does not list them.
+/// Finds the thread whose entry in `/proc` shows a process's address space, files and root: the main
+/// thread, or another one if that has ended and others go on. `/proc` has an entry for each thread, though
+/// it does not list them.
+///
+/// ```
+/// let pid = std::process::id();
+/// assert_eq!(skep_proc::maps::entry_of(pid), pid);
+/// ```
 #[cfg(any(feature = "users", feature = "symbolize"))]
-pub(crate) fn entry_of(pid: u32) -> u32 {
+#[must_use]
+pub fn entry_of(pid: u32) -> u32 {
     let has_ended = |tid| Stat::of(tid).is_none_or(|stat| stat.zombie);
     if !has_ended(pid) {
         return pid;

@@ -452,7 +452,7 @@ fn know_unwind_tables(modules: &[Arc<Module>]) {
 
 /// Returns the path of this process's executable; empty when the kernel does not say.
 pub(crate) fn executable() -> String {
-    std::fs::read_link("/proc/self/exe")
+    std::fs::read_link("/proc/thread-self/exe")
         .map(|p| p.to_string_lossy().into_owned())
         .unwrap_or_default()
 }

@@ -287,8 +287,8 @@ fn copy(from: u64, to: &mut [u8]) -> Option<()> {
     let (local, remote) = ([to.as_mut_ptr() as u64, to.len() as u64], [from, to.len() as u64]);
     // SAFETY: writes to `to` only; the kernel checks the address.
     let got = unsafe {
-        let pid = call6(GETPID, 0, 0, 0, 0, 0, 0);
-        call6(PROCESS_VM_READV, pid, local.as_ptr() as u64, 1, remote.as_ptr() as u64, 1, 0)
+        let me = call6(syscall::GETTID, 0, 0, 0, 0, 0, 0);
+        call6(PROCESS_VM_READV, me, local.as_ptr() as u64, 1, remote.as_ptr() as u64, 1, 0)
     };
     (got == to.len() as u64).then_some(())
 }
@@ -310,7 +310,6 @@ mod nr {
     pub(super) const NANOSLEEP: u64 = 35;
     pub(super) const GETPPID: u64 = 110;
     pub(super) const SIGALTSTACK: u64 = 131;
-    pub(super) const GETTID: u64 = 186;
     pub(super) const TKILL: u64 = 200;
     pub(super) const FUTEX: u64 = 202;
     pub(super) const GETDENTS64: u64 = 217;
@@ -332,7 +331,7 @@ const EVERY_EVENT: &[Call] = &[
 const TIME: &[Call] = &[(syscall::CLOCK_GETTIME, [1, AT, 0, 0, 0, 0])];
 
 /// Who we are: a wrong answer is worse than none.
-const IDENTITY: &[Call] = &[(GETPID, [0; 6]), (nr::GETTID, [0; 6])];
+const IDENTITY: &[Call] = &[(GETPID, [0; 6]), (syscall::GETTID, [0; 6])];
 
 /// Everything else: a thread's first event, libraries that come and go, turning off, executing,
 /// helpers, memory for maps, who holds a lock.

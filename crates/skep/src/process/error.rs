@@ -3,7 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 
-use skep_inject::ImageError;
+use skep_inject::{Error as StopError, ImageError};
+
+use super::remedy::remedy;
 
 /// Why programs are not attached in a process that runs already. It goes on as before.
 #[derive(Debug, thiserror::Error)]
@@ -62,7 +64,7 @@ pub enum ProcessError {
         pid: u32,
     },
     /// The agent did not begin.
-    #[error("cannot attach to process {pid}")]
+    #[error("cannot attach to process {pid}: {why}")]
     Begin {
         /// The process.
         pid: u32,
@@ -126,20 +128,42 @@ impl ProcessError {
                         "it uses glibc {version} without `libpthread`, which keeps no thread ids before 2.34; \
                          start it with skep: `skep trace … -- COMMAND`"
                     ),
-                    None => "it has no C library that skep knows, nor Go's runtime".to_owned(),
+                    None => "it has no C library that skep knows, nor Go's runtime; where it has only just begun, try again".to_owned(),
                 }
             }
-            Self::Begin { why, .. } => why.clone(),
+            Self::Begin { pid, .. } | Self::Attach { pid, .. } => return remedy(*pid),
+            Self::Stop { source: StopError::Call { call: "mprotect", errno, .. }, .. }
+                if *errno == rustix::io::Errno::ACCESS =>
+            {
+                "it forbids itself new code (`PR_SET_MDWE`, systemd's `MemoryDenyWriteExecute=`), or SELinux \
+                 does; start it without that".to_owned()
+            }
+            Self::Stop { pid, source: StopError::Call { .. } | StopError::NoRoom { .. } } => {
+                return remedy(*pid);
+            }
             Self::OtherVersion { .. } => "use that version, or start the program again".to_owned(),
             Self::Busy { .. } => {
                 "a process has one at a time; give it more patterns, or wait for its end".to_owned()
             }
             Self::Stopped { pid } => format!("`kill -CONT {pid}` lets it go on"),
             Self::User { user, .. } => format!(
-                "the skep directory must be that user's, too: use `setpriv --reuid={user} --regid={user} --clear-groups skep …`"
+                "the skep directory must be that user's, too: work as user {user}, as `skep` does for root's `-p`"
             ),
             _ => return None,
         })
+    }
+}
+
+/// What the agent says, with the system's words for an error that it knows the number of.
+pub(super) fn named(why: &str) -> String {
+    const UNNAMED: &str = "system error (os error ";
+    let Some((before, rest)) = why.split_once(UNNAMED) else { return why.to_owned() };
+    let number = rest.split_once(')').and_then(|(n, after)| Some((n.parse().ok()?, after)));
+    match number {
+        Some((number, after)) => {
+            format!("{before}{}{}", io::Error::from_raw_os_error(number), named(after))
+        }
+        None => why.to_owned(),
     }
 }
 
@@ -151,6 +175,18 @@ fn old_glibc(maps: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_of_an_agent_get_their_names() {
+        let named = |why| named(why);
+        assert_eq!(
+            named("cannot open `a`: system error (os error 2)"),
+            "cannot open `a`: No such file or directory (os error 2)"
+        );
+        for plain in ["", "it has ended", "system error (os error ", "system error (os error x)"] {
+            assert_eq!(named(plain), plain);
+        }
+    }
 
     #[test]
     fn old_c_libraries_are_known_by_their_files() {

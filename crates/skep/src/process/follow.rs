@@ -7,7 +7,6 @@
 //! the links are attached there.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 use std::process::ExitStatus;
@@ -17,7 +16,7 @@ use skep_inject::{Event, Tracer};
 use skep_store::Dir;
 use skep_store::live::{self, Order};
 
-use super::mark::Mark;
+use super::mark::{self, Mark};
 use super::{Agent, Follower, Live, ProcessError, Result, Stopper};
 
 /// How long leaving all processes may take. Where it takes longer their agents do the rest, and copies of
@@ -273,7 +272,7 @@ impl<'a> All<'a> {
         // The agent's locks are as they were when the process was made.
         let mut busy = [0; 4];
         let at = mark.loaded.start + self.agent.symbol(live::BUSY)?;
-        let memory = File::open(format!("/proc/{pid}/mem"));
+        let memory = mark::memory(pid);
         if memory.and_then(|memory| memory.read_exact_at(&mut busy, at)).is_err() {
             return Ok(());
         }

@@ -4,10 +4,11 @@
 //! `skep` finds what a killed one has left, also half of a library.
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 
 use skep_inject::{Image, Loaded, Target};
-use skep_proc::maps::{Filter, Live, MapSource, Perms, Vma, Want};
+use skep_proc::maps::{Filter, Live, MapSource, Perms, Vma, Want, entry_of};
 
 use super::{Injected, ProcessError, Result};
 
@@ -58,7 +59,7 @@ impl Mark {
     pub(super) fn find(pid: u32, image: &Image, hash: u64) -> Result<Option<Self>> {
         let all = Live::of(pid).and_then(|live| live.all(&Filter::default(), Want::NAME));
         // Where nobody may look, stopping the process says why.
-        let (Ok(all), Ok(memory)) = (all, File::open(format!("/proc/{pid}/mem"))) else {
+        let (Ok(all), Ok(memory)) = (all, memory(pid)) else {
             return Ok(None);
         };
         let both = Perms::READ | Perms::WRITE;
@@ -91,7 +92,7 @@ impl Mark {
     /// Tells whether a library is not there any more: the process executes another program. One that
     /// ends has no memory at all, and its library is not gone.
     pub(super) fn is_gone(pid: u32, loaded: &Loaded) -> bool {
-        let Ok(memory) = File::open(format!("/proc/{pid}/mem")) else { return false };
+        let Ok(memory) = memory(pid) else { return false };
         let mut bytes = [0; MAGIC.len()];
         match memory.read_at(&mut bytes, loaded.mark()) {
             Ok(0) => false,
@@ -99,4 +100,9 @@ impl Mark {
             Err(_) => true,
         }
     }
+}
+
+/// Opens the memory of a process, whose main thread may have ended.
+pub(super) fn memory(pid: u32) -> io::Result<File> {
+    File::open(format!("/proc/{}/mem", entry_of(pid)))
 }

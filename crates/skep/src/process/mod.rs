@@ -24,6 +24,7 @@ mod follow;
 mod hold;
 mod mark;
 mod pair;
+mod remedy;
 mod stopper;
 
 use mark::Mark;
@@ -124,7 +125,11 @@ impl Agent {
             rustix::io::Errno::SRCH => {
                 ProcessError::Stop { pid, source: StopError::NoProcess { pid } }
             }
-            errno => os("pidfd_open")(errno),
+            // The id of a thread, say.
+            errno => match skep_inject::check(pid) {
+                Err(source) => ProcessError::Stop { pid, source },
+                Ok(()) => os("pidfd_open")(errno),
+            },
         })?;
         let (socket, theirs) = rustix::net::socketpair(
             AddressFamily::UNIX,
@@ -492,7 +497,9 @@ const HAS_LEFT: Answer = Ok(live::HAS_LEFT);
 
 fn read_answer(message: &[u8]) -> Answer {
     let answer = live::answer_from_bytes(message);
-    answer.unwrap_or_else(|| Err("its agent says what nobody understands".into()))
+    answer
+        .map(|answer| answer.map_err(|why| error::named(&why)))
+        .unwrap_or_else(|| Err("its agent says what nobody understands".into()))
 }
 
 /// Waits until a descriptor can be read from, at most so long; tells whether it can.

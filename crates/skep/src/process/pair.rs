@@ -1,17 +1,17 @@
 //! What the agent gets once its thread runs: its end of a socket, and the skep directory.
 
-use std::fs::File;
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
+use rustix::fs::OFlags;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, sendmsg};
-use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use skep_store::live;
 
-use super::{LOOK, Live, NOT_NOW, PATIENCE, Stopper};
+use super::{LOOK, Live, NOT_NOW, PATIENCE, Stopper, error, mark};
 
 /// How often the agent's thread is looked at, which takes microseconds to begin.
 const PAUSE: Duration = Duration::from_micros(50);
@@ -42,6 +42,7 @@ impl Live {
         match recv(&socket, &mut bytes[..], RecvFlags::empty()) {
             Ok((len @ 1.., _)) => live::answer_from_bytes(&bytes[..len])
                 .unwrap_or_else(|| Err("its agent says what nobody understands".into()))
+                .map_err(|why| error::named(&why))
                 .map(drop),
             _ => Ok(()),
         }
@@ -49,7 +50,7 @@ impl Live {
 
     /// Fetches the socket from the process.
     fn fetch(&self, by: &mut impl Stopper, word: u64) -> Result<OwnedFd, String> {
-        let memory = File::open(format!("/proc/{}/mem", self.pid)).map_err(|e| e.to_string())?;
+        let memory = mark::memory(self.pid).map_err(|e| e.to_string())?;
         let read = || {
             let mut bytes = [0; 4];
             memory.read_exact_at(&mut bytes, word).map_err(|_| self.gone())?;
@@ -64,10 +65,19 @@ impl Live {
             }
             by.pause(PAUSE);
         };
-        let socket = pidfd_getfd(&self.process, number - 1, PidfdGetfdFlags::empty())
-            .map_err(|e| format!("its socket cannot be fetched: {e}"))?;
+        let socket =
+            self.open_file(number - 1).map_err(|e| format!("its socket cannot be fetched: {e}"))?;
         // If the thread did not wait so long, the number may have been another file's.
         if read()? == number { Ok(socket) } else { Err(self.gone()) }
+    }
+
+    /// Fetches an open file of the agent's thread.
+    fn open_file(&self, number: i32) -> rustix::io::Result<OwnedFd> {
+        /// `PIDFD_THREAD` (Linux 6.9). The main thread may have exited, and has no files then.
+        const THREAD: PidfdFlags = PidfdFlags::from_bits_retain(OFlags::EXCL.bits());
+        let thread = i32::try_from(self.inside.tid).ok().and_then(Pid::from_raw);
+        let thread = thread.and_then(|tid| pidfd_open(tid, THREAD).ok());
+        pidfd_getfd(thread.as_ref().unwrap_or(&self.process), number, PidfdGetfdFlags::empty())
     }
 
     /// Fails when nothing is to be expected of the agent's thread.

@@ -69,7 +69,9 @@ pub(crate) fn getppid() -> u32 {
 pub(crate) fn pid_namespace() -> u64 {
     match inode(|stat| {
         // SAFETY: newfstatat reads the terminated path and writes a `struct stat`.
-        unsafe { syscall(262, [AT_FDCWD, c"/proc/self/ns/pid".as_ptr() as u64, stat, 0, 0, 0]) }
+        unsafe {
+            syscall(262, [AT_FDCWD, c"/proc/thread-self/ns/pid".as_ptr() as u64, stat, 0, 0, 0])
+        }
     }) {
         0 => pid_namespace_by_pidfd(),
         inode => inode,
