@@ -6,14 +6,17 @@
 //! `--allow-unmatched` skips the check.
 
 use std::borrow::Cow;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use skep::link::Pattern;
 use skep_proc::demangle::{bare, demangle};
 use skep_proc::elf::{Elf, Functions, SymbolSource};
 use skep_proc::launch::{self, Linkage};
 use skep_proc::libraries::{self, Environment};
+use skep_proc::maps::entry_of;
 
 use crate::failure::{ENVIRONMENT, Failure, Result};
 use crate::report::file_name;
@@ -21,8 +24,55 @@ use crate::report::file_name;
 /// Most names that are offered.
 const NEAR: usize = 4;
 
+/// Names that the user knows programs by, and the files that these are: `redis-server` may be a link to
+/// another name.
+static PROGRAMS: OnceLock<Vec<(String, String)>> = OnceLock::new();
+
+/// Lets patterns name the program of a command as the command does.
+pub fn know_command(command: &[OsString]) {
+    let path = std::env::var_os("PATH");
+    let found = command.first().and_then(|name| launch::find(name, path.as_deref()).ok());
+    know(found.and_then(|path| Some((path.clone(), std::fs::canonicalize(path).ok()?))));
+}
+
+/// Lets patterns name the programs of processes as these were started.
+pub fn know_processes(pids: &[u32]) {
+    know(pids.iter().filter_map(|pid| {
+        let of = |name: &str| format!("/proc/{}/{name}", entry_of(*pid));
+        let words = std::fs::read(of("cmdline")).ok()?;
+        let first = words.split(|byte| *byte == 0).next()?;
+        Some((PathBuf::from(OsStr::from_bytes(first)), std::fs::read_link(of("exe")).ok()?))
+    }));
+}
+
+fn know(programs: impl IntoIterator<Item = (PathBuf, PathBuf)>) {
+    let known = programs.into_iter().filter_map(|(name, file)| {
+        let name = name.file_name().filter(|name| file.file_name() != Some(*name))?.to_str()?;
+        let file = file.to_str().filter(|file| !file.contains(SPECIAL))?;
+        Some((name.to_owned(), file.to_owned()))
+    });
+    // A command has one of the two.
+    let _ = PROGRAMS.set(known.collect());
+}
+
+/// Characters that mean something in patterns.
+const SPECIAL: [char; 5] = ['*', '?', '[', '\\', ':'];
+
+/// The file that is meant by a module's name where that is another name of it.
+fn other_name(module: &str) -> Option<String> {
+    if !module.contains('/') {
+        let mut known = PROGRAMS.get()?.iter();
+        return known.find(|(name, _)| name == module).map(|(_, file)| file.clone());
+    }
+    if module == "/proc/self/exe" {
+        return None;
+    }
+    let real = std::fs::canonicalize(module).ok()?.into_os_string().into_string().ok()?;
+    (!real.contains(SPECIAL)).then_some(real)
+}
+
 /// Takes lists of patterns apart and reads each. A module given as a path goes by the file it leads
-/// to.
+/// to, and a program that is known by another name than its file's, too.
 pub fn patterns(lists: &[String]) -> Result<Vec<String>> {
     let mut all = Vec::new();
     for list in lists {
@@ -32,14 +82,10 @@ pub fn patterns(lists: &[String]) -> Result<Vec<String>> {
         }
         for part in parts {
             let mut pattern: Pattern = part.parse()?;
-            if let Some(module) =
-                pattern.module.as_mut().filter(|m| m.contains('/') && *m != "/proc/self/exe")
-                && let Some(real) = std::fs::canonicalize(&*module)
-                    .ok()
-                    .and_then(|p| p.into_os_string().into_string().ok())
-                && !real.contains(['*', '?', '[', '\\', ':'])
+            if let Some(module) = pattern.module.as_mut()
+                && let Some(file) = other_name(module)
             {
-                *module = real;
+                *module = file;
             }
             all.push(pattern.to_string());
         }

@@ -641,11 +641,14 @@ fn a_program_of_another_user() {
     let program = Cc::c().args(&["-O1"]).compile(&[&dir.join("worker.c")], &dir.join("worker"));
     // The agent reads the file as that user.
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("it is ours");
-    let mut target = Target::start(dir, program.clone(), &Command::new(program));
+    // Known by another name than its file's, as redis-server may be.
+    let link = dir.join("called-so");
+    std::os::unix::fs::symlink(&program, &link).expect("a new name");
+    let mut target = Target::start(dir, program, &Command::new(link));
     let (skep, mut own) = (Skep::new(), Target::dynamic());
     let folded = skep.path("folded");
     for _ in 0..2 {
-        let tracer = Tracer::attach(&skep, &target, &["worker:work"]);
+        let tracer = Tracer::attach(&skep, &target, &["called-so:work"]);
         target.tell("");
         assert_eq!(calls(&tracer.end(), "work"), 11);
     }

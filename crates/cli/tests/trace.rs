@@ -883,3 +883,20 @@ fn nothing_is_left_of_a_trace_that_has_ended() {
     running.wait().unwrap();
     assert_eq!(left(), [0; 4]);
 }
+
+/// A program that is known by another name than its file's, as `redis-server` may be a link.
+#[test]
+fn a_link_to_a_program_names_it_in_patterns() {
+    let skep = Skep::new();
+    let program = std::fs::canonicalize(target()).expect("it was built");
+    let link = skep.path("called-so");
+    std::os::unix::fs::symlink(&program, &link).expect("a new name");
+    let file = program.file_name().and_then(|name| name.to_str()).expect("a name");
+    for pattern in ["called-so:leaf", &format!("{file}:leaf")] {
+        let ended = skep.run(["trace", pattern, "--json", "--", &link.to_string_lossy(), "5"]);
+        assert_eq!(ended.shell_status(), 5, "{}", ended.transcript());
+        assert_eq!(calls(&json(&ended.stdout), "leaf"), Some(LEAVES));
+    }
+    let other = skep.run(["trace", "called-otherwise:leaf", "--", &link.to_string_lossy()]);
+    assert_eq!(other.shell_status(), 2, "{}", other.transcript());
+}

@@ -48,6 +48,11 @@ pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
 }
 
 fn run_here(args: &RunArgs, printer: Printer) -> Result<u8> {
+    if args.process.pids.is_empty() {
+        unmatched::know_command(&args.command);
+    } else {
+        unmatched::know_processes(&namespace::ids(&args.process));
+    }
     let attach = attach_patterns(args)?;
     let exclude = unmatched::patterns(&args.exclude)?;
     let mut reading = Objects::read(&args.objects, &args.reading)?;

@@ -12,7 +12,7 @@ use super::tracer::{Loading, Outputs, Tracer};
 use crate::agent::Library;
 use crate::args::TraceArgs;
 use crate::failure::Result;
-use crate::live::{self, Visit};
+use crate::live::{self, Visit, namespace};
 use crate::orphans::{self, TraceRecord};
 use crate::printer::Printer;
 use crate::report::Wall;
@@ -23,6 +23,7 @@ use crate::{directory, unmatched};
 
 /// Attaches, waits and prints the report; the exit status is 0, or that of an interruption.
 pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
+    unmatched::know_processes(&namespace::ids(&args.process));
     let patterns = unmatched::patterns(&args.patterns)?;
     let exclude = unmatched::patterns(&args.exclude)?;
     let terminal = args.top.then(Terminal::open).transpose()?;

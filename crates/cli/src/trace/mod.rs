@@ -52,6 +52,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     if !args.process.pids.is_empty() {
         return namespace::run(&args.process, printer, || attach::run(args, printer));
     }
+    unmatched::know_command(&args.command);
     let patterns = unmatched::patterns(&args.patterns)?;
     let exclude = unmatched::patterns(&args.exclude)?;
     let program = launch::resolve(&args.command)?;

@@ -458,7 +458,7 @@ impl Live {
             Ok(live::HAS_LEFT) => None,
             Ok(inside) if inside == StillInside::Nobody as u32 => None,
             Ok(inside) if inside == StillInside::Unknown as u32 => Some("its code is as before, but whether threads are still inside of hooks could not be looked at from inside: no more files may be open, or there is no /proc".into()),
-            Ok(_) => Some("threads are still inside hooked functions".into()),
+            Ok(_) => Some("threads are still inside hooked functions, and return through code that stays for them".into()),
             Err(_) if self.has_ended() || self.executes_another() => None,
             Err(why) => Some(why),
         }

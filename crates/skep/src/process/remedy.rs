@@ -9,6 +9,8 @@ const SPACE: u64 = 80 << 20;
 const MAPPINGS: usize = 64;
 /// Descriptors that its thread has open.
 const FILES: usize = 4;
+/// A limit of threads that nobody sets who does not mean to forbid them.
+const FEW: u64 = 8;
 /// As much as it writes into one file.
 const FILE: u64 = 64 << 20;
 
@@ -24,9 +26,10 @@ pub(super) fn remedy(pid: u32) -> Option<String> {
         move |limit| used.saturating_add(SPACE) > limit
     };
     // First what cannot be changed from outside: it hides the others.
-    let parts: [&dyn Fn() -> Option<String>; 7] = [
+    let parts: [&dyn Fn() -> Option<String>; 8] = [
         &|| namespace(pid),
         &|| no_proc(pid),
+        &|| soft("Max processes", "nproc=unlimited", "threads of its user", &|limit| limit < FEW),
         &|| soft("Max address space", "as=unlimited", "address space", &above("VmSize:")),
         &|| soft("Max data size", "data=unlimited", "data", &above("VmData:")),
         &|| soft("Max file size", "fsize=unlimited", "file sizes", &|limit| limit < FILE),
