@@ -649,6 +649,8 @@ fn a_program_of_another_user() {
     let folded = skep.path("folded");
     for _ in 0..2 {
         let tracer = Tracer::attach(&skep, &target, &["called-so:work"]);
+        let name = fs::read_to_string(format!("/proc/{}/comm", tracer.running.id()));
+        assert_eq!(name.expect("it runs").trim(), "skep");
         target.tell("");
         assert_eq!(calls(&tracer.end(), "work"), 11);
     }

@@ -14,16 +14,18 @@ use std::process::{Command, ExitStatus};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_death_signal};
-use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+use rustix::thread::{
+    LinkNameSpaceType, UnshareFlags, move_into_link_name_space, set_name, unshare_unsafe,
+};
 use skep::dir::ENV_DIR;
 use skep_proc::namespace::{own_id, proc_is_of_another};
 
 use super::user;
 use crate::args::ProcessArgs;
-use crate::directory;
 use crate::failure::{Context, Failure, Result};
 use crate::printer::Printer;
 use crate::signals::Signals;
+use crate::{directory, owner};
 
 /// Tells a skep that it was started in the PID namespace of the processes: of each its id there and, behind a
 /// colon, the one that the user named.
@@ -55,6 +57,10 @@ pub fn named(pid: u32) -> u32 {
 /// Does the work `here` if the processes are in this PID namespace, else by a skep in theirs; and as their
 /// user, if root is asked for it.
 pub fn run(args: &ProcessArgs, printer: Printer, here: impl FnOnce() -> Result<u8>) -> Result<u8> {
+    if inside().is_some() || owner::is_another() {
+        // Started as `/proc/self/exe`, it would be called `exe`.
+        let _ = set_name(c"skep");
+    }
     if inside().is_some() {
         end_with_parent().context("cannot be told when the `skep` outside ends")?;
         see_processes().context("cannot mount `/proc` of the PID namespace")?;
