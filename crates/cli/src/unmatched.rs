@@ -37,11 +37,16 @@ pub fn know_command(command: &[OsString]) {
 
 /// Lets patterns name the programs of processes as these were started.
 pub fn know_processes(pids: &[u32]) {
-    know(pids.iter().filter_map(|pid| {
+    know(pids.iter().flat_map(|pid| {
         let of = |name: &str| format!("/proc/{}/{name}", entry_of(*pid));
-        let words = std::fs::read(of("cmdline")).ok()?;
-        let first = words.split(|byte| *byte == 0).next()?;
-        Some((PathBuf::from(OsStr::from_bytes(first)), std::fs::read_link(of("exe")).ok()?))
+        let program = std::fs::read_link(of("exe")).ok();
+        // What a server tells of itself may follow behind a space.
+        let first = |name| {
+            let words = std::fs::read(of(name)).ok()?;
+            let first = words.split(|byte| matches!(byte, 0 | b' ' | b'\n')).next()?;
+            Some((PathBuf::from(OsStr::from_bytes(first)), program.clone()?))
+        };
+        [first("cmdline"), first("comm")].into_iter().flatten().collect::<Vec<_>>()
     }));
 }
 

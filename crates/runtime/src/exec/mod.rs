@@ -37,7 +37,8 @@ use skep_sys::syscall::{FACCESSAT, FSTATAT, call4};
 
 /// Why a program is not traced, as a predicate: "`/bin/busybox` is statically linked".
 const NO_AGENT: &str = "was started without the agent in `LD_PRELOAD`";
-const NO_LIBRARY: &str = "cannot open the agent's library: it is another user's, or has another root directory";
+const NO_LIBRARY: &str =
+    "cannot open the agent's library: it is another user's, or has another root directory";
 const CUT_OFF: &str = "was executed when the agent's library had been cut off";
 /// For a process that finds out by itself.
 pub(crate) const VALGRIND: &str = "runs under valgrind";
