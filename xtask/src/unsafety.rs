@@ -52,7 +52,13 @@ const CRATES: &[(&str, Policy)] = &[
     // Structs with addresses: for the kernel, from the dynamic linker, from C; files that are mapped.
     (
         "crates/proc",
-        Policy::Leaves(&["ioctl.rs", "loader.rs", "procmap_query.rs", "symbolize/image.rs"]),
+        Policy::Leaves(&[
+            "ioctl.rs",
+            "loader.rs",
+            "own_proc.rs",
+            "procmap_query.rs",
+            "symbolize/image.rs",
+        ]),
     ),
     (
         "crates/cli",

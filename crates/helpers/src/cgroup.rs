@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Orderin
 
 use super::map::map;
 use super::{errno, fail};
+use skep_sys::of_proc;
 use skep_sys::syscall::{CLOSE, FSTATAT, OPENAT, READ, call4};
 
 const AT_FDCWD: u64 = -100_i64 as u64;
@@ -76,7 +77,8 @@ fn refresh(now: u64) {
     // SAFETY: all accesses are inside `text`: the file is read behind BEFORE bytes, a path begins
     // at most MOUNT.len() before that.
     unsafe {
-        let fd = call4(OPENAT, AT_FDCWD, c"/proc/thread-self/cgroup".as_ptr() as u64, 0x80000, 0);
+        let [dir, path] = of_proc::place(c"/proc/thread-self/cgroup".as_ptr() as u64);
+        let fd = call4(OPENAT, dir, path, 0x80000, 0);
         let len = if (fd as i64) < 0 {
             0
         } else {

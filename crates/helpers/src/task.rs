@@ -159,18 +159,16 @@ pub(super) unsafe extern "C" fn get_ns_current_pid_tgid(
     size: u64,
     _: u64,
 ) -> u64 {
-    const AT_FDCWD: u64 = -100_i64 as u64;
     let size = size & 0xffff_ffff;
     let mut stat = [const { std::mem::MaybeUninit::<u64>::uninit() }; 18];
     // SAFETY: the call writes a `struct stat` of 144 bytes: device, inode, …; the verifier proved
     // `to` writable for `size` bytes.
     unsafe {
         let at = stat.as_mut_ptr().cast::<u64>();
-        let path = c"/proc/thread-self/ns/pid".as_ptr() as u64;
+        let [dir, path] = skep_sys::of_proc::place(c"/proc/thread-self/ns/pid".as_ptr() as u64);
         let same = size == 8
             && dev <= u64::from(u32::MAX)
-            && skep_sys::syscall::call4(skep_sys::syscall::FSTATAT, AT_FDCWD, path, at as u64, 0)
-                == 0
+            && skep_sys::syscall::call4(skep_sys::syscall::FSTATAT, dir, path, at as u64, 0) == 0
             && at.read_volatile() == dev
             && at.add(1).read_volatile() == ino;
         if !same {

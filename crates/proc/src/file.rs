@@ -7,15 +7,17 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::buffer::spare_capacity;
-use rustix::fs::{Mode, OFlags, Stat};
+use rustix::fs::{OFlags, Stat};
 use rustix::io::Errno;
+
+use crate::own_proc;
 
 /// Opens a file for reading, close-on-exec and without becoming a controlling terminal.
 pub fn open(path: impl AsRef<Path>) -> Result<OwnedFd, Errno> {
     // NONBLOCK: a FIFO under a mapped file's name must not block us.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
     loop {
-        match rustix::fs::open(path.as_ref(), flags, Mode::empty()) {
+        match own_proc::open(path.as_ref(), flags) {
             Err(Errno::INTR) => {}
             other => return other,
         }

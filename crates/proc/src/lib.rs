@@ -2,7 +2,7 @@
 //!
 //! The same questions are asked of a live process, of the own process (from inside a constructor,
 //! before `main`), of a snapshot, a core file or a recording of perf, and get the same answers.
-//! Nothing here changes a process; nothing here keeps global state, starts threads or trusts a byte
+//! Nothing here changes a process; nothing here starts threads or trusts a byte
 //! it reads: a malformed file or a torn answer is an error, never a panic.
 //!
 //! The types to know: [`maps::MapSource`] answers "what is mapped here?", `maps::Normalizer` turns
@@ -35,6 +35,8 @@ pub mod module;
 pub mod namespace;
 #[doc(hidden)]
 pub mod own_file;
+#[doc(hidden)]
+pub mod own_proc;
 #[cfg(feature = "users")]
 pub mod procmap_query;
 pub mod symbolize;

@@ -101,6 +101,13 @@ fn watch_libc(libc: Option<&Libc>, mut passing: OwnHooks) {
     }
 }
 
+/// Has files of `/proc`, which the process does not see itself, looked for by a descriptor from now on;
+/// `None`: it does.
+pub fn see_proc_by(fd: Option<i32>) {
+    skep_sys::of_proc::see_by(fd);
+    skep_proc::own_proc::see_by(fd);
+}
+
 /// Says where the agent's own library lies: the kernel does not tell that. Stack traces go through it,
 /// and show none of it.
 pub fn own_image(own: &OwnImage) {

@@ -2,7 +2,7 @@
 //!
 //! The agent's library exports what the symbols below name. Its thread begins when [`Config`] is
 //! written. It makes a pair of sockets, and says in [`PAIR`] which is for `skep`, who fetches it and
-//! sends the agent's end of a socket of its own through it, and the skep directory. So whatever is open in
+//! sends the agent's end of a socket of its own through it, the skep directory, and its `/proc`. So whatever is open in
 //! the process was opened by that thread, which closes it again, at whatever time `skep` is killed.
 //!
 //! The agent reads an [`Order`] at a time from that socket, of whole messages; each is answered by
@@ -76,7 +76,7 @@ pub const IMPORT: &str = "skep_alone_libc_";
 /// told that there is nobody. The others have the place of `abort`.
 pub const RAISE: &str = "_Unwind_RaiseException";
 /// Of all this.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// What the agent's thread needs to begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,6 +6,7 @@
 //!
 //! * [`syscall`]: system calls by number;
 //! * [`dl`]: what the dynamic linker finds, where there is one; not for events;
+//! * [`of_proc`]: files of `/proc` where the process does not see it;
 //! * [`old_glibc`]: functions that old versions of glibc lack;
 //! * [`own_file`]: descriptors of ours, which the program may close or give to others;
 //! * [`sandbox`]: the flag that ends them all, in a program that has entered a sandbox;
@@ -14,6 +15,7 @@
 //! Internal to skep.
 
 pub mod dl;
+pub mod of_proc;
 pub mod old_glibc;
 pub mod own_file;
 pub mod sandbox;

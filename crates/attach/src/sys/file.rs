@@ -1,6 +1,7 @@
 //! Files: descriptors that are closed when dropped, and those that the event path opens.
 
 use super::call::{CLOSE, EINVAL, GETDENTS64, LSEEK, OPENAT, PWRITE64, READ, call};
+use skep_sys::of_proc;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -26,7 +27,7 @@ impl Fd {
             return Err(EINVAL);
         }
         // SAFETY: `path` ends with a nul byte.
-        match unsafe { call(OPENAT, [-100i64 as u64, path.as_ptr() as u64, flags, 0, 0, 0]) } {
+        match unsafe { open(path.as_ptr() as u64, flags) } {
             fd if fd >= 0 => Ok(Self(fd as u64)),
             e => Err(-e),
         }
@@ -57,6 +58,19 @@ impl Fd {
     }
 }
 
+/// Opens a file; negative on failure.
+///
+/// # Safety
+/// `path` is the address of a text that ends with a nul byte.
+#[inline(always)]
+unsafe fn open(path: u64, flags: u64) -> i64 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let [dir, path] = of_proc::place(path);
+        call(OPENAT, [dir, path, flags, 0, 0, 0])
+    }
+}
+
 impl Drop for Fd {
     fn drop(&mut self) {
         // SAFETY: the descriptor is ours.
@@ -70,7 +84,7 @@ impl Drop for Fd {
 pub(crate) fn open_maps() -> i64 {
     static PATH: [u8; 24] = *b"/proc/thread-self/maps\0\0";
     // SAFETY: the path ends with a nul byte.
-    unsafe { call(OPENAT, [-100i64 as u64, (&raw const PATH) as u64, O_CLOEXEC, 0, 0, 0]) }
+    unsafe { open((&raw const PATH) as u64, O_CLOEXEC) }
 }
 
 /// A file that `/proc` has for each task, its name as a number: code of events copies no bytes, which
@@ -120,7 +134,7 @@ pub(crate) fn open_of_task(tid: u32, file: TaskFile) -> i64 {
     put(b'p');
     let path = put(b'/');
     // SAFETY: the path ends with a nul byte.
-    unsafe { call(OPENAT, [-100i64 as u64, path, O_CLOEXEC, 0, 0, 0]) }
+    unsafe { open(path, O_CLOEXEC) }
 }
 
 /// Closes a descriptor.

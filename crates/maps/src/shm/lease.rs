@@ -8,12 +8,12 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{self, Mode, OFlags};
+use rustix::fs::{self, OFlags};
 use rustix::io::Errno;
 
 use super::error::ObjectError;
 use super::mapping::Mapping;
-use super::{Access, PAGE};
+use super::{Access, PAGE, sys};
 
 /// Tells a file from another that gets its name: device and inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,7 +29,7 @@ impl Identity {
     pub(crate) fn open(self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
         // NONBLOCK: a fifo planted here must not hang us.
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK;
-        let fd = fs::open(path, flags, Mode::empty())?;
+        let fd = sys::open(path, flags)?;
         if Self::of(&fd)? == self { Ok(fd) } else { Err(Errno::NOENT) }
     }
 }

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 
-use rustix::fs::{self, Mode, OFlags};
+use rustix::fs::{self, OFlags};
 use rustix::io::Errno;
 
 use super::columns::Columns;
@@ -98,7 +98,7 @@ fn open_own(path: &Path, access: Access) -> Result<OwnedFd, ObjectError> {
     };
     // NONBLOCK: a fifo planted here must not hang us.
     let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK;
-    let fd = fs::open(path, flags, Mode::empty()).map_err(os("open", path))?;
+    let fd = sys::open(path, flags).map_err(os("open", path))?;
     let damaged = |what| ObjectError::Damaged { path: path.to_owned(), what };
     let stat = fs::fstat(&fd).map_err(os("fstat", path))?;
     if fs::FileType::from_raw_mode(stat.st_mode) != fs::FileType::RegularFile {

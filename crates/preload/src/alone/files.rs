@@ -1,6 +1,6 @@
 //! How the agent's thread gets what it has open: by itself, so that it can close all of it again.
 //!
-//! It makes a pair of sockets, says which of them is for `skep`, and waits for a message with two
+//! It makes a pair of sockets, says which of them is for `skep`, and waits for a message with three
 //! descriptors. If `skep` has been killed by then none comes, and both are closed after a while.
 
 use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
@@ -19,8 +19,11 @@ const MESSAGES: u64 = 5 | 0x8_0000;
 /// Descriptors that come are closed on `exec`.
 const CMSG_CLOEXEC: u64 = 0x4000_0000;
 
-/// Returns the agent's end of the socket to `skep`, and the skep directory.
-pub(super) fn receive(told: &AtomicI32) -> Option<[i32; 2]> {
+/// How many come: the agent's end of the socket to `skep`, the skep directory, and `skep`'s `/proc`.
+const FILES: usize = 3;
+
+/// Returns these.
+pub(super) fn receive(told: &AtomicI32) -> Option<[i32; FILES]> {
     let mut pair = [-1_i32; 2];
     // SAFETY: the kernel writes two numbers.
     let made =
@@ -51,11 +54,15 @@ pub(super) fn receive(told: &AtomicI32) -> Option<[i32; 2]> {
 }
 
 /// Reads the message.
-fn message(socket: u64) -> Option<[i32; 2]> {
+fn message(socket: u64) -> Option<[i32; FILES]> {
+    /// `struct cmsghdr`: length; level and type.
+    const HEAD: u64 = 16;
+    /// `SOL_SOCKET`, `SCM_RIGHTS`.
+    const RIGHTS: u64 = 1 | 1 << 32;
     let mut byte = 0_u64;
     let vector = [&raw mut byte as u64, 1];
-    // `struct cmsghdr`: length; level and type; then the descriptors.
-    let mut control = [0_u64; 3];
+    // The descriptors follow, two in a word.
+    let mut control = [0_u64; 2 + FILES.div_ceil(2)];
     let control_at = control.as_mut_ptr() as u64;
     // `struct msghdr`: name, its length, vectors, how many, control, its length, flags.
     let mut header = [0, 0, vector.as_ptr() as u64, 1, control_at, size_of_val(&control) as u64, 0];
@@ -63,17 +70,15 @@ fn message(socket: u64) -> Option<[i32; 2]> {
     let got =
         unsafe { syscall::call4(RECVMSG, socket, header.as_mut_ptr() as u64, CMSG_CLOEXEC, 0) }
             as i64;
-    let [len, kind, both] = control;
-    let files = [both as u32 as i32, (both >> 32) as i32];
-    /// `SOL_SOCKET`, `SCM_RIGHTS`.
-    const RIGHTS: u64 = 1 | 1 << 32;
-    match (kind == RIGHTS && got > 0, len) {
-        (true, 24) => Some(files),
-        // There was a number for one only.
-        (true, 20) => {
-            close(files[0]);
-            None
-        }
-        _ => None,
+    if got <= 0 || control[1] != RIGHTS {
+        return None;
     }
+    let files = std::array::from_fn(|n| (control[2 + n / 2] >> (n % 2 * 32)) as u32 as i32);
+    // There may be numbers for some only.
+    let came = control[0].saturating_sub(HEAD) as usize / size_of::<i32>();
+    if came < FILES {
+        files.iter().take(came).for_each(|fd| close(*fd));
+        return None;
+    }
+    Some(files)
 }

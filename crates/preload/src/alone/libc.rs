@@ -10,6 +10,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
+use skep_sys::of_proc;
 use skep_sys::thread_words;
 
 use super::give_up;
@@ -52,9 +53,7 @@ macro_rules! calls {
 calls! {
     "read" read = 0;
     "write" write = 1;
-    "open64" open64 = 2;
     "close" close = 3;
-    "stat64" stat64 = 4;
     "fstat64" fstat64 = 5;
     "lseek64" lseek64 = 8;
     "munmap" munmap = 11;
@@ -64,11 +63,35 @@ calls! {
     "sched_yield" sched_yield = 24;
     "getpid" getpid = 39;
     "ftruncate64" ftruncate64 = 77;
-    "readlink" readlink = 89;
     "gettid" gettid = 186;
     "getrandom" getrandom = 318;
-    "statx" statx = 332;
     "clock_gettime" clock_gettime = 228;
+}
+
+/// Makes a function that looks a path up: its number, with a directory in front.
+macro_rules! lookups {
+    ($($name:literal $function:ident = $number:literal($($after:ident),* $(; $flags:literal)?);)*) => {$(
+        #[unsafe(export_name = concat!("skep_alone_libc_", $name))]
+        extern "C" fn $function(path: u64, $($after: u64),*) -> i64 {
+            // SAFETY: the caller's text ends with a nul byte.
+            let [dir, path] = unsafe { of_proc::place(path) };
+            call_with_six($number, dir, path, $($after,)* $($flags,)? 0, 0)
+        }
+    )*};
+}
+
+lookups! {
+    "open64" open64 = 257(flags, mode);
+    "stat64" stat64 = 262(stat; 0);
+    "readlink" readlink = 267(to, len);
+}
+
+#[unsafe(export_name = "skep_alone_libc_statx")]
+extern "C" fn statx(dir: u64, path: u64, flags: u64, mask: u64, to: u64) -> i64 {
+    // SAFETY: the caller's text ends with a nul byte.
+    let [seen_by, rest] = unsafe { of_proc::place(path) };
+    let dir = if rest == path { dir } else { seen_by };
+    call_with_six(332, dir, rest, flags, mask, to, 0)
 }
 
 /// The number comes first, and the sixth argument lies on the stack, as for any function.
@@ -118,13 +141,13 @@ unsafe extern "C" fn realpath(path: u64, _resolved: u64) -> *mut c_char {
         unsafe { memcpy(NAME.as_ptr() as *mut c_void, text.as_ptr().cast(), text.len()) };
         return NAME.as_ptr() as *mut c_char;
     }
-    let fd = open64(path, O_PATH_CLOEXEC, 0, 0, 0);
+    let fd = open64(path, O_PATH_CLOEXEC, 0);
     if fd < 0 {
         return ptr::null_mut();
     }
     let link = open_file(fd as u32);
     let name = NAME.as_ptr() as *mut c_char;
-    let len = readlink(link.as_ptr() as u64, name as u64, NAME.len() as u64 - 1, 0, 0);
+    let len = readlink(link.as_ptr() as u64, name as u64, NAME.len() as u64 - 1);
     close(fd as u64, 0, 0, 0, 0);
     if len < 0 {
         return ptr::null_mut();

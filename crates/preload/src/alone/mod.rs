@@ -47,6 +47,8 @@ static BUSY: AtomicU32 = AtomicU32::new(0);
 static SOCKET: OwnFile = OwnFile::none();
 /// The skep directory.
 static DIRECTORY: OwnFile = OwnFile::none();
+/// The `/proc` that `skep` sees, where the program sees none.
+static PROC: OwnFile = OwnFile::none();
 
 /// What the thread begins with.
 #[unsafe(export_name = "skep_alone_start")]
@@ -57,21 +59,38 @@ extern "C" fn start(_: u64) -> ! {
     // In a child of `fork` they are the parent's numbers.
     SOCKET.forget();
     DIRECTORY.forget();
+    start::see_proc_by(None);
+    PROC.forget();
     let words = std::array::from_fn(|n| CONFIG[n].load(Relaxed));
     if let Some(config) = Config::from_words(words) {
         // SAFETY: gives the thread its name.
         unsafe { syscall::call4(syscall::PRCTL, SET_NAME, live::THREAD.as_ptr() as u64, 0, 0) };
-        if let Some([socket, directory]) = files::receive(&PAIR) {
+        if let Some([socket, directory, proc]) = files::receive(&PAIR) {
             SOCKET.set(socket);
             DIRECTORY.set(directory);
+            if sees_proc() {
+                close(proc);
+            } else {
+                PROC.set(proc);
+                start::see_proc_by(PROC.number().and_then(|number| number.try_into().ok()));
+            }
             match begin(&config) {
                 Ok(()) => serve(),
                 Err(why) => answer(&Err(why)),
             }
             DIRECTORY.close();
+            start::see_proc_by(None);
+            PROC.close();
         }
     }
     give_up()
+}
+
+/// Tells whether the program's threads are in a `/proc` where they look for it.
+fn sees_proc() -> bool {
+    let path = c"/proc/thread-self/fd".as_ptr() as u64;
+    // SAFETY: the kernel reads the path.
+    unsafe { syscall::call4(syscall::FACCESSAT, AT_FDCWD, path, 0, 0) == 0 }
 }
 
 /// Ends the agent. `skep` sees the end of the socket.
@@ -85,6 +104,7 @@ fn give_up() -> ! {
     }
 }
 
+const AT_FDCWD: u64 = -100_i64 as u64;
 const EXIT: u64 = 60;
 const SET_NAME: u64 = 15;
 const RECVFROM: u64 = 45;

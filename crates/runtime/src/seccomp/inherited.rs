@@ -8,6 +8,7 @@
 use std::arch::asm;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use skep_sys::of_proc;
 use skep_sys::syscall::{CLOSE, OPENAT, READ, call4};
 
 use super::{Call, EVERY_EVENT, IDENTITY, NO_COUNTER, OTHERS, TIME};
@@ -70,8 +71,8 @@ pub(crate) fn filters() -> u32 {
     let mut text = [0_u8; 2048];
     // SAFETY: reads a name, and writes into `text`; the descriptor is ours.
     let got = unsafe {
-        let fd =
-            call4(OPENAT, -100_i64 as u64, c"/proc/thread-self/status".as_ptr() as u64, CLOEXEC, 0);
+        let [dir, path] = of_proc::place(c"/proc/thread-self/status".as_ptr() as u64);
+        let fd = call4(OPENAT, dir, path, CLOEXEC, 0);
         if fd > u64::MAX - 4096 {
             return 0;
         }

@@ -138,12 +138,11 @@ impl Agent {
             None,
         )
         .map_err(os("socketpair"))?;
-        let directory = rustix::fs::open(
-            dir.path(),
-            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )
-        .map_err(os("open"))?;
+        let open = |path: &Path| {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            rustix::fs::open(path, flags, Mode::empty()).map_err(os("open"))
+        };
+        let (directory, proc) = (open(dir.path())?, open(Path::new("/proc"))?);
         check(by, pid)?;
         let pair = self.symbol(live::PAIR)?;
         let end = Instant::now() + LEAVING;
@@ -216,7 +215,7 @@ impl Agent {
             Ok(Err(Entry::NoRuntime)) => return Err(ProcessError::NoRuntime { pid }),
         };
         let live = Live { pid, process, socket, inside, owed: AtomicU32::new(0) };
-        live.hand_over(by, pair, [theirs, directory])
+        live.hand_over(by, pair, [theirs, directory, proc])
             .and_then(|()| live.answer(by, PATIENCE))
             .map_err(|why| ProcessError::Begin { pid, why })?;
         Ok(live)

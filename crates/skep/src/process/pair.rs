@@ -1,4 +1,4 @@
-//! What the agent gets once its thread runs: its end of a socket, and the skep directory.
+//! What the agent gets once its thread runs: its end of a socket, the skep directory, and `/proc`.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -23,13 +23,13 @@ impl Live {
         &self,
         by: &mut impl Stopper,
         pair: u64,
-        files: [OwnedFd; 2],
+        files: [OwnedFd; 3],
     ) -> Result<(), String> {
         let socket = self.fetch(by, self.inside.loaded.start + pair)?;
-        let both = [files[0].as_fd(), files[1].as_fd()];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let all = [files[0].as_fd(), files[1].as_fd(), files[2].as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        control.push(SendAncillaryMessage::ScmRights(&both));
+        control.push(SendAncillaryMessage::ScmRights(&all));
         sendmsg(&socket, &[IoSlice::new(&[0])], &mut control, SendFlags::NOSIGNAL)
             .map_err(|_| self.gone())?;
         drop(files);

@@ -1,7 +1,6 @@
 //! What stands in an agent's way in a process: its limits and what it has done to itself.
 
 use std::fs;
-use std::path::Path;
 
 /// Address space that the agent takes, and what else it maps meanwhile.
 const SPACE: u64 = 80 << 20;
@@ -26,9 +25,8 @@ pub(super) fn remedy(pid: u32) -> Option<String> {
         move |limit| used.saturating_add(SPACE) > limit
     };
     // First what cannot be changed from outside: it hides the others.
-    let parts: [&dyn Fn() -> Option<String>; 8] = [
+    let parts: [&dyn Fn() -> Option<String>; 7] = [
         &|| namespace(pid),
-        &|| no_proc(pid),
         &|| soft("Max processes", "nproc=unlimited", "threads of its user", &|limit| limit < FEW),
         &|| soft("Max address space", "as=unlimited", "address space", &above("VmSize:")),
         &|| soft("Max data size", "data=unlimited", "data", &above("VmData:")),
@@ -57,18 +55,6 @@ fn namespace(pid: u32) -> Option<String> {
                 .to_owned(),
         ),
     }
-}
-
-/// The agent reads there where code and threads are.
-fn no_proc(pid: u32) -> Option<String> {
-    let root = format!("/proc/{pid}/root");
-    // Who may not look does not know.
-    let is_seen = Path::new(&root).exists();
-    (is_seen && !Path::new(&format!("{root}/proc/self")).exists()).then(|| {
-        "it sees no `/proc`, as after `chroot`: mount one below its root, or start it with skep: \
-         `skep trace … -- COMMAND`"
-            .to_owned()
-    })
 }
 
 fn mappings(pid: u32) -> Option<String> {

@@ -5,16 +5,19 @@ mod thread;
 
 use std::arch::asm;
 use std::mem::MaybeUninit;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::path::Arg;
+use skep_sys::of_proc;
 
 pub(crate) use memory::{lengthen, map_again, move_mapping, populate, release, reserve, unmap};
 #[cfg(test)]
 pub(super) use thread::tests::wait_for_state;
 pub(crate) use thread::{Patience, gone, gone_from, gone_or_zombie, is_ready};
-
-/// Seccomp filters that allow looking at files allow it in the form that the C library uses, with a
-/// directory.
-const AT_FDCWD: u64 = -100_i64 as u64;
 
 static CLOSED: AtomicBool = AtomicBool::new(false);
 
@@ -46,6 +49,20 @@ unsafe fn syscall(nr: u64, a: [u64; 6]) -> i64 {
     ret
 }
 
+/// Opens a file, also below a `/proc` that this process does not see.
+pub(crate) fn open(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    path.into_with_c_str(|path| {
+        // SAFETY: openat reads the terminated path, and makes a descriptor, which is nobody's yet.
+        unsafe {
+            let [dir, path] = of_proc::place(path.as_ptr() as u64);
+            match syscall(257, [dir, path, u64::from(flags.bits()), 0, 0, 0]) {
+                fd @ 0.. => Ok(OwnedFd::from_raw_fd(fd as i32)),
+                error => Err(Errno::from_raw_os_error(-error as i32)),
+            }
+        }
+    })
+}
+
 /// Returns the process id as the kernel sees it now (also right after a raw `fork`).
 pub(crate) fn getpid() -> u32 {
     // SAFETY: getpid has no arguments and no effects.
@@ -70,7 +87,8 @@ pub(crate) fn pid_namespace() -> u64 {
     match inode(|stat| {
         // SAFETY: newfstatat reads the terminated path and writes a `struct stat`.
         unsafe {
-            syscall(262, [AT_FDCWD, c"/proc/thread-self/ns/pid".as_ptr() as u64, stat, 0, 0, 0])
+            let [dir, path] = of_proc::place(c"/proc/thread-self/ns/pid".as_ptr() as u64);
+            syscall(262, [dir, path, stat, 0, 0, 0])
         }
     }) {
         0 => pid_namespace_by_pidfd(),

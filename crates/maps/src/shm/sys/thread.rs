@@ -2,7 +2,8 @@
 
 use std::mem::MaybeUninit;
 
-use super::{AT_FDCWD, is_closed, syscall};
+use super::{is_closed, syscall};
+use skep_sys::of_proc;
 
 const ESRCH: i64 = -(skep_isa::errno::ESRCH as i64);
 
@@ -77,7 +78,8 @@ fn proc(tid: u32, file: &[u8], text: &mut Text<96>) -> bool {
     // SAFETY: openat reads the terminated path; read writes at most 96 bytes of `text`; the
     // descriptor is ours.
     let got = unsafe {
-        let fd = syscall(257, [AT_FDCWD, path.bytes.as_ptr() as u64, 0o2_000_000, 0, 0, 0]);
+        let [dir, path] = of_proc::place(path.bytes.as_ptr() as u64);
+        let fd = syscall(257, [dir, path, 0o2_000_000, 0, 0, 0]);
         if fd < 0 {
             return !(fd == -2 && gone(tid));
         }
