@@ -27,9 +27,8 @@ fn load_part(e: &mut Enc, kind: ShapeKind) -> Option<u8> {
 }
 
 /// Bytes of stack that the frames may have that tail calls of functions leave behind: events happen
-/// where no more than 64 KiB are left. The frames of programs whose functions call no others have room
-/// for all tail calls.
-const LEFT_BY_TAIL_CALLS: i32 = 40 << 10;
+/// where not much is left. Main functions have room for all tail calls of the functions that they call.
+const LEFT_BY_TAIL_CALLS: i32 = 20 << 10;
 
 impl Gen<'_> {
     pub(super) fn call(&mut self, at: usize, i: Insn) -> bool {
