@@ -157,6 +157,8 @@ impl Walk<'_> {
             {
                 self.check_value(at.reg, &r, map, at.off, at.size, Access::Read)?;
                 match self.kptr_at(&r, map, at.off) {
+                    // Outside the kernel nobody keeps other numbers away from there.
+                    Some(_) if self.opts.offered_only && !at.aligned => Ok(Reg::UNKNOWN),
                     Some(k) if !at.aligned => self.load_kptr(at.reg, &r, &k),
                     _ => Err(Reason::KptrAccess { what: "cannot be done by an atomic" }),
                 }
