@@ -33,6 +33,8 @@ pub(super) enum Access {
     Read,
     /// Written.
     Write,
+    /// Stack that may be written, and is not read.
+    Spare,
 }
 
 impl Access {
@@ -41,11 +43,11 @@ impl Access {
     }
 
     pub(super) fn writes(self) -> bool {
-        self == Self::Write
+        self != Self::Read
     }
 
     fn word(self) -> &'static str {
-        if self == Self::Read { "read from" } else { "write to" }
+        if self == Self::Write { "write to" } else { "read from" }
     }
 }
 
