@@ -9,7 +9,9 @@
 //! stack, map values, records and memory lent by helpers; no register or stack byte is read before
 //! it was written (what a helper was given room to fill counts as written); every loop ends;
 //! helpers get what their rows in [`skep_isa::helper`] ask for; ring buffer records are released.
-//! What is not promised: anything about the numbers in maps, which other processes write.
+//! What is not promised: anything about the numbers in maps, which other processes write; and that a
+//! loop ends whose every turn has a loop of another kind in it (an iterator, `bpf_loop`), which is so
+//! in Linux, too.
 //!
 //! How it works, file by file: [`tnum`] and [`range`] and [`scalar`] describe numbers; [`reg`],
 //! [`stack`] and [`state`] describe machine states; [`mod@cfg`] looks at the program's shape;

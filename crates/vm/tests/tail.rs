@@ -194,6 +194,37 @@ fn functions_share_the_count_of_their_program() {
     });
 }
 
+/// A function that makes a tail call leaves the frames of its callers on the stack.
+#[test]
+fn tail_calls_of_functions_leave_stack_for_what_comes() {
+    let function = |n: usize, then: &str| {
+        format!(
+            "f{n}: ldxdw r2, [r1+8]\njlt r2, r10, l{n}\nmov r2, r10\nl{n}: stxdw [r1+8], r2\n{then}\nmov r0, 0\nexit\n"
+        )
+    };
+    let chain = |depth: usize| {
+        let mut asm = "ldxdw r2, [r1]\nadd r2, 1\nstxdw [r1], r2\ncall local f1\nmov r0, 0\nexit\n"
+            .to_owned();
+        for n in 1..depth {
+            asm += &function(n, &format!("call local f{}", n + 1));
+        }
+        asm + &function(depth, "lddw r2, map 0\nmov r3, 0\ncall 12")
+    };
+    for known in [true, false] {
+        let host = Host::new(known);
+        for (depth, least) in [(1, 34), (7, 6)] {
+            let asm = chain(depth);
+            host.put(0, depth as u32, &asm);
+            // Runs, and the lowest frame.
+            let mut words = [0, u64::MAX];
+            let here = (&raw mut words) as u64;
+            host.run("jit", &asm, here);
+            assert!(words[0] >= least, "{depth}: {} runs", words[0]);
+            assert!(here - words[1] < 28 << 10, "{depth}: {} bytes", here - words[1]);
+        }
+    }
+}
+
 #[test]
 fn which_array_it_is_need_not_be_known() {
     everywhere(|engine, host| {

@@ -63,11 +63,12 @@ fn place(block: &Block, sp: u64) -> Place {
         return Place { switch: sandbox::may_call_system(), frame: true };
     }
     let (left, size) = (sp.wrapping_sub(low), top.wrapping_sub(low));
-    let least = if size >> 3 < NEARLY { size >> 3 } else { NEARLY };
+    let least = if size >> 1 < NEARLY { size >> 1 } else { NEARLY };
     Place { switch: left < least && sandbox::may_call_system(), frame: left >= size >> 1 }
 }
 
-/// A stack with less room is nearly used up.
+/// A stack with less room is nearly used up: frames of programs may take so much. So is the lower half of a
+/// small one.
 const NEARLY: u64 = 64 << 10;
 
 /// Comes from entry trampolines. `meta` is null for compiled-in sites, which are known by `ret`. The

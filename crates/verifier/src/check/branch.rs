@@ -6,7 +6,7 @@ use crate::reg::{Flags, Id, Kind, Reg};
 use crate::reject::Reason;
 use crate::scalar::Cmp;
 use crate::state::State;
-use skep_isa::{Insn, op};
+use skep_isa::{Insn, helper, op};
 
 impl Walk<'_> {
     pub(super) fn jump(&mut self, i: Insn, at: usize) -> Result<Next, Reason> {
@@ -15,7 +15,14 @@ impl Walk<'_> {
             op::CALL if i.src() == op::PSEUDO_CALL => return self.call_local(i, at),
             op::CALL if cfg::is_kfunc(i) => return self.call_kfunc(i, at),
             op::CALL if cfg::calls_back(i) => return self.call_back(i, at),
-            op::CALL => return self.call_helper(i).map(|()| Some(at + 1)),
+            op::CALL => {
+                self.call_helper(i)?;
+                if i.imm as u32 == helper::id::TAIL_CALL {
+                    // Another program returns in place of this function, whatever it pleases.
+                    self.may_return(Reg::UNKNOWN)?;
+                }
+                return Ok(Some(at + 1));
+            }
             _ => {}
         }
         self.jumps += 1;
@@ -156,7 +163,10 @@ impl Walk<'_> {
             }
             // Equal to a pointer that is not NULL: not NULL.
             for (p, q) in [(a, b), (b, a)] {
-                let kernel = |r: &Reg| matches!(r.kind, Kind::Btf(_) | Kind::Local(_));
+                // What was cast to a pointer may be NULL, too.
+                let kernel = |r: &Reg| {
+                    matches!(r.kind, Kind::Btf(_) | Kind::Local(_)) || r.flags.has(Flags::UNTRUSTED)
+                };
                 if p.nullable
                     && p.off == 0
                     && q.kind.is_pointer()

@@ -418,6 +418,21 @@ impl<'a> Walk<'a> {
         Ok(None)
     }
 
+    /// Inside a function of the program: it may return here, with that in r0.
+    fn may_return(&mut self, r0: Reg) -> Result<(), Reason> {
+        if self.state.depth() == 0 {
+            return Ok(());
+        }
+        let whole = self.state.clone();
+        self.state.set(0, r0);
+        let back = self.exit()?;
+        let left = std::mem::replace(&mut self.state, whole);
+        if let Some(to) = back {
+            self.fork(left, to);
+        }
+        Ok(())
+    }
+
     /// A local call: walks into the function.
     fn call_local(&mut self, i: Insn, at: usize) -> Result<Next, Reason> {
         let frames = self.state.frames.len() + 1;

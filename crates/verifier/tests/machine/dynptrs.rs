@@ -219,9 +219,12 @@ impl Machine<'_> {
                 if len == 0 && !matches!(buffer.tag, Tag::Memory(_)) {
                     return Err(Stop::trap("a buffer that is no memory"));
                 }
-                self.memory.read(buffer, len)?;
-                self.memory.fill(buffer, len, 0, self.r)?;
                 let copied = there.bits != 0 && matches!(d.to, To::Packet(_)) && self.r.chance(50);
+                if copied {
+                    self.memory.fill(buffer, len, 0, self.r)?;
+                } else if len > 0 {
+                    self.memory.place(buffer, 0, len, true)?;
+                }
                 Ok(Some(if copied { buffer } else { there }))
             }
             "bpf_dynptr_adjust" => {

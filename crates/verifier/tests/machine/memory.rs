@@ -121,7 +121,7 @@ impl Memory {
     }
 
     /// Finds the bytes an access touches.
-    fn place(
+    pub fn place(
         &mut self,
         p: Value,
         off: i64,

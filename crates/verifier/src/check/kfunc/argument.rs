@@ -238,6 +238,9 @@ impl Walk<'_> {
                 expected: "fp, pkt, map_value, mem",
             });
         }
+        if of == Some(KArg::MemOrNull) && matches!(mem.kind, Kind::Stack(_)) {
+            return self.plain_memory(reg - 1, &mem, seen.size, Access::Spare);
+        }
         if of != Some(KArg::MemWrite) {
             self.plain_memory(reg - 1, &mem, seen.size, Access::Read)?;
         }

@@ -30,8 +30,8 @@ impl Walk<'_> {
             KRet::SameOrNull => {
                 let of = seen.object.unwrap_or(Reg::UNKNOWN);
                 let mut r = self.acquired(of.kind);
-                if !of.flags.has(Flags::NON_OWNING) {
-                    // Held by somebody, so it is there; the id still tells which one it is.
+                if of.reference != 0 {
+                    // Held here, so it is there; the id still tells which one it is.
                     r.nullable = false;
                 }
                 r

@@ -38,8 +38,8 @@ impl Walk<'_> {
             let whole = field.size == at.size;
             let allowed = match access {
                 _ if field.kind == FieldKind::Bytes => access.reads() || field.writable,
-                Access::Write => field.writable && whole,
                 Access::Read => field.narrow || whole,
+                Access::Write | Access::Spare => field.writable && whole,
             };
             // Only programs of device maps know where the packet goes.
             let devmap = field.name == "egress_ifindex"

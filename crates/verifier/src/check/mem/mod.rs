@@ -33,6 +33,8 @@ pub(super) enum Access {
     Read,
     /// Written.
     Write,
+    /// Stack that may be written, and is not read.
+    Spare,
 }
 
 impl Access {
@@ -41,11 +43,11 @@ impl Access {
     }
 
     pub(super) fn writes(self) -> bool {
-        self == Self::Write
+        self != Self::Read
     }
 
     fn word(self) -> &'static str {
-        if self == Self::Read { "read from" } else { "write to" }
+        if self == Self::Write { "write to" } else { "read from" }
     }
 }
 
@@ -157,6 +159,8 @@ impl Walk<'_> {
             {
                 self.check_value(at.reg, &r, map, at.off, at.size, Access::Read)?;
                 match self.kptr_at(&r, map, at.off) {
+                    // Outside the kernel nobody keeps other numbers away from there.
+                    Some(_) if self.opts.offered_only && !at.aligned => Ok(Reg::UNKNOWN),
                     Some(k) if !at.aligned => self.load_kptr(at.reg, &r, &k),
                     _ => Err(Reason::KptrAccess { what: "cannot be done by an atomic" }),
                 }

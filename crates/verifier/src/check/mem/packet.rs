@@ -36,13 +36,7 @@ impl Walk<'_> {
             {
                 return Err(Reason::PacketLoadInVoid);
             }
-            let whole = self.state.clone();
-            self.state.set(0, Reg::constant(0));
-            let back = self.exit()?;
-            let left = std::mem::replace(&mut self.state, whole);
-            if let Some(to) = back {
-                self.fork(left, to);
-            }
+            self.may_return(Reg::constant(0))?;
         }
         self.state.set(0, Reg::UNKNOWN);
         Ok(())

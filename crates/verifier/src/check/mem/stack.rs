@@ -248,6 +248,10 @@ impl Walk<'_> {
             self.overwrite_objects(frame, min, end, true)?;
         }
         let stack = &mut self.state.frames[frame as usize].stack;
+        if access == Access::Spare {
+            stack.smear(min, end - min, false);
+            return Ok(());
+        }
         if access.reads() {
             for o in min..end {
                 let byte = stack.byte(o);

@@ -26,6 +26,10 @@ fn load_part(e: &mut Enc, kind: ShapeKind) -> Option<u8> {
     Some(reg::R11)
 }
 
+/// Bytes of stack that the frames may have that tail calls of functions leave behind: events happen
+/// where not much is left. Main functions have room for all tail calls of the functions that they call.
+const LEFT_BY_TAIL_CALLS: i32 = 20 << 10;
+
 impl Gen<'_> {
     pub(super) fn call(&mut self, at: usize, i: Insn) -> bool {
         self.known.zero_flag = None;
@@ -134,6 +138,14 @@ impl Gen<'_> {
             op::MAX_TAIL_CALLS as i32,
         );
         self.out.jump(Some(cc::AE), none);
+        if !self.is_main {
+            // The frames of those that called this function stay.
+            let e = &mut self.out.enc;
+            e.mov(true, reg::R11, count);
+            e.group(true, group::SUB, reg::R11, reg::RSP);
+            e.group_imm(true, group::CMP, reg::R11, LEFT_BY_TAIL_CALLS);
+            self.out.jump(Some(cc::AE), none);
+        }
         let Some(&Tail { shape, targets, number, .. }) = self.facts.tail(at) else {
             self.ask(func, none);
             return self.continue_with(target, none);
