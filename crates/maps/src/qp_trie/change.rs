@@ -174,7 +174,8 @@ impl QpTrie {
             }
             least = offset.wrapping_add(1);
             let byte = node.way(key);
-            to = if byte != 0 { node.child_at(byte).load(Acquire) } else { 0 };
+            // SAFETY: it is the way.
+            to = if byte != 0 { unsafe { node.child_on(byte) }.load(Acquire) } else { 0 };
             if to == 0 {
                 links = 0;
                 break self.first_leaf(&node)?;
@@ -739,7 +740,8 @@ impl QpTrie {
             }
             above = owner;
             owner = (to, at, byte);
-            to = node.child_at(byte).load(Acquire);
+            // SAFETY: it is the way.
+            to = unsafe { node.child_on(byte) }.load(Acquire);
         }
         None
     }

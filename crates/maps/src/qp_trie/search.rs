@@ -105,7 +105,8 @@ impl QpTrie {
             if byte == 0 {
                 break;
             }
-            reference = node.child_at(byte).load(Acquire);
+            // SAFETY: it is the way.
+            reference = unsafe { node.child_on(byte) }.load(Acquire);
         }
         std::ptr::null_mut()
     }
