@@ -574,6 +574,17 @@ impl QpMemory {
         Self::prefetch(at.wrapping_add(last));
     }
 
+    /// Asks for all of a page of the arena.
+    #[inline(always)]
+    pub(crate) fn prefetch_page(&self, page: u64) {
+        let mut at = page.wrapping_mul(PAGE);
+        let end = at.wrapping_add(PAGE);
+        while at < end {
+            Self::prefetch(self.arena.wrapping_add(at as usize));
+            at = at.wrapping_add(64);
+        }
+    }
+
     /// Asks for the beginning of a block.
     #[inline(always)]
     pub(crate) fn prefetch_block(&self, reference: u32) {
