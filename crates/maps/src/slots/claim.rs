@@ -63,7 +63,7 @@ impl SlotTable {
             let slot = free?;
             let word = self.owner_word(slot)?;
             // The former owner's plain stores to its values come before whoever freed the slot saw
-            // it dead.
+            // it dead. That this is a locked instruction `fence_runs` relies on.
             if word.load(Relaxed) == token
                 || word.compare_exchange(0, token, AcqRel, Relaxed).is_ok()
             {
