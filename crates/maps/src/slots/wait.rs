@@ -68,9 +68,10 @@ impl SlotTable {
     /// between: this is the fence, for all of them. `false` when the kernel offers none.
     ///
     /// The kernel takes some milliseconds for that. It is not asked where no other thread has a slot or
-    /// the shared one: who gets either later does so by a locked instruction, which on x86-64 is a
-    /// fence, and then finds in maps what was stored before this one.
+    /// the shared one: who gets either later passes a fence then, and finds in maps what was stored
+    /// before this one.
     fn fence_runs(&self) -> bool {
+        // Pairs with those in `claim` and `share`.
         fence(SeqCst);
         let mine = tls::token();
         let is_no_others = |word: &AtomicU64| {
