@@ -719,3 +719,27 @@ fn a_strict_walk_returns_what_was_there_when_it_began() {
         });
     }
 }
+
+/// `slots/wait.rs`, `fence_runs`: memory that was taken out of a map is given away when no thread has a
+/// slot, while one gets a slot and runs a program. Either its owner is seen, or it does not find that
+/// memory.
+#[test]
+fn a_thread_without_a_slot_does_not_find_what_was_given_away() {
+    loom::model(|| {
+        let (owner, link) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(1)));
+        let program = {
+            let (owner, link) = (owner.clone(), link.clone());
+            thread::spawn(move || {
+                // claim, or the lock of the shared slot.
+                owner.compare_exchange(0, 7, AcqRel, Relaxed).expect("nobody else");
+                fence(SeqCst);
+                link.load(Acquire) != 0
+            })
+        };
+        link.store(0, Release);
+        fence(SeqCst);
+        let given_away = owner.load(Acquire) == 0;
+        let found = program.join().expect("no panic");
+        assert!(!(given_away && found));
+    });
+}

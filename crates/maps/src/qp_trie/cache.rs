@@ -160,14 +160,15 @@ impl QpTrie {
         reference
     }
 
-    /// Asks for the leaf that the bucket of a hash names first for its tag. Nothing here depends on
-    /// whether there is one: it would have to be waited for.
+    /// Asks for the leaf that the bucket of a hash names first for its tag, with a key of a length.
+    /// Nothing here depends on whether there is one: it would have to be waited for.
     #[inline(always)]
-    pub(super) fn prefetch_cached(&self, hash: u64) {
+    pub(super) fn prefetch_cached(&self, hash: u64, key_len: usize) {
         let bucket = self.memory.bucket(hash);
         let i = self.marks::<General>(bucket, hash).trailing_zeros().min(CACHED - 1);
         // SAFETY: one of the bucket's leaves; the map has a cache.
-        self.memory.prefetch_block(unsafe { self.memory.cached(bucket, i) }.load(Relaxed));
+        let leaf = unsafe { self.memory.cached(bucket, i) }.load(Relaxed);
+        self.memory.prefetch_leaf(leaf, key_len);
     }
 
     /// Plans what becomes of the buckets of a hash, whose pair is locked, when the leaf `gone` leaves

@@ -174,7 +174,8 @@ impl QpTrie {
             }
             least = offset.wrapping_add(1);
             let byte = node.way(key);
-            to = if byte != 0 { node.child_at(byte).load(Acquire) } else { 0 };
+            // SAFETY: it is the way.
+            to = if byte != 0 { unsafe { node.child_on(byte) }.load(Acquire) } else { 0 };
             if to == 0 {
                 links = 0;
                 break self.first_leaf(&node)?;
@@ -337,6 +338,8 @@ impl QpTrie {
             self.memory.set_value(at, value);
             Key::new(self.memory.key_at(at), key.len)
         };
+        // What most keys need besides: it comes while their place is looked for.
+        self.prefetch_next(seat, size(2, false));
         // What was just stored is not yet there to be loaded in other pieces.
         let (key, hash) = match whose {
             Owner::User => (*key, hash),
@@ -609,6 +612,16 @@ impl QpTrie {
         result
     }
 
+    /// Asks for the block that a node of some bytes would get.
+    #[inline(always)]
+    fn prefetch_next(&self, seat: &Seat, bytes: u64) {
+        if let Some(class) = self.memory.geometry.node_class(bytes) {
+            let last = self.memory.magazine_count(seat.heap, class).wrapping_sub(1);
+            let slot = self.memory.magazine_slot_at(seat.heap, class, last);
+            self.memory.prefetch_block(self.memory.at32(slot).load(Relaxed));
+        }
+    }
+
     /// Finds a block for a node: its address, reference and class.
     fn node_block(&self, seat: &Seat, bytes: u64) -> Result<(*mut u8, u32, u32), NotDone> {
         let class = self.memory.geometry.node_class(bytes).ok_or(NotDone::Again)?;
@@ -693,7 +706,7 @@ impl QpTrie {
         self.make_room(seat).map_err(errno)?;
         if self.has_cache() {
             // It comes while the nodes above it are looked at.
-            self.prefetch_cached(hash);
+            self.prefetch_cached(hash, key.len);
         }
         let mut tries = 0u32;
         while tries < TRIES {
@@ -739,7 +752,8 @@ impl QpTrie {
             }
             above = owner;
             owner = (to, at, byte);
-            to = node.child_at(byte).load(Acquire);
+            // SAFETY: it is the way.
+            to = unsafe { node.child_on(byte) }.load(Acquire);
         }
         None
     }

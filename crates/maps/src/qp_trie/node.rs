@@ -241,20 +241,22 @@ impl Node {
         };
         let n = self.head & N;
         let mut found = marks(4);
-        let mut i = 0;
+        let mut skipped = 0u64;
         if found == 0 {
             if n <= 8 {
                 return 0;
             }
-            (found, i) = (marks(12), 8u32);
+            (found, skipped) = (marks(12), 8);
             if found == 0 {
                 return 0;
             }
         }
-        i = i.wrapping_add(found.trailing_zeros() >> 3);
+        // A mark is the eighth bit of its byte, which is four bytes of a child and three.
+        let (bit, n) = (u64::from(found.trailing_zeros()), u64::from(n));
         // Four for the head, the bytes rounded up, and four for the end.
-        let first = (n.wrapping_add(7) & !3).wrapping_add(self.head >> 4 & 4);
-        if i < n { u64::from(first.wrapping_add(i.wrapping_mul(4))) } else { 0 }
+        let first = (n.wrapping_add(7) & !3).wrapping_add(u64::from(self.head >> 4 & 4));
+        let first = first.wrapping_add(skipped.wrapping_mul(4)).wrapping_sub(3);
+        if (bit >> 3).wrapping_add(skipped) < n { first.wrapping_add(bit >> 1) } else { 0 }
     }
 
     /// Returns how far behind the node's beginning a child lies, with a number below 257.
@@ -267,6 +269,17 @@ impl Node {
     #[inline(always)]
     pub(super) fn number_of(&self, byte: u64) -> u32 {
         (byte.wrapping_sub(self.children_at() as u64) >> 2) as u32
+    }
+
+    /// Returns the child that lies on the [way](Node::way) to a key.
+    ///
+    /// # Safety
+    /// `way` is what that returned, and not 0.
+    #[inline(always)]
+    pub(super) unsafe fn child_on(&self, way: u64) -> &'static AtomicU32 {
+        // SAFETY: as in [`Node::child`]; also of garbage it is at most 40 bytes and 320 children, and
+        // behind any block 2 KiB can be read.
+        unsafe { AtomicU32::from_ptr(self.at.add(way as usize).cast()) }
     }
 
     /// Returns the child that lies at [`Node::byte_of_child`].

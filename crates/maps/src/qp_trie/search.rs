@@ -10,6 +10,9 @@ use crate::shm::qp::LEAF;
 use crate::shm::tags::{General, OfUsers, Registers};
 use crate::shm::version;
 
+/// Of a leaf or node two cache lines are asked for: those of its beginning and of this byte.
+const LAST: usize = 40;
+
 impl QpTrie {
     /// Runs `f` until no block that it may have read was used again meanwhile, at last while no
     /// writer is at work.
@@ -105,7 +108,8 @@ impl QpTrie {
             if byte == 0 {
                 break;
             }
-            reference = node.child_at(byte).load(Acquire);
+            // SAFETY: it is the way.
+            reference = unsafe { node.child_on(byte) }.load(Acquire);
         }
         std::ptr::null_mut()
     }
@@ -132,32 +136,59 @@ impl QpTrie {
             }
             return leaves;
         }
-        // Where each has come to: what comes next, and the least offset it may have; 0 is the end.
-        let mut at = [(0u32, 0usize); PREFETCH_KEYS];
-        let root = self.memory.root().load(Acquire);
-        at.iter_mut().take(keys.len()).for_each(|at| at.0 = root);
-        let mut left = keys.len();
-        while left > 0 {
-            left = 0;
-            for ((place, leaf), key) in at.iter_mut().zip(&mut leaves).zip(keys) {
-                let Some(block) = self.memory.block(place.0) else { continue };
-                let node = Node::at(block);
-                let is_leaf = place.0 & LEAF != 0;
-                place.0 = 0;
-                if is_leaf {
-                    if self.has_key(block, key) {
-                        *leaf = block;
-                    }
-                } else if node.offset() >= place.1
-                    && let Some(i) = node.step(key)
-                {
-                    *place = (node.child(i).load(Acquire), node.offset() + 1);
-                    self.memory.prefetch_block(place.0);
-                    left += 1;
-                }
+        let ends = self.go_down_together(keys);
+        for ((leaf, end), key) in leaves.iter_mut().zip(ends).zip(keys) {
+            if let Some(block) = self.memory.block_at(end)
+                && self.has_key(block, key)
+            {
+                *leaf = block;
             }
         }
         leaves
+    }
+
+    /// Finds where the ways of keys through the trie end, a step of each in turn: the memory of one
+    /// comes while the others take theirs. Returns the places of leaves in the arena, and for a way
+    /// that leads nowhere one that is no block's.
+    ///
+    /// How long a way is cannot be foreseen, and a wrong guess takes longer than some steps: so no
+    /// branch depends on which are at their ends.
+    #[inline(always)]
+    fn go_down_together(&self, keys: &[Key]) -> [u64; PREFETCH_KEYS] {
+        /// A leaf that is no block.
+        const NOWHERE: u32 = LEAF;
+        let root = self.memory.root().load(Acquire);
+        let begin = self.memory.arena_offset(root);
+        let mut ends = [begin; PREFETCH_KEYS];
+        // Of those that are at a node: where that is, and the number of the key.
+        let mut ways: [(u64, usize); PREFETCH_KEYS] = std::array::from_fn(|i| (begin, i));
+        let mut going = if root & LEAF == 0 { keys.len().min(PREFETCH_KEYS) } else { 0 };
+        // Offsets grow on the way; only damage makes it longer.
+        let mut steps = self.memory.geometry.max_key + 2;
+        while going != 0 && steps != 0 {
+            let mut still = 0;
+            for i in 0..going {
+                let (place, number) = ways[i % PREFETCH_KEYS];
+                let way = self.memory.block_at(place).map(|block| {
+                    let node = Node::at(block);
+                    (node, node.way(&keys[number]))
+                });
+                let next = match way {
+                    None | Some((_, 0)) => NOWHERE,
+                    // SAFETY: it is the way.
+                    Some((node, way)) => unsafe { node.child_on(way) }.load(Acquire),
+                };
+                let place = self.memory.arena_offset(next);
+                self.memory.prefetch_place(place, LAST);
+                ends[number % PREFETCH_KEYS] = place;
+                ways[still % PREFETCH_KEYS] = (place, number);
+                still += usize::from(next & LEAF == 0);
+            }
+            going = still;
+            steps -= 1;
+        }
+        ways.iter().take(going).for_each(|(_, number)| ends[number % PREFETCH_KEYS] = 0);
+        ends
     }
 
     #[cold]

@@ -39,6 +39,9 @@ const USED_AGAIN: u32 = 4;
 /// Stores of a log with which there still is room for those of another span, and of the magazine.
 const SPAN_STORES: u64 = LOG - 10;
 
+/// Bytes of blocks of which many are in a page.
+const SMALL: u64 = 128;
+
 /// How many pages get memory at a time.
 const PAGES_AT_ONCE: u64 = 16;
 
@@ -123,6 +126,11 @@ impl QpTrie {
         let mut carved = self.entry(page, CARVED);
         let blocks = self.memory.geometry.blocks(class);
         let most = most.min(MAGAZINE.saturating_sub(count)).min(blocks.saturating_sub(in_use));
+        if free != 0 && size <= SMALL {
+            // Each free block names the next one, so without this they would be waited for one by one;
+            // what is not taken now is by those who come next.
+            self.memory.prefetch_page(page.into());
+        }
         let mut got = 0u32;
         while got < most {
             let index = free.checked_sub(1).unwrap_or(carved);

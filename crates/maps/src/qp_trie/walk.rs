@@ -48,6 +48,13 @@ impl Step {
 }
 
 /// A way through the leaves in order.
+///
+/// What it takes are wrong guesses: which children are leaves, and how many there are. Tried instead: a
+/// list of all references that lie ahead, in which a node's children take its place without a branch,
+/// up to four leaves at a time. Visits of strings and paths then took 14 and 12 % less, of random
+/// bytes 10 % more, as their nodes have many children, and of a million names as much. Nothing came of
+/// reading two elements for each step to later ones, nor of twice as many elements between two looks
+/// at the version.
 #[derive(Default)]
 struct Path {
     steps: Vec<Step>,

@@ -1,6 +1,6 @@
 //! How a thread gets a slot of its own.
 
-use std::sync::atomic::{AtomicU32, Ordering::AcqRel, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, Ordering::AcqRel, Ordering::Relaxed, Ordering::SeqCst, fence};
 
 use super::state::{all_ended, running};
 use super::table::SlotTable;
@@ -67,6 +67,8 @@ impl SlotTable {
             if word.load(Relaxed) == token
                 || word.compare_exchange(0, token, AcqRel, Relaxed).is_ok()
             {
+                // Pairs with that in `fence_runs`.
+                fence(SeqCst);
                 if let Some(w) = self.highest_word() {
                     w.fetch_max(u64::from(slot).wrapping_add(1), Relaxed);
                 }

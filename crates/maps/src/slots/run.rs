@@ -3,7 +3,8 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{
-    AtomicPtr, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
+    AtomicPtr, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst,
+    fence,
 };
 
 use super::claim::Claim;
@@ -52,6 +53,8 @@ impl SlotTable {
         }
         match lock::acquire(word) {
             Ok(held) => {
+                // Pairs with that in `fence_runs`.
+                fence(SeqCst);
                 if !percpu::ensure_all(self.generation(), slot as u32) {
                     lock::release(word, held);
                     return REFUSED;

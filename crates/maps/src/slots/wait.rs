@@ -1,11 +1,11 @@
 //! Waiting for the ends of program runs.
 
-use std::sync::atomic::{Ordering::Acquire, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst, fence};
 
 use super::state::have_ended;
 use super::table::SlotTable;
 use crate::error::MapError;
-use crate::shm::{sys, tls};
+use crate::shm::{lock, sys, tls};
 
 /// Naps of a millisecond before a run that does not end is looked at: its thread may be stopped.
 const NAPS: u32 = 5_000;
@@ -33,9 +33,7 @@ impl SlotTable {
                 "the slot table was made by an older version, which does not tell when programs have ended",
             ));
         }
-        // A run marks itself and then looks into maps, without a fence between: this is the fence,
-        // for all of them.
-        if !sys::membarrier_global() {
+        if !self.fence_runs() {
             return Err(no(
                 "the kernel offers no `membarrier`, without which the end of programs cannot be told",
             ));
@@ -66,11 +64,31 @@ impl SlotTable {
 }
 
 impl SlotTable {
+    /// Makes all runs that go on visible, as a run marks itself and then looks into maps without a fence
+    /// between: this is the fence, for all of them. `false` when the kernel offers none.
+    ///
+    /// The kernel takes some milliseconds for that. It is not asked where no other thread has a slot or
+    /// the shared one: who gets either later passes a fence then, and finds in maps what was stored
+    /// before this one.
+    fn fence_runs(&self) -> bool {
+        // Pairs with those in `claim` and `share`.
+        fence(SeqCst);
+        let mine = tls::token();
+        let is_no_others = |word: &AtomicU64| {
+            let owner = lock::owner(word.load(Acquire));
+            owner == 0 || owner == mine
+        };
+        let mut owners = (0..self.slots).map(|slot| self.owner_word(slot));
+        let no_others = owners.all(|word| word.is_some_and(is_no_others))
+            && self.shared_lock().is_some_and(is_no_others);
+        no_others || sys::membarrier_global()
+    }
+
     /// Waits a moment until every program run that is going on now has ended; `false` when one goes
     /// on, or that cannot be told.
     pub(crate) fn runs_end_soon(&self) -> bool {
         const LOOKS: u32 = 200;
-        if self.state_word(0).is_none() || !sys::membarrier_global() {
+        if self.state_word(0).is_none() || !self.fence_runs() {
             return false;
         }
         let soon = |over: &dyn Fn() -> bool| {
@@ -130,4 +148,36 @@ fn wait_until(
         tries += 1;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Memory of a trie is given back after a wait for running programs. Where no thread ever ran one,
+    /// the kernel's barrier was what deletions took longest for: some milliseconds each time.
+    #[test]
+    fn the_kernel_is_asked_only_where_others_may_run_programs() {
+        let dir = std::env::temp_dir().join(format!("skep-fence-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("creates");
+        let table = SlotTable::open_or_create(&dir).expect("creates");
+        std::fs::remove_dir_all(&dir).expect("removes");
+        let barriers = || sys::BARRIERS.with(std::cell::Cell::get);
+        let own = |slot, token| table.owner_word(slot).expect("a slot").store(token, Relaxed);
+        // The main thread, which is another one than that of a test.
+        let pid = u64::from(std::process::id());
+        let other = pid << 22 | pid;
+        assert_ne!(other, tls::token());
+        assert_eq!((table.runs_end_soon(), barriers()), (true, 0));
+        own(3, tls::token());
+        assert_eq!((table.runs_end_soon(), barriers()), (true, 0));
+        own(200, other);
+        assert_eq!((table.runs_end_soon(), barriers()), (true, 1));
+        assert_eq!((table.wait_for_runs().is_ok(), barriers()), (true, 2));
+        own(200, 0);
+        table.shared_lock().expect("a lock").store(other, Relaxed);
+        assert_eq!((table.runs_end_soon(), barriers()), (false, 3), "its run goes on");
+        table.shared_lock().expect("a lock").store(1 << 44, Relaxed);
+        assert_eq!((table.runs_end_soon(), barriers()), (true, 3));
+    }
 }

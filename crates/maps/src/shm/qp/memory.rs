@@ -23,8 +23,6 @@ pub(crate) struct QpMemory {
     arena: *mut u8,
     /// Bytes of the arena behind its first page.
     blocks_len: u64,
-    /// Bytes that references count.
-    unit: u64,
     /// [`ranges::replaced`] when the file was last mapped.
     replaced: AtomicU64,
 }
@@ -58,9 +56,8 @@ impl QpMemory {
         let arena = base.wrapping_add(geometry.arena_at as usize);
         let cache = base.wrapping_add(CACHE_AT as usize);
         let blocks_len = (geometry.arena_pages * PAGE).saturating_sub(PAGE);
-        let unit = 1 << (geometry.unit_shift & 63);
         let replaced = AtomicU64::new(ranges::replaced());
-        Some(Self { geometry, file, base, cache, arena, blocks_len, unit, replaced })
+        Some(Self { geometry, file, base, cache, arena, blocks_len, replaced })
     }
 
     /// Maps the file once more where it is, if a page of this process's objects was replaced. A reader who
@@ -372,7 +369,12 @@ impl QpMemory {
     /// whole node or leaf can be read there.
     #[inline(always)]
     pub(crate) fn block(&self, reference: u32) -> Option<*mut u8> {
-        let at = self.arena_offset(reference);
+        self.block_at(self.arena_offset(reference))
+    }
+
+    /// As [`QpMemory::block`], by where the block lies in the arena.
+    #[inline(always)]
+    pub(crate) fn block_at(&self, at: u64) -> Option<*mut u8> {
         // SAFETY: inside the arena, behind which there is slack for a whole block.
         (at.wrapping_sub(PAGE) < self.blocks_len).then(|| unsafe { self.arena.add(at as usize) })
     }
@@ -380,7 +382,7 @@ impl QpMemory {
     /// Returns where the block of a reference lies in the arena.
     #[inline(always)]
     pub(crate) fn arena_offset(&self, reference: u32) -> u64 {
-        u64::from(reference >> 1).wrapping_mul(self.unit)
+        u64::from(reference >> 1) << (self.geometry.unit_shift & 63)
     }
 
     /// Returns the reference, without mark, of a place in the arena.
@@ -561,9 +563,26 @@ impl QpMemory {
     /// Asks for the beginning of a block, and for a byte behind.
     #[inline(always)]
     pub(crate) fn prefetch_ends(&self, reference: u32, last: usize) {
-        let at = self.arena.wrapping_add(self.arena_offset(reference) as usize);
+        self.prefetch_place(self.arena_offset(reference), last);
+    }
+
+    /// Asks for the beginning of what lies at a place in the arena, and for a byte behind.
+    #[inline(always)]
+    pub(crate) fn prefetch_place(&self, at: u64, last: usize) {
+        let at = self.arena.wrapping_add(at as usize);
         Self::prefetch(at);
         Self::prefetch(at.wrapping_add(last));
+    }
+
+    /// Asks for all of a page of the arena.
+    #[inline(always)]
+    pub(crate) fn prefetch_page(&self, page: u64) {
+        let mut at = page.wrapping_mul(PAGE);
+        let end = at.wrapping_add(PAGE);
+        while at < end {
+            Self::prefetch(self.arena.wrapping_add(at as usize));
+            at = at.wrapping_add(64);
+        }
     }
 
     /// Asks for the beginning of a block.

@@ -146,6 +146,8 @@ pub(crate) fn sleep_ns(ns: u64) {
 /// Waits until every thread of the system has passed a full memory barrier; `false` when the kernel
 /// offers no such thing.
 pub(crate) fn membarrier_global() -> bool {
+    #[cfg(test)]
+    BARRIERS.with(|n| n.set(n.get() + 1));
     // SAFETY: MEMBARRIER_CMD_GLOBAL (1) has no arguments.
     unsafe { syscall(324, [1, 0, 0, 0, 0, 0]) == 0 }
 }
@@ -181,4 +183,6 @@ pub(crate) fn futex_wake(word: &std::sync::atomic::AtomicU32) {
 thread_local! {
     /// Sleeps of this thread.
     pub(super) static SLEEPS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+    /// Barriers that this thread asked for.
+    pub(crate) static BARRIERS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
