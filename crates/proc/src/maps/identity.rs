@@ -70,7 +70,6 @@ impl Stat {
 /// let pid = std::process::id();
 /// assert_eq!(skep_proc::maps::entry_of(pid), pid);
 /// ```
-#[cfg(any(feature = "users", feature = "symbolize"))]
 #[must_use]
 pub fn entry_of(pid: u32) -> u32 {
     let has_ended = |tid| Stat::of(tid).is_none_or(|stat| stat.zombie);

@@ -38,7 +38,6 @@ pub use build_ids::BuildIds;
 pub use core::{core_from_bytes, core_missing, core_vdso, open_core};
 pub use filter::{Filter, Knows, Want};
 pub use identity::Identity;
-#[cfg(any(feature = "users", feature = "symbolize"))]
 pub use identity::entry_of;
 pub use live::{Live, own};
 pub use mappings::Mappings;
