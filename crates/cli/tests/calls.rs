@@ -827,6 +827,119 @@ fn calls_of_a_process_that_runs_already_and_those_that_have_not_returned() {
     assert!(lines.contains("stay(n=0) has not returned"), "{lines}");
 }
 
+/// Says how each of its calls ended: by a return, a jump, an exception, or not before its thread or
+/// process did.
+const LEFT: &str = r#"
+#include <csetjmp>
+#include <cstdio>
+#include <cstdlib>
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#define N __attribute__((noinline, noclone))
+#define KEEP asm volatile("nop; nop; nop; nop; nop" ::: "memory")
+static jmp_buf env;
+extern "C" {
+N int leaf(int n) { KEEP; printf("leaf(n=%d) = %d\n", n, n + 1); return n + 1; }
+N void jump(int n) { printf("jump(n=%d) was left\n", n); leaf(n); if (!n) longjmp(env, 1); jump(n - 1); KEEP; }
+N int jumps(int n) { printf("jumps(n=%d) = %d\n", n, n); if (!setjmp(env)) jump(n); leaf(90); return n; }
+N void throws(int n) { printf("throws(n=%d) was left\n", n); if (!n) throw 7; throws(n - 1); KEEP; }
+N int catches(int n) { printf("catches(n=%d) = %d\n", n, n); try { throws(n); } catch (int) { } return n; }
+N void ends(int n) { printf("ends(n=%d) has not returned\n", n); KEEP; pthread_exit(0); }
+N void quits(int n) { printf("quits(n=%d) has not returned\n", n); fflush(stdout); KEEP; _exit(n); }
+N void executes(int n) { printf("executes(n=%d) has not returned\n", n); fflush(stdout); execl("/proc/self/exe", "left", "again", nullptr); }
+}
+static void *work(void *) { ends(5); return 0; }
+int main(int argc, char **) {
+    if (argc > 1) return 0;
+    for (int i = 0; i < 3; i++) jumps(2);
+    for (int i = 0; i < 2; i++) catches(80);
+    catches(3);
+    leaf(91);
+    pthread_t t;
+    for (int i = 0; i < 2; i++) { pthread_create(&t, 0, work, 0); pthread_join(t, 0); }
+    fflush(stdout);
+    for (int i = 0; i < 2; i++) {
+        pid_t child = fork();
+        if (!child && i) executes(2);
+        if (!child) quits(1);
+        waitpid(child, 0, 0);
+    }
+    catches(2);
+}
+"#;
+
+/// Such calls were missing, and nothing said so.
+#[test]
+fn calls_that_do_not_return_are_there_too() {
+    let (dir, skep) = (TempDir::new(), Skep::new());
+    let source = dir.path().join("exits.cc");
+    fs::write(&source, LEFT).expect("written");
+    let flags = ["-g", "-O1", "-pthread", "-falign-functions=16"];
+    let program = Cc::cxx().args(&flags).compile(&[&source], &dir.path().join("exits"));
+    let program = program.to_str().expect("text");
+    let functions = "exits:leaf,jump,jumps,throws,catches,ends,quits,executes";
+    let (mut said, mut calls) = traced(&skep, &dir, &[functions, "--args", "--ret", "--", program]);
+    let is_left = |line: &&String| line.ends_with("was left");
+    let left = said.iter().filter(is_left).count();
+    assert_eq!(left, 3 * 3 + 2 * 81 + 4 + 3);
+    said.sort();
+    calls.sort();
+    assert_eq!(calls, said);
+    // What looks at results has none of them, and `--min` none that took less.
+    for args in [&["--if", "n < 9 || ret < 0"][..], &["--min", "10h", "--args"]] {
+        let args: Vec<&str> =
+            [functions].iter().chain(args).chain(&["--", program]).copied().collect();
+        let calls = traced(&skep, &dir, &args).1;
+        assert_eq!(calls.iter().filter(is_left).count(), 0, "{calls:?}");
+    }
+    // All forms have the same calls, and each lies inside its caller.
+    let file = |name: &str| dir.path().join(name).to_str().expect("text").to_owned();
+    let [recording, chrome, perfetto] = ["a.skep", "a.json", "a.pftrace"].map(file);
+    out(&skep, &["trace", functions, "--calls", "--record", &recording, "--", program]);
+    let report = |args: &[&str]| {
+        let all: Vec<&str> = ["report", &recording].iter().chain(args).copied().collect();
+        out(&skep, &all)
+    };
+    assert_eq!(report(&["--calls"]).lines().filter(|l| l.ends_with("was left")).count(), left);
+    let document = json(report(&["--calls", "--json"]).as_bytes());
+    assert_eq!((&document["lost"], &document["dropped"]), (&0.into(), &0.into()));
+    assert_eq!(list(&document).iter().filter(|c| c["left"] == true).count(), left);
+    report(&["--chrome", &chrome]);
+    let events = json(&fs::read(&chrome).expect("written"));
+    let events = events["traceEvents"].as_array().expect("events");
+    let of =
+        |cat: &str, ph: &str| events.iter().filter(|e| e["cat"] == cat && e["ph"] == ph).count();
+    assert_eq!((of("exits,left", "X"), of("exits", "B")), (left, 4));
+    assert_eq!(of("exits", "X"), said.iter().filter(|l| l.contains(" = ")).count());
+    report(&["--perfetto", &perfetto]);
+    let bytes = fs::read(&perfetto).expect("written");
+    assert_eq!(bytes.windows(6).filter(|w| w == b"\x12\x04left").count(), 1);
+    // Of paths in the program, and of those that the calls make.
+    let tree = |args: &[&str]| {
+        let file = file("tree.json");
+        let end = args.iter().position(|a| *a == "--").unwrap_or(args.len());
+        let (head, command) = args.split_at(end);
+        out(&skep, &[head, &["--json", "-o", &file], command].concat());
+        let document = json(&fs::read(&file).expect("written"));
+        let nodes = document["tree"].as_array().expect("a tree").clone();
+        let path = |node: &Json| {
+            let mut at = node.clone();
+            let mut path = vec![at["name"].as_str().expect("a name").to_owned()];
+            while let Some(caller) = at["parent"].as_u64() {
+                at = nodes[caller as usize].clone();
+                path.push(at["name"].as_str().expect("a name").to_owned());
+            }
+            (path.join("<"), node["calls"].as_u64())
+        };
+        nodes.iter().map(path).collect::<BTreeMap<_, _>>()
+    };
+    let counted = tree(&["trace", functions, "--tree", "--", program]);
+    let later = tree(&["report", &recording, "--tree"]);
+    let other = later.iter().find(|(path, calls)| counted.get(*path) != Some(calls));
+    assert_eq!((later.len(), other), (counted.len(), None));
+}
+
 #[test]
 fn limits_depths_and_times_leave_calls_out() {
     let (dir, skep) = (TempDir::new(), Skep::new());
