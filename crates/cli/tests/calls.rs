@@ -224,7 +224,7 @@ int main() {
         in_both({ i + .5, i }, { i, 1.5f, i + .25 });
         printf("in_both(m={ .d = %d.5, .i = %d }, r={ .i = %d, .f = 1.5, .d = %d.25 }) = %d\n", i, i, i, i, 2 * i);
         used_up(1, 2, 3, 4, 5, { i, 8 }, { i + .5, i }, 6, 2.5L, { 9, i });
-        printf("used_up(a=1, b=2, c=3, d=4, e=5, t={ .a = %d, .b = 8 }, m={ .d = %d.5, .i = %d }, f=6, ld=…, u={ .a = 9, .b = %d }) = 18\n", i, i, i, i);
+        printf("used_up(a=1, b=2, c=3, d=4, e=5, t={ .a = %d, .b = 8 }, m={ .d = %d.5, .i = %d }, f=6, ld=2.5, u={ .a = 9, .b = %d }) = 18\n", i, i, i, i);
         far_away(1, 2, 3, 4, 5, 6, { 7, 8, 9 }, { 10, 11, i + .5 }, 12 + i, 'x');
         printf("far_away(a=1, b=2, c=3, d=4, e=5, f=6, v={ .x = 7, .y = 8, .z = 9 }, w={ .x = 10, .y = 11, .z = %d.5 }, far=…, on=…) = %d\n", i, 12 + i);
         flat_of(i);
@@ -275,6 +275,114 @@ fn structures_by_value_are_what_the_program_says() {
             "{condition}"
         );
     }
+}
+
+/// Base classes, numbers of more than eight bytes, and pointers to members. The C library writes a
+/// `long double` with as few digits as are read back as it.
+const ODD: &str = r#"
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#define N __attribute__((noinline, noclone))
+#define USE(x) asm volatile("nop; nop; nop; nop" :: "r"(&x) : "memory")
+struct one { int a; };
+struct none {};
+struct two : one, none { int b; };
+struct three : two { long rest[70]; };
+struct same : one { int c; };
+struct both : two, same { int d; };
+struct precise { long double x; int k; };
+struct wide { __int128 i; unsigned __int128 u; };
+struct virt { virtual int v(int n) { return n; } int f(int n) { return n + 1; } };
+struct first { virtual ~first() {} };
+struct late : first, one, virt { int z; };
+struct members { int one::*p; int (late::*f)(int); };
+struct turned { _Complex double z; _Complex float w; };
+static const char *of(long double x) {
+    static char all[8][64];
+    static int next;
+    char *text = all[next++ % 8];
+    for (int digits = 1; digits < 22; digits++) {
+        snprintf(text, 64, "%.*Lg", digits, x);
+        if (strtold(text, 0) == x) break;
+    }
+    if (char *plus = strchr(text, '+')) memmove(plus, plus + 1, strlen(plus));
+    return text;
+}
+static const char *of(__int128 n) {
+    static char all[8][64];
+    static int next;
+    char *at = all[next++ % 8] + 63;
+    unsigned __int128 left = n < 0 ? -(unsigned __int128)n : n;
+    do *--at = '0' + left % 10; while (left /= 10);
+    if (n < 0) *--at = '-';
+    return at;
+}
+extern "C" {
+N int bases(both x, three *y) { USE(x); USE(*y); return x.d; }
+N int exact(precise p, long double y) { USE(p); return p.k; }
+N __int128 wides(wide w, __int128 a) { USE(w); return a - 1; }
+N int to_members(members m, int one::*p, int (virt::*f)(int)) { USE(m); return 1; }
+N int complex_of(turned t) { USE(t); return 2; }
+}
+int main() {
+    long double numbers[] = { 0, 1.25L, -0.1L, 1.0L / 3, 3e-4L, 1e4000L, -3.5e-4940L, 123456789.0L, 2.0L / 3 * 1e14L };
+    for (long double x : numbers) {
+        exact({ x, 7 }, -x);
+        printf("exact(p={ .x = %s, .k = 7 }, y=%s) = 7\n", of(x), of(-x));
+    }
+    both x; x.two::a = 1; x.b = 2; x.same::a = 3; x.c = 4; x.d = 5;
+    three y; y.a = 6; y.b = 7;
+    bases(x, &y);
+    printf("bases(x={ .two = { .one = { .a = 1 }, .none = {}, .b = 2 }, .same = { .one = { .a = 3 }, .c = 4 }, .d = 5 }, y={ .two = { .one = { .a = 6 }, .none = {}, .b = 7 } }) = 5\n");
+    for (int shift = 0; shift < 127; shift += 42) {
+        __int128 n = -((__int128)5 << shift);
+        wides({ n, (unsigned __int128)-n }, n);
+        printf("wides(w={ .i = %s, .u = %s }, a=%s) = %s\n", of(n), of(-n), of(n), of(n - 1));
+    }
+    auto plain = (int (late::*)(int))&virt::f;
+    long words[2];
+    memcpy(words, &plain, 16);
+    to_members({ &late::a, plain }, &one::a, &virt::f);
+    printf("to_members(m={ .p = 0, .f = { .ptr = %#lx, .adj = %ld } }, p=0, f={ .ptr = %#lx, .adj = 0 }) = 1\n", words[0], words[1], words[0]);
+    auto last = &virt::v;
+    memcpy(words, &last, 16);
+    to_members({ nullptr, nullptr }, nullptr, last);
+    printf("to_members(m={ .p = -1, .f = { .ptr = 0x0, .adj = 0 } }, p=-1, f={ .ptr = %#lx, .adj = 0 }) = 1\n", words[0]);
+    complex_of({ 1.5 + 2.5j, -0.5f + 1.0jf });
+    printf("complex_of(t={ .z = [1.5, 2.5], .w = [-0.5, 1] }) = 2\n");
+}
+"#;
+
+#[test]
+fn odd_types_of_cpp_are_what_the_program_says() {
+    let (dir, skep) = (TempDir::new(), Skep::new());
+    let source = dir.path().join("odd.cc");
+    fs::write(&source, ODD).expect("written");
+    let flags = ["-g", "-O1", "-std=gnu++17", "-falign-functions=16"];
+    let program = Cc::cxx().args(&flags).compile(&[&source], &dir.path().join("odd"));
+    let program = program.to_str().expect("text");
+    let functions = "odd:bases,exact,wides,to_members,complex_of";
+    let (said, calls) =
+        traced(&skep, &dir, &[functions, "--args", "--deref", "--ret", "--", program]);
+    assert_eq!(said.len(), 17);
+    assert_eq!(calls, said);
+    // A number of more than 64 bits is a text in JSON, however small it is.
+    let file = dir.path().join("odd.json");
+    let name = file.to_str().expect("text");
+    let args = ["trace", "odd:exact,wides", "--args", "--ret", "--json", "-o", name, "--", program];
+    out(&skep, &args);
+    let document = json(&fs::read(&file).expect("written"));
+    let calls = list(&document);
+    let all = |call: &Json| [call["args"].clone(), call["ret"].clone()];
+    assert_eq!(
+        all(&calls[1]),
+        [serde_json::json!({"p": {"x": "1.25", "k": 7}, "y": "-1.25"}), 7.into()]
+    );
+    assert_eq!(
+        all(&calls[9]),
+        [serde_json::json!({"w": {"i": "-5", "u": "5"}, "a": "-5"}), "-6".into()]
+    );
 }
 
 /// Bit fields, pointers and texts in structures that are passed by value.

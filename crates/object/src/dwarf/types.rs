@@ -16,6 +16,9 @@ pub(super) const MAX_DEPTH: u32 = 64;
 /// Most parameters of a function; more are no function of a program.
 const MAX_PARAMS: usize = 1024;
 
+/// What pointers to members of C++ are called: those to functions are structures of two words.
+pub(super) const POINTER_TO_MEMBER: &str = "pointer to member";
+
 type Dwarf<'a> = gimli::Dwarf<Slice<'a>>;
 type Header<'a> = gimli::UnitHeader<Slice<'a>>;
 
@@ -406,7 +409,8 @@ impl<'s, 'a> Types<'s, 'a> {
     fn pointer_to_member(&mut self, e: &UnitEntry<'s, 'a>) -> Option<Type> {
         let pos = self.link(e, dw::DW_AT_type)?;
         let function = self.entry(pos)?.entry.tag() == dw::DW_TAG_subroutine_type;
-        let one = Type::scalar("pointer to member", ValueKind::Pointer(None), 8, Class::Integer);
+        // It is an offset: 0 is that of the first member, and -1 is none.
+        let one = Type::scalar(POINTER_TO_MEMBER, ValueKind::Int, 8, Class::Integer);
         if !function {
             return Some(one);
         }

@@ -158,7 +158,8 @@ impl Prototype {
         self.layout.vectors.iter().find(|(p, _)| *p == param).map(|(_, register)| *register)
     }
 
-    /// Where a structure or union is that is passed by value, if its words do not show all of it.
+    /// Where a structure or union is that is passed by value, if its words do not show all of it, or a
+    /// number with a decimal point that is on the stack.
     #[must_use]
     pub fn composite(&self, param: usize) -> Option<&Composite> {
         self.layout.composites.iter().find(|(p, _)| *p == param).map(|(_, place)| place)

@@ -140,13 +140,14 @@ pub(super) struct Layout {
     pub ret: Vec<Place>,
     /// Arguments with a decimal point, and their vector registers.
     pub vectors: Vec<(usize, u8)>,
-    /// Structures whose parts are not all in words of the context.
+    /// Structures whose parts are not all in words of the context, and numbers with a decimal point on the
+    /// stack.
     pub composites: Vec<(usize, Composite)>,
     /// The same of the result.
     pub ret_composite: Option<Composite>,
 }
 
-/// Where a structure or union is whose parts are not all in words of the context.
+/// Where a structure, a union or a number with a decimal point is that is not all in words of the context.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Composite {
@@ -241,7 +242,7 @@ pub(super) fn layout<'t>(params: impl Iterator<Item = &'t Type>, ret: &Type) -> 
         } else {
             stack = stack.next_multiple_of(t.align.clamp(8, 1 << 16).next_power_of_two());
             let first = stack / 8;
-            if t.is_composite() {
+            if t.is_composite() || t.kind == ValueKind::Float {
                 out.composites.push((param, Composite::Stack(stack)));
             }
             stack = stack.checked_add(t.size.next_multiple_of(8))?;

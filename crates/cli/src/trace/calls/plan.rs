@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use skep::object::btf::{Kind, Member, Type, TypeId, Value, ValueMember};
+use skep::object::btf::{Kind, LongDouble, Type, TypeId, Value, ValueMember};
 use skep::object::{Btf, Composite, MAX_WORDS, Part, Place, Prototype, Value as Param, ValueKind};
 use skep::prototypes::hidden_word;
 
@@ -42,6 +42,8 @@ const DEEP: usize = 4 * PIECE;
 
 /// What types without names are called.
 const ANONYMOUS: &str = "(anonymous)";
+/// What pointers to members of classes are called.
+const POINTER_TO_MEMBER: &str = "pointer to member";
 
 /// Kinds of operations and variables, as in the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -141,6 +143,12 @@ enum How {
     Float {
         size: usize,
     },
+    /// A word, and in memory the number.
+    FloatBehind {
+        size: usize,
+    },
+    /// A pointer to a member function of C++: its address or place in a table, and an offset.
+    MemberFunction,
     Char,
     Bool,
     Pointer,
@@ -185,6 +193,9 @@ impl Plan {
                         [word] => plan.add_behind(param, word, 0, types),
                         _ => plan.nowhere(param),
                     },
+                    (None, Some(Composite::Stack(from))) if param.kind == ValueKind::Float => {
+                        plan.add_float_behind(param, STACK, from + RETURN_ADDRESS)
+                    }
                     (None, Some(Composite::Stack(from))) => {
                         plan.add_behind(param, STACK, from + RETURN_ADDRESS, types)
                     }
@@ -252,6 +263,7 @@ impl Plan {
                 _ => How::Nowhere,
             },
             (ValueKind::Struct, [_, _]) if is_text(param) => How::Counted,
+            (ValueKind::Struct, [_, _]) if param.text == POINTER_TO_MEMBER => How::MemberFunction,
             (ValueKind::Enum | ValueKind::Struct | ValueKind::Union, _) => match named() {
                 Some((id, real)) if real == size => How::Typed { id, size },
                 _ if param.kind == ValueKind::Enum => How::Number { size, signed: true },
@@ -349,6 +361,16 @@ impl Plan {
         let (at, size) = (self.size, param.size as usize);
         let there = matches!(size, 4 | 8) && self.push(Read::Vector, register, 0, 0);
         let how = if there { How::Float { size } } else { How::Nowhere };
+        Shown { name: param.name.clone(), at, how }
+    }
+
+    /// Adds a number that is so many bytes behind where a word points.
+    fn add_float_behind(&mut self, param: &Param, word: u8, from: u64) -> Shown {
+        let (at, size) = (self.size, param.size as usize);
+        let from = usize::try_from(from).unwrap_or(usize::MAX);
+        let is_one = matches!(size, 4 | 8) || param.text == "long double";
+        let there = is_one && self.push(Read::Bytes, word, size, from);
+        let how = if there { How::FloatBehind { size } } else { How::Nowhere };
         Shown { name: param.name.clone(), at, how }
     }
 
@@ -515,9 +537,9 @@ impl Shown {
             How::Number { size: 16, signed } => {
                 let all = bytes(16)?.try_into().ok()?;
                 if *signed {
-                    Value::Int(i128::from_le_bytes(all))
+                    Value::Int128(i128::from_le_bytes(all))
                 } else {
-                    Value::Uint(u128::from_le_bytes(all))
+                    Value::Uint128(u128::from_le_bytes(all))
                 }
             }
             How::Number { size, signed } => {
@@ -530,6 +552,20 @@ impl Shown {
             }
             How::Float { size: 4 } => Value::Float(f32::from_bits(first as u32).into()),
             How::Float { .. } => Value::Float(f64::from_bits(first)),
+            How::FloatBehind { size } => {
+                let number = data.get(self.at + 8..self.at + 8 + size)?;
+                match *size {
+                    _ if first != 0 => return None,
+                    4 => Value::Float(f32::from_le_bytes(number.try_into().ok()?).into()),
+                    8 => Value::Float(f64::from_le_bytes(number.try_into().ok()?)),
+                    _ => Value::LongDouble(LongDouble(*number.first_chunk()?)),
+                }
+            }
+            How::MemberFunction => {
+                let adj = Value::Int((word(self.at + 8)? as i64).into());
+                let member = |name: &str, value| ValueMember { name: name.to_owned(), value };
+                Value::Struct(vec![member("ptr", Value::Pointer(first)), member("adj", adj)])
+            }
             How::Char => Value::Char(first as u8),
             How::Bool => Value::Bool(first as u8 != 0),
             How::Pointer => Value::Pointer(first),
@@ -589,19 +625,25 @@ impl Shown {
     }
 }
 
-/// Leaves members out that were not read.
+/// Leaves members out that were not read, also those of members.
 fn cut(value: Value, btf: &Btf, id: TypeId, known: usize) -> Value {
-    let Value::Struct(members) = value else { return value };
-    let Ok((_, t)) = btf.resolve(id) else { return Value::Struct(members) };
-    let (Kind::Struct(c) | Kind::Union(c)) = &t.kind else { return Value::Struct(members) };
-    let end = |m: &Member| u64::from(m.bit_offset) / 8 + btf.size_of(m.type_id).unwrap_or(u64::MAX);
-    let kept: Vec<ValueMember> = members
-        .into_iter()
-        .zip(&c.members)
-        .filter(|(_, m)| end(m) <= known as u64)
-        .map(|(v, _)| v)
-        .collect();
-    Value::Struct(kept)
+    let Value::Struct(values) = value else { return value };
+    let Ok((_, t)) = btf.resolve(id) else { return Value::Struct(values) };
+    let (Kind::Struct(c) | Kind::Union(c)) = &t.kind else { return Value::Struct(values) };
+    // A value may have fewer members than its type.
+    let mut members = c.members.iter();
+    let kept = values.into_iter().filter_map(|mut v| {
+        let m = members.find(|m| btf.string(m.name_off) == v.name)?;
+        let begin = m.bit_offset as usize / 8;
+        let size = usize::try_from(btf.size_of(m.type_id).ok()?).ok()?;
+        if begin.checked_add(size)? > known {
+            let inside = matches!(v.value, Value::Struct(_)) && begin < known;
+            v.value =
+                Some(v.value).filter(|_| inside).map(|v| cut(v, btf, m.type_id, known - begin))?;
+        }
+        Some(v)
+    });
+    Value::Struct(kept.collect())
 }
 
 #[cfg(test)]
