@@ -61,10 +61,10 @@ struct var {
 };
 
 struct plan {
-	__u16 entry; /* operations at entry; the others follow */
-	__u16 ops; /* all of them */
+	__u8 entry; /* operations at entry; the others follow */
+	__u8 ops; /* all of them */
 	__u16 size; /* of `data` */
-	__u16 conditional; /* 1: it has the variables of the condition; the bits above: those that are wide and unsigned */
+	__u32 conditional; /* 1: it has the variables of the condition; the bits above: what types these have (condition.rs) */
 	struct var vars[VARS];
 	struct op all[OPS];
 };
@@ -92,9 +92,9 @@ struct frame {
 	/* What is not: */
 	__u64 sp;
 	__u32 unknown; /* a variable could not be read */
-	__u32 conditional; /* as in the plan: the condition asks which comparisons are unsigned */
+	__u32 conditional; /* as in the plan: the condition asks what types its variables have */
 	__u64 vars[VARS];
-	__u8 texts[VARS][TEXT]; /* with a zero byte, unless they have as many bytes or more */
+	__u8 texts[VARS][TEXT]; /* how many of the bytes count is in `vars` */
 };
 
 #define HEAD __builtin_offsetof(struct frame, data)
@@ -247,21 +247,21 @@ static __attribute__((noinline)) int variables(__u64 *ctx, struct frame *f, stru
 				length = TEXT;
 			if (bpf_probe_read_user(f->texts[i], length, from))
 				f->unknown = 1;
-			if (length < TEXT)
-				f->texts[i][length] = 0;
+			f->vars[i] = length;
 			continue;
 		}
 		if (v->kind == STRING || v->kind == STRING_BEHIND) {
 			__u32 last = (v->bits - 1) & (TEXT - 1);
 			long length = bpf_probe_read_user_str(f->texts[i], last + 1, from);
 
+			f->vars[i] = length - 1;
 			/* The last byte that the text can have is where the zero went. */
-			if (length > last)
+			if (length > last) {
 				length = bpf_probe_read_user(&f->texts[i][last], 1, from + last);
+				f->vars[i] = f->texts[i][last] ? last + 1 : last;
+			}
 			if (length < 0)
 				f->unknown = 1;
-			if (last < TEXT - 1)
-				f->texts[i][last + 1] = 0;
 			continue;
 		}
 		if (v->kind == BYTES) {

@@ -277,6 +277,79 @@ fn structures_by_value_are_what_the_program_says() {
     }
 }
 
+/// Numbers of narrow unsigned types were 64 bits wide in arithmetic, and signed in comparisons: the
+/// compiler says what C makes of each condition.
+#[test]
+fn arithmetic_of_conditions_is_that_of_c() {
+    const CONDITIONS: [&str; 30] = [
+        "u - 1 > 0",
+        "u - 2 < 0",
+        "u > -1",
+        "u == -1",
+        "u != -1 && i < u",
+        "i > u",
+        "i == 0xffffffff",
+        "i == 4294967295",
+        "u == 0xffffffff",
+        "u == 4294967295",
+        "-u > 5",
+        "-u == 4294967295",
+        "u * u == 1",
+        "u * 2 == 0xfffffffe",
+        "u + 1 == 0",
+        "(u ^ -1) == 0",
+        "(u & -1) == u",
+        "(i | u) > 0",
+        "c - 1 < 0",
+        "s - 1 < 0 && c < -1 == 0",
+        "u - 2 < l",
+        "(u - 2) + l > 0",
+        "u + l - 2 > 0",
+        "l > u && l < q",
+        "q - 1 > 0",
+        "q > -1",
+        "l - 1 < q",
+        "(u > 5) - 1 < 0",
+        "e - 1 > FEW",
+        "-1 < w - 1",
+    ];
+    let cases: String = CONDITIONS.iter().map(|c| format!("printf(\"%d\", !!({c})); ")).collect();
+    let source = format!(
+        r#"
+        #include <stdio.h>
+        enum e {{ FEW, MANY = 7 }};
+        __attribute__((noinline)) void f(unsigned u, int i, unsigned char c, unsigned short s, long l, unsigned long q, enum e e, unsigned w) {{
+            asm volatile("" ::: "memory");
+            {cases}
+            puts("");
+        }}
+        int main(void) {{
+            unsigned numbers[] = {{ 0, 1, 2, 5, 0x7fffffff, 0x80000000, 0xffffffff }};
+            for (int a = 0; a < 7; a++)
+                for (int b = 0; b < 7; b++)
+                    f(numbers[a], numbers[b], numbers[a], numbers[b], (int)numbers[b], (long)(int)numbers[a], b % 2 ? FEW : MANY, numbers[b]);
+            return 0;
+        }}
+        "#
+    );
+    let (dir, skep) = (TempDir::new(), Skep::new());
+    let program = build(&dir, "ranks", &source, &["-g", "-O0", "-w"]);
+    let numbers = [0_u32, 1, 2, 5, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff];
+    for (at, condition) in CONDITIONS.iter().enumerate() {
+        let (said, calls) =
+            traced(&skep, &dir, &["ranks:f", "--if", condition, "--args", "--", &program]);
+        let wanted: Vec<String> = said
+            .iter()
+            .enumerate()
+            .filter(|(_, line)| line.as_bytes()[at] == b'1')
+            .map(|(n, _)| format!("f(u={}, i={}, ", numbers[n / 7], numbers[n % 7].cast_signed()))
+            .collect();
+        let begins = |call: &String| call.split("c=").next().expect("a part").to_owned();
+        let calls: Vec<String> = calls.iter().map(begins).collect();
+        assert_eq!((said.len(), &calls), (49, &wanted), "{condition}");
+    }
+}
+
 /// Base classes, numbers of more than eight bytes, and pointers to members. The C library writes a
 /// `long double` with as few digits as are read back as it.
 const ODD: &str = r#"
@@ -534,6 +607,12 @@ fn values_of_rust_are_what_the_program_says() {
     }
     let find = ["passed:passed::text", "--args", "--if", "s == \"hel*\"", "--", path];
     assert_eq!(traced(&skep, &dir, &find).1, ["passed::text(s=\"hello\", n=1)"]);
+    // A text of Rust ends where its length says: `he\0` is not `he`.
+    let find = ["passed:passed::text", "--args", "--if", "s == \"he\"", "--", path];
+    assert_eq!(traced(&skep, &dir, &find).1, ["passed::text(s=\"he\", n=6)"]);
+    let find = ["passed:passed::text", "--args", "--if", "s == \"he*\" && n > 4", "--", path];
+    let calls = traced(&skep, &dir, &find).1;
+    assert_eq!(calls, ["passed::text(s=\"he\\0\", n=5)", "passed::text(s=\"he\", n=6)"]);
     let find = ["passed:passed::text", "--ret", "--if", "ret == \"\"", "--", path];
     assert_eq!(traced(&skep, &dir, &find).1, ["passed::text(…) = \"\""]);
 }

@@ -167,4 +167,8 @@ fn main() {
         black_box(both((i, 9), i));
         println!("both({{ .__0 = {i}, .__1 = 9 }}, n={i}) = 9");
     }
+    for (n, s) in [(5, "he\0"), (6, "he")] {
+        black_box(text(black_box(s), n));
+        println!("text(s={s:?}, n={n}) = {s:?}");
+    }
 }

@@ -9,6 +9,8 @@ use skep::object::btf::{Kind, LongDouble, Type, TypeId, Value, ValueMember};
 use skep::object::{Btf, Composite, MAX_WORDS, Part, Place, Prototype, Value as Param, ValueKind};
 use skep::prototypes::hidden_word;
 
+use super::condition::Rank;
+
 /// The largest string that is read, and the pieces that structures are read in: `PIECE`.
 const PIECE: usize = 120;
 /// Bytes of the longest text that is shown as a whole: the piece ends with a zero byte, and one byte more
@@ -73,6 +75,21 @@ pub struct Var {
     pub at_return: bool,
     /// Of a constant its value.
     pub offset: i64,
+}
+
+impl Var {
+    /// What makes it more than an `int` in arithmetic.
+    fn rank(&self) -> Option<Rank> {
+        match (self.read, self.bits, self.signed) {
+            (Read::Text | Read::TextBehind | Read::Counted, ..) => None,
+            (Read::Constant, _, _) if i32::try_from(self.offset).is_ok() => None,
+            (Read::Constant, _, true) if u32::try_from(self.offset).is_ok() => Some(Rank::Unsigned),
+            (_, 33.., false) => Some(Rank::UnsignedLong),
+            (_, 33.., true) => Some(Rank::Long),
+            (_, 32, false) => Some(Rank::Unsigned),
+            _ => None,
+        }
+    }
 }
 
 /// A pointer, or the number itself.
@@ -401,14 +418,13 @@ impl Plan {
 
     /// The plan as the program reads it.
     pub fn bytes(&self) -> Vec<u8> {
-        // The first bit says that there are variables, those above which of them are wide and unsigned.
-        let wide = |vars: &Vec<Var>| {
-            let bits = vars.iter().zip(1..).filter(|(v, _)| v.bits == 64 && !v.signed);
-            bits.fold(1, |all, (_, bit)| all | 1 << bit)
+        let types = |vars: &Vec<Var>| {
+            vars.iter().enumerate().fold(1, |all, (at, v)| all | v.rank().map_or(0, |r| r.of(at)))
         };
-        let conditional = self.vars.as_ref().map_or(0, wide);
-        let numbers = [self.entry, self.ops.len(), self.size.min(DATA), conditional];
-        let mut out: Vec<u8> = numbers.iter().flat_map(|n| (*n as u16).to_le_bytes()).collect();
+        let conditional = self.vars.as_ref().map_or(0, types);
+        let mut out = vec![self.entry as u8, self.ops.len() as u8];
+        out.extend((self.size.min(DATA) as u16).to_le_bytes());
+        out.extend(conditional.to_le_bytes());
         for v in self.vars.iter().flatten() {
             let (base, of_variable) = match v.base {
                 Base::Word(word) => (word, 0),
