@@ -371,6 +371,9 @@ struct first { virtual ~first() {} };
 struct late : first, one, virt { int z; };
 struct members { int one::*p; int (late::*f)(int); };
 struct turned { _Complex double z; _Complex float w; };
+struct letters { char a; signed char b; unsigned char c; float f; double d; };
+typedef float four __attribute__((vector_size(16)));
+struct lanes { four x; };
 static const char *of(long double x) {
     static char all[8][64];
     static int next;
@@ -397,6 +400,8 @@ N int exact(precise p, long double y) { USE(p); return p.k; }
 N __int128 wides(wide w, __int128 a) { USE(w); return a - 1; }
 N int to_members(members m, int one::*p, int (virt::*f)(int)) { USE(m); return 1; }
 N int complex_of(turned t) { USE(t); return 2; }
+N int letters_of(letters l, none n, float f) { USE(l); return l.b; }
+N double after_lanes(lanes v, double d) { USE(v); return d; }
 }
 int main() {
     long double numbers[] = { 0, 1.25L, -0.1L, 1.0L / 3, 3e-4L, 1e4000L, -3.5e-4940L, 123456789.0L, 2.0L / 3 * 1e14L };
@@ -424,6 +429,10 @@ int main() {
     printf("to_members(m={ .p = -1, .f = { .ptr = 0x0, .adj = 0 } }, p=-1, f={ .ptr = %#lx, .adj = 0 }) = 1\n", words[0]);
     complex_of({ 1.5 + 2.5j, -0.5f + 1.0jf });
     printf("complex_of(t={ .z = [1.5, 2.5], .w = [-0.5, 1] }) = 2\n");
+    letters_of({ 'a', -7, 200, 0.1f, 1e300 }, {}, 3.3f);
+    printf("letters_of(l={ .a = 'a', .b = -7, .c = 200, .f = %g, .d = 1e300 }, n={}, f=%g) = -7\n", 0.1f, 3.3f);
+    after_lanes(lanes{ four{ 1, 2, 3, 4 } }, 5.5);
+    printf("after_lanes(v=…, d=5.5) = 5.5\n");
 }
 "#;
 
@@ -435,10 +444,10 @@ fn odd_types_of_cpp_are_what_the_program_says() {
     let flags = ["-g", "-O1", "-std=gnu++17", "-falign-functions=16"];
     let program = Cc::cxx().args(&flags).compile(&[&source], &dir.path().join("odd"));
     let program = program.to_str().expect("text");
-    let functions = "odd:bases,exact,wides,to_members,complex_of";
+    let functions = "odd:bases,exact,wides,to_members,*_of,after_lanes";
     let (said, calls) =
         traced(&skep, &dir, &[functions, "--args", "--deref", "--ret", "--", program]);
-    assert_eq!(said.len(), 17);
+    assert_eq!(said.len(), 19);
     assert_eq!(calls, said);
     // A number of more than 64 bits is a text in JSON, however small it is.
     let file = dir.path().join("odd.json");

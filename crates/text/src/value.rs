@@ -30,6 +30,7 @@ pub fn to_json(value: &Value) -> Json {
         Value::LongDouble(x) => x.to_string().into(),
         Value::Bool(b) => (*b).into(),
         Value::Char(c) => (*c).into(),
+        Value::Unicode(c) => c.to_string().into(),
         // JSON has `null` for what is no number, and nothing for what is infinite.
         Value::Float(x) if x.is_infinite() => json!(x.to_string()),
         Value::Float(x) => json!(x),

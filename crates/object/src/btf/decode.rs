@@ -194,6 +194,10 @@ fn decode_int(int: &Int, raw: u128) -> Value {
     match raw {
         0 | 1 if int.bool => Value::Bool(raw == 1),
         _ if int.char && int.bits == 8 => Value::Char(raw as u8),
+        _ if int.char && int.bits == 32 => match char::from_u32(raw as u32) {
+            Some(c) => Value::Unicode(c),
+            None => Value::Uint(raw),
+        },
         _ if int.signed && int.size > 8 => Value::Int128(sign_extend(raw, u32::from(int.bits))),
         _ if int.signed => Value::Int(sign_extend(raw, u32::from(int.bits))),
         _ if int.size > 8 => Value::Uint128(raw),
@@ -236,7 +240,7 @@ fn float(bytes: &[u8]) -> Value {
     if let Ok(b) = <[u8; 8]>::try_from(bytes) {
         Value::Float(f64::from_le_bytes(b))
     } else if let Ok(b) = <[u8; 4]>::try_from(bytes) {
-        Value::Float(f64::from(f32::from_le_bytes(b)))
+        Value::of_f32(f32::from_le_bytes(b))
     } else {
         Value::Bytes(bytes.to_vec())
     }

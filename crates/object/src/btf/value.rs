@@ -17,9 +17,12 @@ pub enum Value {
     Uint128(u128),
     /// A truth value of 0 or 1.
     Bool(bool),
-    /// A single character.
+    /// A single character of one byte.
     Char(u8),
-    /// A floating-point number of four or eight bytes.
+    /// A character of Rust.
+    Unicode(char),
+    /// A floating-point number of four or eight bytes; of one of four, the number with the fewest digits that
+    /// becomes it.
     Float(f64),
     /// A `long double` of x86.
     LongDouble(LongDouble),
@@ -151,6 +154,18 @@ impl Value {
         })
     }
 
+    /// A number of four bytes as it is written: 0.1, not what is nearest to it in four bytes.
+    ///
+    /// ```
+    /// use skep_object::btf::Value;
+    /// assert_eq!(Value::of_f32(0.1), Value::Float(0.1));
+    /// ```
+    #[must_use]
+    pub fn of_f32(x: f32) -> Self {
+        let short = x.to_string().parse().unwrap_or(f64::from(x));
+        Self::Float(if short as f32 == x { short } else { f64::from(x) })
+    }
+
     /// Returns the number, when it is one that fits.
     #[must_use]
     pub fn as_i128(&self) -> Option<i128> {
@@ -159,6 +174,7 @@ impl Value {
             Self::Uint(n) | Self::Uint128(n) => i128::try_from(*n).ok(),
             Self::Bool(b) => Some(i128::from(*b)),
             Self::Char(c) => Some(i128::from(*c)),
+            Self::Unicode(c) => Some(i128::from(u32::from(*c))),
             Self::Pointer(p) => Some(i128::from(*p)),
             _ => None,
         }
@@ -213,6 +229,13 @@ impl fmt::Display for Value {
             Self::Uint(n) | Self::Uint128(n) => write!(f, "{n}"),
             Self::Bool(b) => write!(f, "{b}"),
             Self::Char(c) => write!(f, "'{}'", c.escape_ascii()),
+            Self::Unicode(c) => write!(f, "{c:?}"),
+            // Not with hundreds of zeros.
+            Self::Float(x)
+                if x.is_finite() && (x.abs() >= 1e15 || (*x != 0.0 && x.abs() < 1e-5)) =>
+            {
+                write!(f, "{x:e}")
+            }
             Self::Float(x) => write!(f, "{x}"),
             Self::LongDouble(x) => write!(f, "{x}"),
             Self::Enum { name: Some(name), .. } => f.write_str(name),

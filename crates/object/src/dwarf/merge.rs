@@ -348,7 +348,13 @@ impl<'a> Merged<'a> {
                 let elem = extra.add(name, Kind::Float(*size as u32 / 2));
                 Kind::Array(Array { elem, index: extra.index(builder), len: 2 })
             }
-            Shape::Base { size, encoding } => base(*size, *encoding),
+            Shape::Base { size, encoding } => match base(*size, *encoding) {
+                // Of C, and of Rust.
+                Kind::Int(int) if node.name == "char" && matches!(size, 1 | 4) => {
+                    Kind::Int(Int { char: true, ..int })
+                }
+                kind => kind,
+            },
             Shape::Const(to) => Kind::Const(self.id(*to)),
             Shape::Volatile(to) => Kind::Volatile(self.id(*to)),
             Shape::Restrict(to) => Kind::Restrict(self.id(*to)),

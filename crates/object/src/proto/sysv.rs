@@ -110,12 +110,21 @@ impl Type {
         }
         let parts = self.size.div_ceil(8).min(2) as usize;
         let mut out: Vec<Option<Class>> = vec![None; parts];
+        let mut wide = false;
         for leaf in &self.leaves {
             if leaf.align > 1 && !leaf.bit_offset.is_multiple_of(leaf.align.saturating_mul(8)) {
                 return None;
             }
             if leaf.class == Class::X87 {
                 return None;
+            }
+            // The upper half of a vector is in the register of the lower one.
+            if leaf.class == Class::Sse && leaf.bits > 64 && self.is_composite() {
+                wide = true;
+                if let Some(c @ None) = out.first_mut() {
+                    *c = Some(Class::Sse);
+                }
+                continue;
             }
             let (first, last) =
                 (leaf.bit_offset / 64, leaf.bit_offset.saturating_add(leaf.bits.max(1) - 1) / 64);
@@ -129,7 +138,15 @@ impl Type {
                 }
             }
         }
+        if let ([Some(Class::Integer), upper @ None], true) = (&mut *out, wide) {
+            *upper = Some(Class::Sse);
+        }
         Some(out)
+    }
+
+    /// Tells whether there is a vector in it, of which only a half can be read.
+    fn is_wide(&self) -> bool {
+        self.leaves.iter().any(|l| l.class == Class::Sse && l.bits > 64)
     }
 }
 
@@ -189,7 +206,8 @@ pub(super) fn layout<'t>(params: impl Iterator<Item = &'t Type>, ret: &Type) -> 
         integers = 1;
         out.ret_composite = Some(Composite::Behind);
     } else if ret.is_composite() {
-        let parts = ret.classes().and_then(|classes| parts(&classes, 0));
+        let classes = ret.classes().filter(|_| !ret.is_wide());
+        let parts = classes.and_then(|classes| parts(&classes, 0));
         out.ret_composite = parts.map(Composite::Parts);
     }
     for (param, t) in params.enumerate() {
@@ -225,7 +243,9 @@ pub(super) fn layout<'t>(params: impl Iterator<Item = &'t Type>, ret: &Type) -> 
             out.vectors.push((param, vectors as u8));
         }
         let place: Vec<Place> = if let Some(classes) = in_registers {
-            if let Some(parts) = parts(classes, vectors as u8).filter(|_| t.is_composite()) {
+            if let Some(parts) =
+                parts(classes, vectors as u8).filter(|_| t.is_composite() && !t.is_wide())
+            {
                 out.composites.push((param, Composite::Parts(parts)));
             }
             let each = classes.iter().map(|c| match c {

@@ -42,6 +42,9 @@ const STACK_WORDS: u8 = 6;
 /// Structures behind pointers, and those that are passed in memory, are read up to here.
 const DEEP: usize = 4 * PIECE;
 
+/// Most members, and deepest nesting, of structures without any that has a place.
+const EMPTY: usize = 4;
+
 /// What types without names are called.
 const ANONYMOUS: &str = "(anonymous)";
 /// What pointers to members of classes are called.
@@ -167,6 +170,8 @@ enum How {
     /// A pointer to a member function of C++: its address or place in a table, and an offset.
     MemberFunction,
     Char,
+    /// A character of Rust.
+    Unicode,
     Bool,
     Pointer,
     /// A word, and behind it the string it points to.
@@ -192,6 +197,8 @@ enum How {
     Hex {
         size: usize,
     },
+    /// A structure without members, which is nowhere.
+    Empty,
     /// It is nowhere that could be read.
     Nowhere,
 }
@@ -272,9 +279,16 @@ impl Plan {
         let named = || types().and_then(|btf| find(&btf, param));
         let size = param.size as usize;
         let mut how = match (&param.kind, words) {
+            (ValueKind::Struct, []) => {
+                match types().as_deref().and_then(|btf| has_members(btf, param)) {
+                    Some(false) => How::Empty,
+                    _ => How::Nowhere,
+                }
+            }
             (_, []) => How::Nowhere,
             (ValueKind::Int, _) => match param.text.as_str() {
-                "char" => How::Char,
+                "char" if size == 1 => How::Char,
+                "char" if size == 4 => How::Unicode,
                 "_Bool" | "bool" => How::Bool,
                 text if size <= 8 * words.len() => How::Number { size, signed: is_signed(text) },
                 _ => How::Nowhere,
@@ -539,6 +553,21 @@ pub fn find(btf: &Btf, value: &Param) -> Option<(TypeId, usize)> {
     Some((id, usize::try_from(btf.size_of(id).ok()?).ok()?))
 }
 
+/// Tells whether a structure has members, or members that do; `None` where that is not known.
+fn has_members(btf: &Btf, value: &Param) -> Option<bool> {
+    fn has(btf: &Btf, id: TypeId, depth: usize) -> Option<bool> {
+        let (Kind::Struct(c) | Kind::Union(c)) = &btf.resolve(id).ok()?.1.kind else {
+            return Some(true);
+        };
+        if depth > EMPTY || c.members.len() > EMPTY {
+            return None;
+        }
+        let mut members = c.members.iter();
+        members.try_fold(false, |any, m| Some(any || has(btf, m.type_id, depth + 1)?))
+    }
+    has(btf, find(btf, value)?.0, 0)
+}
+
 impl Shown {
     /// Reads the value in a record's data.
     fn value(&self, data: &[u8], types: Option<&Btf>) -> Option<Value> {
@@ -547,9 +576,12 @@ impl Shown {
             Some(u64::from_le_bytes(bytes.try_into().ok()?))
         };
         let bytes = |size: usize| data.get(self.at..self.at + size);
+        if let How::Empty = self.how {
+            return Some(Value::Struct(Vec::new()));
+        }
         let first = word(self.at)?;
         Some(match &self.how {
-            How::Nowhere => return None,
+            How::Nowhere | How::Empty => return None,
             How::Number { size: 16, signed } => {
                 let all = bytes(16)?.try_into().ok()?;
                 if *signed {
@@ -566,13 +598,13 @@ impl Shown {
                     Value::Uint(((first << shift) >> shift).into())
                 }
             }
-            How::Float { size: 4 } => Value::Float(f32::from_bits(first as u32).into()),
+            How::Float { size: 4 } => Value::of_f32(f32::from_bits(first as u32)),
             How::Float { .. } => Value::Float(f64::from_bits(first)),
             How::FloatBehind { size } => {
                 let number = data.get(self.at + 8..self.at + 8 + size)?;
                 match *size {
                     _ if first != 0 => return None,
-                    4 => Value::Float(f32::from_le_bytes(number.try_into().ok()?).into()),
+                    4 => Value::of_f32(f32::from_le_bytes(number.try_into().ok()?)),
                     8 => Value::Float(f64::from_le_bytes(number.try_into().ok()?)),
                     _ => Value::LongDouble(LongDouble(*number.first_chunk()?)),
                 }
@@ -583,6 +615,10 @@ impl Shown {
                 Value::Struct(vec![member("ptr", Value::Pointer(first)), member("adj", adj)])
             }
             How::Char => Value::Char(first as u8),
+            How::Unicode => match char::from_u32(first as u32) {
+                Some(c) => Value::Unicode(c),
+                None => Value::Uint((first as u32).into()),
+            },
             How::Bool => Value::Bool(first as u8 != 0),
             How::Pointer => Value::Pointer(first),
             How::Text => {

@@ -153,9 +153,6 @@ impl fmt::Display for Show {
         match &self.0 {
             None => f.write_str("…"),
             Some(Value::Pointer(0)) => f.write_str("NULL"),
-            Some(Value::Float(x)) if x.abs() >= 1e15 || (*x != 0.0 && x.abs() < 1e-5) => {
-                write!(f, "{x:e}")
-            }
             Some(value) => value.fmt(f),
         }
     }
