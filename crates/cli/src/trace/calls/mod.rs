@@ -260,7 +260,7 @@ impl Calls {
         }
         if lost > 0 {
             printer.note(&format!(
-                "{} not shown: nested deeper than {}, or returned on another thread",
+                "{} not shown, or not as what returned: nested deeper than {}, or returned on another thread or stack",
                 units::count(lost, "call"),
                 FRAMES - 1
             ));

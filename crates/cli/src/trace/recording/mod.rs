@@ -33,7 +33,8 @@ use super::tree::{Node, Thread};
 use crate::report::Wall;
 
 const MAGIC: &[u8] = b"SKEPREC\n";
-const VERSION: u64 = 3;
+/// Of the files that are written and read.
+pub const VERSION: u64 = 3;
 /// Kinds of items.
 const CALL: u64 = 1;
 const PROCESS: u64 = 2;
