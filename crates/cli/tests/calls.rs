@@ -578,6 +578,11 @@ fn values_of_rust_are_what_the_program_says() {
             let calls = traced(&skep, &dir, &find).1;
             let begins = "passed::small(p={ .__0 = 2, .__1 = 8 }, q={ .tag = 200,";
             assert!(calls.len() == 1 && calls[0].starts_with(begins), "{calls:?}");
+            let find = "c == '€' && p.0 == '\\xe2\\x82\\xac'";
+            let find = ["passed:passed::letter", "--args", "--if", find, "--", path];
+            let calls = traced(&skep, &dir, &find).1;
+            let letter = "passed::letter(c='€', p={ .__0 = '€', .__1 = 0.1 }, n=1)";
+            assert_eq!(calls, [letter]);
         }
         let call = |line: String| {
             let line = line.trim_start_matches("passed::").to_owned();

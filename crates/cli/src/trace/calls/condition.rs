@@ -171,6 +171,8 @@ fn tokens(text: &str) -> Result<Vec<Token>, String> {
             out.push(match (c, &*inside) {
                 // As in C, it has a sign.
                 ('\'', [(one, _)]) => Token::Number(one.cast_signed().into()),
+                // One of Rust has a number beyond those of bytes.
+                ('\'', more) if let Some(one) = character(more) => Token::Number(one.into()),
                 ('\'', _) => {
                     let text = rest.get(..len).unwrap_or_default();
                     return Err(format!("`{text}` is not one character"));
@@ -187,6 +189,13 @@ fn tokens(text: &str) -> Result<Vec<Token>, String> {
         rest = rest.get(len..).unwrap_or_default().trim_start();
     }
     Ok(out)
+}
+
+/// The number of the one character that bytes are in UTF-8.
+fn character(inside: &[(u8, bool)]) -> Option<u32> {
+    let bytes: Vec<u8> = inside.iter().map(|(byte, _)| *byte).collect();
+    let mut all = str::from_utf8(&bytes).ok()?.chars();
+    all.next().filter(|c| all.next().is_none() && !c.is_ascii()).map(u32::from)
 }
 
 /// Reads what stands between quotes: its bytes, each with whether it stands for itself whatever it is,
