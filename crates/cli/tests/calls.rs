@@ -226,7 +226,7 @@ int main() {
         used_up(1, 2, 3, 4, 5, { i, 8 }, { i + .5, i }, 6, 2.5L, { 9, i });
         printf("used_up(a=1, b=2, c=3, d=4, e=5, t={ .a = %d, .b = 8 }, m={ .d = %d.5, .i = %d }, f=6, ld=2.5, u={ .a = 9, .b = %d }) = 18\n", i, i, i, i);
         far_away(1, 2, 3, 4, 5, 6, { 7, 8, 9 }, { 10, 11, i + .5 }, 12 + i, 'x');
-        printf("far_away(a=1, b=2, c=3, d=4, e=5, f=6, v={ .x = 7, .y = 8, .z = 9 }, w={ .x = 10, .y = 11, .z = %d.5 }, far=…, on=…) = %d\n", i, 12 + i);
+        printf("far_away(a=1, b=2, c=3, d=4, e=5, f=6, v={ .x = 7, .y = 8, .z = 9 }, w={ .x = 10, .y = 11, .z = %d.5 }, far=%d, on='x') = %d\n", i, 12 + i, 12 + i);
         flat_of(i);
         printf("flat_of(k=%d) = { .x = %d.5, .y = %d.5 }\n", i, i, i + 1);
         floats_of(i);

@@ -8,6 +8,8 @@ use super::{MAX_WORDS, UNTYPED_WORDS as REGISTERS, ValueKind, Word};
 const VECTORS: usize = 8;
 /// Largest structure that is not passed in memory, and the largest that a context shows.
 const MAX_IN_REGISTERS: u64 = 16;
+/// Words of the stack that a context has room for at most.
+const STACK_WORDS: u64 = (MAX_WORDS - REGISTERS) as u64;
 
 /// Where a word is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -157,14 +159,13 @@ pub(super) struct Layout {
     pub ret: Vec<Place>,
     /// Arguments with a decimal point, and their vector registers.
     pub vectors: Vec<(usize, u8)>,
-    /// Structures whose parts are not all in words of the context, and numbers with a decimal point on the
-    /// stack.
+    /// Structures whose parts are not all in words of the context, and what else on the stack no word has.
     pub composites: Vec<(usize, Composite)>,
     /// The same of the result.
     pub ret_composite: Option<Composite>,
 }
 
-/// Where a structure, a union or a number with a decimal point is that is not all in words of the context.
+/// Where an argument is that is not all in words of the context.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Composite {
@@ -262,7 +263,7 @@ pub(super) fn layout<'t>(params: impl Iterator<Item = &'t Type>, ret: &Type) -> 
         } else {
             stack = stack.next_multiple_of(t.align.clamp(8, 1 << 16).next_power_of_two());
             let first = stack / 8;
-            if t.is_composite() || t.kind == ValueKind::Float {
+            if t.is_composite() || t.kind == ValueKind::Float || first >= STACK_WORDS {
                 out.composites.push((param, Composite::Stack(stack)));
             }
             stack = stack.checked_add(t.size.next_multiple_of(8))?;

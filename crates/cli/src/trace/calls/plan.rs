@@ -220,6 +220,11 @@ impl Plan {
                     (None, Some(Composite::Stack(from))) if param.kind == ValueKind::Float => {
                         plan.add_float_behind(param, STACK, from + RETURN_ADDRESS)
                     }
+                    (None, Some(Composite::Stack(from)))
+                        if !matches!(param.kind, ValueKind::Struct | ValueKind::Union) =>
+                    {
+                        plan.add_far(param, from + RETURN_ADDRESS, wanted, types)
+                    }
                     (None, Some(Composite::Stack(from))) => {
                         plan.add_behind(param, STACK, from + RETURN_ADDRESS, types)
                     }
@@ -393,6 +398,29 @@ impl Plan {
         let there = matches!(size, 4 | 8) && self.push(Read::Vector, register, 0, 0);
         let how = if there { How::Float { size } } else { How::Nowhere };
         Shown { name: param.name.clone(), at, how }
+    }
+
+    /// Adds a number, a pointer or an enumeration that no word has, so many bytes behind the return address.
+    fn add_far(
+        &mut self,
+        param: &Param,
+        from: u64,
+        wanted: Wanted,
+        types: &dyn Fn() -> Option<Arc<Btf>>,
+    ) -> Shown {
+        // As if there were words; what pointers lead to cannot be read then.
+        let words = [STACK, STACK];
+        let count = if param.size > 8 { 2 } else { 1 };
+        let mut far = Self::default();
+        let wanted = Wanted { deref: false, ..wanted };
+        let shown = far.add(param, words.get(..count).unwrap_or_default(), wanted, types);
+        let how = if let How::Text = shown.how { How::Pointer } else { shown.how };
+        let (at, from) = (self.size, usize::try_from(from).unwrap_or(usize::MAX));
+        if !self.push(Read::Bytes, STACK, 8 * count, from) {
+            return self.nowhere(param);
+        }
+        // Behind the word that says whether it was read.
+        Shown { at: at + 8, how, ..shown }
     }
 
     /// Adds a number that is so many bytes behind where a word points.
