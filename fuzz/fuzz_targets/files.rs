@@ -181,7 +181,7 @@ fn recording(items: &[u8]) -> Vec<u8> {
     let sum = items.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
-    let words = [1, items.len() as u64, sum].map(u64::to_le_bytes);
+    let words = [trace::recording::VERSION, items.len() as u64, sum].map(u64::to_le_bytes);
     [b"SKEPREC\n", &words[0][..], items, &words[1], &words[2]].concat()
 }
 

@@ -1,9 +1,12 @@
-/* The program behind `skep trace --args`, `--ret`, `--if` and `--chrome`: a record for each call that has returned, with what was read
+/* The program behind `skep trace --args`, `--ret`, `--if` and `--chrome`: a record for each call that has ended, with what was read
  * of its arguments and its result, in a ring.
  *
  * What is read is in `plans`, by the function's number (crates/cli/src/trace/calls/plan.rs writes them): 0 reads nothing. A call's
  * record is put together in the thread's own `frames`, one for each nested call, and copied to the ring at return, so that the ring is
  * locked once for a call, and calls that are not wanted cost no more than their frame.
+ *
+ * A call that something jumped out of (longjmp, an exception) is noticed when the next one of its thread begins or returns. It may be
+ * that the thread is only on another stack, so its record is sent no sooner than its frame is needed, or by the reader at the end.
  */
 #include "skep.bpf.h"
 
@@ -58,10 +61,10 @@ struct var {
 };
 
 struct plan {
-	__u16 entry; /* operations at entry; the others follow */
-	__u16 ops; /* all of them */
+	__u8 entry; /* operations at entry; the others follow */
+	__u8 ops; /* all of them */
 	__u16 size; /* of `data` */
-	__u16 conditional; /* 1: it has the variables of the condition; the bits above: those that are wide and unsigned */
+	__u32 conditional; /* 1: it has the variables of the condition; the bits above: what types these have (condition.rs) */
 	struct var vars[VARS];
 	struct op all[OPS];
 };
@@ -73,6 +76,9 @@ struct {
 	__type(value, struct plan);
 } plans SEC(".maps");
 
+/* What is known of a call: it returned, or nobody will see that; it runs, or did when its thread ended; it was left before `took` was over. */
+enum { OVER = 0, RUNS = 1, LEFT = 2 };
+
 struct frame {
 	/* What is copied to the ring: */
 	__u64 start;
@@ -80,14 +86,15 @@ struct frame {
 	__u64 tid;
 	__u32 function;
 	__u32 number;
-	__u64 depth; /* calls around it */
+	__u32 depth; /* calls around it */
+	__u32 state;
 	__u8 data[DATA];
 	/* What is not: */
 	__u64 sp;
 	__u32 unknown; /* a variable could not be read */
-	__u32 conditional; /* as in the plan: the condition asks which comparisons are unsigned */
+	__u32 conditional; /* as in the plan: the condition asks what types its variables have */
 	__u64 vars[VARS];
-	__u8 texts[VARS][TEXT]; /* with a zero byte, unless they have as many bytes or more */
+	__u8 texts[VARS][TEXT]; /* how many of the bytes count is in `vars` */
 };
 
 #define HEAD __builtin_offsetof(struct frame, data)
@@ -104,6 +111,7 @@ struct thread {
 	__u64 top; /* the innermost call, by its frame's number; 0: none */
 	__u64 lost; /* calls nested too deep, and returns whose entry is not known */
 	__u64 dropped; /* records for which the ring had no room */
+	__u64 deepest; /* the last frame that was ever used */
 };
 
 struct {
@@ -239,21 +247,21 @@ static __attribute__((noinline)) int variables(__u64 *ctx, struct frame *f, stru
 				length = TEXT;
 			if (bpf_probe_read_user(f->texts[i], length, from))
 				f->unknown = 1;
-			if (length < TEXT)
-				f->texts[i][length] = 0;
+			f->vars[i] = length;
 			continue;
 		}
 		if (v->kind == STRING || v->kind == STRING_BEHIND) {
 			__u32 last = (v->bits - 1) & (TEXT - 1);
 			long length = bpf_probe_read_user_str(f->texts[i], last + 1, from);
 
+			f->vars[i] = length - 1;
 			/* The last byte that the text can have is where the zero went. */
-			if (length > last)
+			if (length > last) {
 				length = bpf_probe_read_user(&f->texts[i][last], 1, from + last);
+				f->vars[i] = f->texts[i][last] ? last + 1 : last;
+			}
 			if (length < 0)
 				f->unknown = 1;
-			if (last < TEXT - 1)
-				f->texts[i][last + 1] = 0;
 			continue;
 		}
 		if (v->kind == BYTES) {
@@ -286,6 +294,27 @@ static __always_inline void send(struct thread *t, struct frame *f, struct plan 
 		t->dropped++;
 }
 
+/* Somebody jumped out of the calls behind `call`, before now. */
+static __attribute__((noinline)) int leave(struct thread *t, __u32 call, __u64 now)
+{
+	__u32 at;
+	struct frame *f;
+
+	if (!t)
+		return 0;
+	at = t->top;
+	for (int i = 0; i < MAX_DEPTH && at > call; i++, at--) {
+		f = bpf_map_lookup_elem(&frames, &at);
+		if (!f)
+			break;
+		if (f->state == RUNS) {
+			f->state = LEFT;
+			f->took = now - f->start;
+		}
+	}
+	return 0;
+}
+
 /* The innermost call that a function with this stack pointer can have been called in. */
 static __attribute__((noinline)) __u32 settle(struct thread *t, __u64 sp)
 {
@@ -301,13 +330,38 @@ static __attribute__((noinline)) __u32 settle(struct thread *t, __u64 sp)
 		return 0;
 	}
 	call = t->top;
-	for (int i = 0; i < 32; i++) {
+	for (int i = 0; i < MAX_DEPTH; i++) {
 		f = bpf_map_lookup_elem(&frames, &call);
 		if (!call || !f || f->sp > sp)
 			break;
 		call--;
 	}
+	if (call != t->top) {
+		leave(t, call, bpf_get_cpu_time_counter());
+		t->top = call;
+	}
 	return call;
+}
+
+/* Sends the record of a call that never returned, as its frame is needed. */
+static __attribute__((noinline)) int give_up(struct thread *t, struct frame *f, struct settings *set)
+{
+	struct plan *p;
+	__u32 number;
+
+	if (!t || !f || !set)
+		return 0;
+	if (f->state == RUNS) {
+		f->took = bpf_get_cpu_time_counter() - f->start;
+		if (f->tid == t->tid)
+			f->state = LEFT;
+	}
+	number = f->number;
+	p = bpf_map_lookup_elem(&plans, &number);
+	if (p && set->condition != AT_RETURN && f->took >= set->min)
+		send(t, f, p);
+	f->state = OVER;
+	return 0;
 }
 
 static __always_inline int returned(__u64 *ctx, struct thread *t, struct settings *set)
@@ -318,10 +372,14 @@ static __always_inline int returned(__u64 *ctx, struct thread *t, struct setting
 	struct plan *p;
 	__u32 number;
 
-	if (!f || !call || f->sp != skep_get_func_sp(ctx) || f->tid != bpf_get_current_pid_tgid()) {
+	if (!f || !call || !f->state || f->sp != skep_get_func_sp(ctx) || f->tid != bpf_get_current_pid_tgid()) {
 		t->lost++;
 		return 0;
 	}
+	/* They end before their caller does. */
+	if (t->top != call)
+		leave(t, call, now);
+	f->state = OVER;
 	t->top = call - 1;
 	f->took = now - f->start;
 	if (f->took < set->min)
@@ -368,6 +426,8 @@ int calls(__u64 *ctx)
 		t->lost++;
 		return 1;
 	}
+	if (f->state)
+		give_up(t, f, set);
 	f->function = cookie;
 	f->number = number;
 	f->tid = t->tid;
@@ -390,7 +450,10 @@ int calls(__u64 *ctx)
 			send(t, f, p);
 		return 1;
 	}
+	f->state = RUNS;
 	t->top = call;
+	if (t->deepest < call)
+		t->deepest = call;
 	*bpf_session_cookie(ctx) = call;
 	return 0;
 }

@@ -121,13 +121,10 @@ fn known<const N: usize>(
         }
     }
     let ticks = least.map(|ticks| if ticks <= MOST { ticks } else { 0 });
-    // Whole or not at all: another process may read it.
-    let fresh = path.with_extension(std::process::id().to_string());
+    // Another process may read it meanwhile. It takes the numbers only with the whole of `boot` behind
+    // them, so no other file is written first, which would stay if this process were killed.
     let words: String = ticks.iter().map(|t| format!("{t} ")).collect();
-    drop(
-        std::fs::write(&fresh, format!("{words}{boot}"))
-            .and_then(|()| std::fs::rename(&fresh, &path)),
-    );
+    drop(std::fs::write(&path, format!("{words}{boot}")));
     ticks
 }
 
@@ -202,4 +199,42 @@ fn run(
         .ok()
         .filter(std::process::ExitStatus::success)
         .map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_testkit::TempDir;
+
+    /// A file `overhead.PID` stayed beside it when `skep` was killed, or could not replace the old one.
+    #[test]
+    fn what_was_measured_is_in_one_file_or_measured_again() -> Result<(), Box<dyn std::error::Error>>
+    {
+        let temp = TempDir::new();
+        let dir = Dir::create(&temp.join("skep"))?;
+        let path = dir.path().join(FILE);
+        let names = || -> std::io::Result<Vec<_>> {
+            let names = std::fs::read_dir(dir.path())?.map(|e| e.map(|e| e.file_name()));
+            Ok(names
+                .collect::<Result<Vec<_>, _>>()?
+                .into_iter()
+                .filter(|n| n.to_string_lossy().starts_with(FILE))
+                .collect())
+        };
+        let ask = |ticks: u32| known(&dir, FILE, |_| true, || Some([ticks]));
+        std::fs::create_dir(&path)?;
+        assert_eq!(ask(7), [7]);
+        assert_eq!(names()?, [FILE]);
+        std::fs::remove_dir(&path)?;
+        assert_eq!([ask(8), ask(9)], [[8], [8]]);
+        let whole = std::fs::read(&path)?;
+        for len in 0..whole.len() {
+            std::fs::write(&path, &whole[..len])?;
+            assert_eq!(ask(10), [10], "{len}");
+        }
+        std::fs::write(&path, [&whole[..], b"x"].concat())?;
+        assert_eq!(ask(11), [11]);
+        assert_eq!(names()?, [FILE]);
+        Ok(())
+    }
 }

@@ -5,10 +5,12 @@
 //! skep directory while it runs, with a lock that ends with the process. They are removed after the
 //! report. A folder there whose lock is free is an orphan. `skep trace --report` reads it and marks
 //! it as reported, and [`sweep`] removes it. Of the orphans that nobody asked for, `sweep` keeps the
-//! last few: somebody may still want them.
+//! last few: somebody may still want them. A folder in which [`RECORD`] is not whole is of a `skep` that
+//! was killed before its trace began, and has nothing to report.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -24,6 +26,8 @@ const KEPT: usize = 3;
 const LOCK: &str = "lock";
 const RECORD: &str = "trace.json";
 const REPORTED: &str = "reported";
+/// Whoever makes a folder has a lock in it by then.
+const MAKING: Duration = Duration::from_secs(60);
 
 /// What the objects of a trace do not tell.
 #[derive(Serialize, Deserialize, Debug)]
@@ -67,11 +71,12 @@ pub fn pin(
     let lock = lock(&path).ok()?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
     let pins = TracePins { path, _lock: lock };
-    std::fs::write(pins.path.join(RECORD), serde_json::to_vec(record).ok()?).ok()?;
     for (kind, id) in [(Kind::Link, link.id())].iter().chain(objects) {
         std::fs::hard_link(dir.object(*kind, *id), pins.path.join(format!("{}-{id}", kind.dir())))
             .ok()?;
     }
+    // Last: where it is whole, all is there.
+    std::fs::write(pins.path.join(RECORD), serde_json::to_vec(record).ok()?).ok()?;
     Some(pins)
 }
 
@@ -97,26 +102,38 @@ pub fn list(dir: &Dir) -> Vec<Trace> {
     all
 }
 
-/// Removes orphans that were reported, and all but the last few of the others.
+/// Removes orphans that were reported, those that have nothing to report, and all but the last few of the
+/// others.
 pub fn sweep(dir: &Dir) {
-    let (reported, others): (Vec<_>, Vec<_>) = list(dir)
-        .into_iter()
-        .filter(|t| !t.runs)
-        .partition(|t| folder(dir).join(t.id.to_string()).join(REPORTED).exists());
-    for trace in reported.iter().chain(others.iter().rev().skip(KEPT)) {
+    let place = |t: &Trace| folder(dir).join(t.id.to_string());
+    let orphans = list(dir).into_iter().filter(|t| !t.runs);
+    let (reported, others): (Vec<_>, Vec<_>) =
+        orphans.partition(|t| place(t).join(REPORTED).exists());
+    let (whole, empty): (Vec<_>, Vec<_>) =
+        others.into_iter().partition(|t| record(dir, *t).is_ok());
+    let is_old = |t: &&Trace| {
+        let made = std::fs::metadata(place(t)).and_then(|meta| meta.modified()).ok();
+        made.and_then(|at| at.elapsed().ok()).is_some_and(|age| age > MAKING)
+    };
+    let empty = empty.iter().filter(is_old);
+    for trace in reported.iter().chain(empty).chain(whole.iter().rev().skip(KEPT)) {
         drop(std::fs::remove_dir_all(folder(dir).join(trace.id.to_string())));
     }
 }
 
-/// Finds the trace to report: the one asked for, else the newest orphan.
+/// Finds the trace to report: the one asked for, else the newest orphan that has something to report.
 pub fn find(dir: &Dir, id: Option<u32>) -> Result<Trace> {
-    let all = list(dir);
+    let (all, empty): (Vec<_>, Vec<_>) =
+        list(dir).into_iter().partition(|t| t.runs || record(dir, *t).is_ok());
     let found = match id {
         Some(id) => all.iter().find(|t| t.id == id),
         None => all.iter().rev().find(|t| !t.runs).or(all.last()),
     };
     found.copied().ok_or_else(|| {
         let message = match id {
+            Some(id) if empty.iter().any(|t| t.id == id) => {
+                format!("trace {id} has nothing to report: its `skep` was killed before it began")
+            }
             Some(id) => format!("there is no trace {id} to report"),
             None => "there is no trace to report".to_owned(),
         };
@@ -124,7 +141,9 @@ pub fn find(dir: &Dir, id: Option<u32>) -> Result<Trace> {
             .iter()
             .map(|t| format!("{}{}", t.id, if t.runs { " (still runs)" } else { "" }))
             .collect();
-        let hint = if there.is_empty() {
+        let hint = if let (true, Some(last)) = (there.is_empty(), empty.last()) {
+            format!("the `skep` of trace {} was killed before it began: it has no report", last.id)
+        } else if there.is_empty() {
             format!(
                 "`{}` has none: a trace stays there only if `skep` was killed before its report",
                 dir.path().display()
@@ -155,12 +174,46 @@ mod tests {
     use super::*;
     use skep_testkit::temp::TempDir;
 
+    fn whole(dir: &Dir, id: u32) {
+        let place = folder(dir).join(id.to_string());
+        std::fs::create_dir_all(&place).unwrap();
+        let record = TraceRecord { command: vec!["true".to_owned()], start: 1 };
+        std::fs::write(place.join(RECORD), serde_json::to_vec(&record).unwrap()).unwrap();
+    }
+
+    /// The newest one was killed before it had written what it traces: `--report` failed because of it.
+    #[test]
+    fn a_trace_that_did_not_begin_is_passed_over() {
+        let temp = TempDir::new();
+        let dir = Dir::create(&temp.join("skep")).unwrap();
+        let place = |id: u32| folder(&dir).join(id.to_string());
+        std::fs::create_dir_all(place(8)).unwrap();
+        std::fs::create_dir_all(place(9)).unwrap();
+        std::fs::write(place(9).join(RECORD), b"{\"command\":[").unwrap();
+        let refused = find(&dir, None).unwrap_err();
+        assert_eq!(refused.message, "there is no trace to report");
+        assert!(refused.hint.unwrap().contains("the `skep` of trace 9 was killed before it began"));
+        let refused = find(&dir, Some(8)).unwrap_err();
+        assert!(refused.message.contains("trace 8 has nothing to report"));
+        whole(&dir, 7);
+        assert_eq!(find(&dir, None).unwrap().id, 7);
+        // It may be that somebody only begins to make it.
+        sweep(&dir);
+        assert_eq!(list(&dir).len(), 3);
+        let hour = std::time::SystemTime::now() - 60 * MAKING;
+        for id in [7, 8, 9] {
+            File::open(place(id)).unwrap().set_modified(hour).unwrap();
+        }
+        sweep(&dir);
+        assert_eq!(list(&dir), [Trace { id: 7, runs: false }]);
+    }
+
     #[test]
     fn reported_orphans_go_and_of_the_others_the_last_stay() {
         let temp = TempDir::new();
         let dir = Dir::create(&temp.join("skep")).unwrap();
         for id in 1..=6 {
-            std::fs::create_dir_all(folder(&dir).join(id.to_string())).unwrap();
+            whole(&dir, id);
         }
         let running = lock(&folder(&dir).join("1")).unwrap();
         flock(&running, FlockOperation::LockExclusive).unwrap();

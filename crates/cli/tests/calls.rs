@@ -224,9 +224,9 @@ int main() {
         in_both({ i + .5, i }, { i, 1.5f, i + .25 });
         printf("in_both(m={ .d = %d.5, .i = %d }, r={ .i = %d, .f = 1.5, .d = %d.25 }) = %d\n", i, i, i, i, 2 * i);
         used_up(1, 2, 3, 4, 5, { i, 8 }, { i + .5, i }, 6, 2.5L, { 9, i });
-        printf("used_up(a=1, b=2, c=3, d=4, e=5, t={ .a = %d, .b = 8 }, m={ .d = %d.5, .i = %d }, f=6, ld=…, u={ .a = 9, .b = %d }) = 18\n", i, i, i, i);
+        printf("used_up(a=1, b=2, c=3, d=4, e=5, t={ .a = %d, .b = 8 }, m={ .d = %d.5, .i = %d }, f=6, ld=2.5, u={ .a = 9, .b = %d }) = 18\n", i, i, i, i);
         far_away(1, 2, 3, 4, 5, 6, { 7, 8, 9 }, { 10, 11, i + .5 }, 12 + i, 'x');
-        printf("far_away(a=1, b=2, c=3, d=4, e=5, f=6, v={ .x = 7, .y = 8, .z = 9 }, w={ .x = 10, .y = 11, .z = %d.5 }, far=…, on=…) = %d\n", i, 12 + i);
+        printf("far_away(a=1, b=2, c=3, d=4, e=5, f=6, v={ .x = 7, .y = 8, .z = 9 }, w={ .x = 10, .y = 11, .z = %d.5 }, far=%d, on='x') = %d\n", i, 12 + i, 12 + i);
         flat_of(i);
         printf("flat_of(k=%d) = { .x = %d.5, .y = %d.5 }\n", i, i, i + 1);
         floats_of(i);
@@ -275,6 +275,196 @@ fn structures_by_value_are_what_the_program_says() {
             "{condition}"
         );
     }
+}
+
+/// Numbers of narrow unsigned types were 64 bits wide in arithmetic, and signed in comparisons: the
+/// compiler says what C makes of each condition.
+#[test]
+fn arithmetic_of_conditions_is_that_of_c() {
+    const CONDITIONS: [&str; 30] = [
+        "u - 1 > 0",
+        "u - 2 < 0",
+        "u > -1",
+        "u == -1",
+        "u != -1 && i < u",
+        "i > u",
+        "i == 0xffffffff",
+        "i == 4294967295",
+        "u == 0xffffffff",
+        "u == 4294967295",
+        "-u > 5",
+        "-u == 4294967295",
+        "u * u == 1",
+        "u * 2 == 0xfffffffe",
+        "u + 1 == 0",
+        "(u ^ -1) == 0",
+        "(u & -1) == u",
+        "(i | u) > 0",
+        "c - 1 < 0",
+        "s - 1 < 0 && c < -1 == 0",
+        "u - 2 < l",
+        "(u - 2) + l > 0",
+        "u + l - 2 > 0",
+        "l > u && l < q",
+        "q - 1 > 0",
+        "q > -1",
+        "l - 1 < q",
+        "(u > 5) - 1 < 0",
+        "e - 1 > FEW",
+        "-1 < w - 1",
+    ];
+    let cases: String = CONDITIONS.iter().map(|c| format!("printf(\"%d\", !!({c})); ")).collect();
+    let source = format!(
+        r#"
+        #include <stdio.h>
+        enum e {{ FEW, MANY = 7 }};
+        __attribute__((noinline)) void f(unsigned u, int i, unsigned char c, unsigned short s, long l, unsigned long q, enum e e, unsigned w) {{
+            asm volatile("" ::: "memory");
+            {cases}
+            puts("");
+        }}
+        int main(void) {{
+            unsigned numbers[] = {{ 0, 1, 2, 5, 0x7fffffff, 0x80000000, 0xffffffff }};
+            for (int a = 0; a < 7; a++)
+                for (int b = 0; b < 7; b++)
+                    f(numbers[a], numbers[b], numbers[a], numbers[b], (int)numbers[b], (long)(int)numbers[a], b % 2 ? FEW : MANY, numbers[b]);
+            return 0;
+        }}
+        "#
+    );
+    let (dir, skep) = (TempDir::new(), Skep::new());
+    let program = build(&dir, "ranks", &source, &["-g", "-O0", "-w"]);
+    let numbers = [0_u32, 1, 2, 5, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff];
+    for (at, condition) in CONDITIONS.iter().enumerate() {
+        let (said, calls) =
+            traced(&skep, &dir, &["ranks:f", "--if", condition, "--args", "--", &program]);
+        let wanted: Vec<String> = said
+            .iter()
+            .enumerate()
+            .filter(|(_, line)| line.as_bytes()[at] == b'1')
+            .map(|(n, _)| format!("f(u={}, i={}, ", numbers[n / 7], numbers[n % 7].cast_signed()))
+            .collect();
+        let begins = |call: &String| call.split("c=").next().expect("a part").to_owned();
+        let calls: Vec<String> = calls.iter().map(begins).collect();
+        assert_eq!((said.len(), &calls), (49, &wanted), "{condition}");
+    }
+}
+
+/// Base classes, numbers of more than eight bytes, and pointers to members. The C library writes a
+/// `long double` with as few digits as are read back as it.
+const ODD: &str = r#"
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#define N __attribute__((noinline, noclone))
+#define USE(x) asm volatile("nop; nop; nop; nop" :: "r"(&x) : "memory")
+struct one { int a; };
+struct none {};
+struct two : one, none { int b; };
+struct three : two { long rest[70]; };
+struct same : one { int c; };
+struct both : two, same { int d; };
+struct precise { long double x; int k; };
+struct wide { __int128 i; unsigned __int128 u; };
+struct virt { virtual int v(int n) { return n; } int f(int n) { return n + 1; } };
+struct first { virtual ~first() {} };
+struct late : first, one, virt { int z; };
+struct members { int one::*p; int (late::*f)(int); };
+struct turned { _Complex double z; _Complex float w; };
+struct letters { char a; signed char b; unsigned char c; float f; double d; };
+typedef float four __attribute__((vector_size(16)));
+struct lanes { four x; };
+static const char *of(long double x) {
+    static char all[8][64];
+    static int next;
+    char *text = all[next++ % 8];
+    for (int digits = 1; digits < 22; digits++) {
+        snprintf(text, 64, "%.*Lg", digits, x);
+        if (strtold(text, 0) == x) break;
+    }
+    if (char *plus = strchr(text, '+')) memmove(plus, plus + 1, strlen(plus));
+    return text;
+}
+static const char *of(__int128 n) {
+    static char all[8][64];
+    static int next;
+    char *at = all[next++ % 8] + 63;
+    unsigned __int128 left = n < 0 ? -(unsigned __int128)n : n;
+    do *--at = '0' + left % 10; while (left /= 10);
+    if (n < 0) *--at = '-';
+    return at;
+}
+extern "C" {
+N int bases(both x, three *y) { USE(x); USE(*y); return x.d; }
+N int exact(precise p, long double y) { USE(p); return p.k; }
+N __int128 wides(wide w, __int128 a) { USE(w); return a - 1; }
+N int to_members(members m, int one::*p, int (virt::*f)(int)) { USE(m); return 1; }
+N int complex_of(turned t) { USE(t); return 2; }
+N int letters_of(letters l, none n, float f) { USE(l); return l.b; }
+N double after_lanes(lanes v, double d) { USE(v); return d; }
+}
+int main() {
+    long double numbers[] = { 0, 1.25L, -0.1L, 1.0L / 3, 3e-4L, 1e4000L, -3.5e-4940L, 123456789.0L, 2.0L / 3 * 1e14L };
+    for (long double x : numbers) {
+        exact({ x, 7 }, -x);
+        printf("exact(p={ .x = %s, .k = 7 }, y=%s) = 7\n", of(x), of(-x));
+    }
+    both x; x.two::a = 1; x.b = 2; x.same::a = 3; x.c = 4; x.d = 5;
+    three y; y.a = 6; y.b = 7;
+    bases(x, &y);
+    printf("bases(x={ .two = { .one = { .a = 1 }, .none = {}, .b = 2 }, .same = { .one = { .a = 3 }, .c = 4 }, .d = 5 }, y={ .two = { .one = { .a = 6 }, .none = {}, .b = 7 } }) = 5\n");
+    for (int shift = 0; shift < 127; shift += 42) {
+        __int128 n = -((__int128)5 << shift);
+        wides({ n, (unsigned __int128)-n }, n);
+        printf("wides(w={ .i = %s, .u = %s }, a=%s) = %s\n", of(n), of(-n), of(n), of(n - 1));
+    }
+    auto plain = (int (late::*)(int))&virt::f;
+    long words[2];
+    memcpy(words, &plain, 16);
+    to_members({ &late::a, plain }, &one::a, &virt::f);
+    printf("to_members(m={ .p = 0, .f = { .ptr = %#lx, .adj = %ld } }, p=0, f={ .ptr = %#lx, .adj = 0 }) = 1\n", words[0], words[1], words[0]);
+    auto last = &virt::v;
+    memcpy(words, &last, 16);
+    to_members({ nullptr, nullptr }, nullptr, last);
+    printf("to_members(m={ .p = -1, .f = { .ptr = 0x0, .adj = 0 } }, p=-1, f={ .ptr = %#lx, .adj = 0 }) = 1\n", words[0]);
+    complex_of({ 1.5 + 2.5j, -0.5f + 1.0jf });
+    printf("complex_of(t={ .z = [1.5, 2.5], .w = [-0.5, 1] }) = 2\n");
+    letters_of({ 'a', -7, 200, 0.1f, 1e300 }, {}, 3.3f);
+    printf("letters_of(l={ .a = 'a', .b = -7, .c = 200, .f = %g, .d = 1e300 }, n={}, f=%g) = -7\n", 0.1f, 3.3f);
+    after_lanes(lanes{ four{ 1, 2, 3, 4 } }, 5.5);
+    printf("after_lanes(v=…, d=5.5) = 5.5\n");
+}
+"#;
+
+#[test]
+fn odd_types_of_cpp_are_what_the_program_says() {
+    let (dir, skep) = (TempDir::new(), Skep::new());
+    let source = dir.path().join("odd.cc");
+    fs::write(&source, ODD).expect("written");
+    let flags = ["-g", "-O1", "-std=gnu++17", "-falign-functions=16"];
+    let program = Cc::cxx().args(&flags).compile(&[&source], &dir.path().join("odd"));
+    let program = program.to_str().expect("text");
+    let functions = "odd:bases,exact,wides,to_members,*_of,after_lanes";
+    let (said, calls) =
+        traced(&skep, &dir, &[functions, "--args", "--deref", "--ret", "--", program]);
+    assert_eq!(said.len(), 19);
+    assert_eq!(calls, said);
+    // A number of more than 64 bits is a text in JSON, however small it is.
+    let file = dir.path().join("odd.json");
+    let name = file.to_str().expect("text");
+    let args = ["trace", "odd:exact,wides", "--args", "--ret", "--json", "-o", name, "--", program];
+    out(&skep, &args);
+    let document = json(&fs::read(&file).expect("written"));
+    let calls = list(&document);
+    let all = |call: &Json| [call["args"].clone(), call["ret"].clone()];
+    assert_eq!(
+        all(&calls[1]),
+        [serde_json::json!({"p": {"x": "1.25", "k": 7}, "y": "-1.25"}), 7.into()]
+    );
+    assert_eq!(
+        all(&calls[9]),
+        [serde_json::json!({"w": {"i": "-5", "u": "5"}, "a": "-5"}), "-6".into()]
+    );
 }
 
 /// Bit fields, pointers and texts in structures that are passed by value.
@@ -388,6 +578,11 @@ fn values_of_rust_are_what_the_program_says() {
             let calls = traced(&skep, &dir, &find).1;
             let begins = "passed::small(p={ .__0 = 2, .__1 = 8 }, q={ .tag = 200,";
             assert!(calls.len() == 1 && calls[0].starts_with(begins), "{calls:?}");
+            let find = "c == '€' && p.0 == '\\xe2\\x82\\xac'";
+            let find = ["passed:passed::letter", "--args", "--if", find, "--", path];
+            let calls = traced(&skep, &dir, &find).1;
+            let letter = "passed::letter(c='€', p={ .__0 = '€', .__1 = 0.1 }, n=1)";
+            assert_eq!(calls, [letter]);
         }
         let call = |line: String| {
             let line = line.trim_start_matches("passed::").to_owned();
@@ -426,6 +621,12 @@ fn values_of_rust_are_what_the_program_says() {
     }
     let find = ["passed:passed::text", "--args", "--if", "s == \"hel*\"", "--", path];
     assert_eq!(traced(&skep, &dir, &find).1, ["passed::text(s=\"hello\", n=1)"]);
+    // A text of Rust ends where its length says: `he\0` is not `he`.
+    let find = ["passed:passed::text", "--args", "--if", "s == \"he\"", "--", path];
+    assert_eq!(traced(&skep, &dir, &find).1, ["passed::text(s=\"he\", n=6)"]);
+    let find = ["passed:passed::text", "--args", "--if", "s == \"he*\" && n > 4", "--", path];
+    let calls = traced(&skep, &dir, &find).1;
+    assert_eq!(calls, ["passed::text(s=\"he\\0\", n=5)", "passed::text(s=\"he\", n=6)"]);
     let find = ["passed:passed::text", "--ret", "--if", "ret == \"\"", "--", path];
     assert_eq!(traced(&skep, &dir, &find).1, ["passed::text(…) = \"\""]);
 }
@@ -825,6 +1026,119 @@ fn calls_of_a_process_that_runs_already_and_those_that_have_not_returned() {
     let lines = text(&ended.stdout);
     assert_eq!(lines.matches("tick(what=\"tock\", n=").count(), 9, "{lines}");
     assert!(lines.contains("stay(n=0) has not returned"), "{lines}");
+}
+
+/// Says how each of its calls ended: by a return, a jump, an exception, or not before its thread or
+/// process did.
+const LEFT: &str = r#"
+#include <csetjmp>
+#include <cstdio>
+#include <cstdlib>
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#define N __attribute__((noinline, noclone))
+#define KEEP asm volatile("nop; nop; nop; nop; nop" ::: "memory")
+static jmp_buf env;
+extern "C" {
+N int leaf(int n) { KEEP; printf("leaf(n=%d) = %d\n", n, n + 1); return n + 1; }
+N void jump(int n) { printf("jump(n=%d) was left\n", n); leaf(n); if (!n) longjmp(env, 1); jump(n - 1); KEEP; }
+N int jumps(int n) { printf("jumps(n=%d) = %d\n", n, n); if (!setjmp(env)) jump(n); leaf(90); return n; }
+N void throws(int n) { printf("throws(n=%d) was left\n", n); if (!n) throw 7; throws(n - 1); KEEP; }
+N int catches(int n) { printf("catches(n=%d) = %d\n", n, n); try { throws(n); } catch (int) { } return n; }
+N void ends(int n) { printf("ends(n=%d) has not returned\n", n); KEEP; pthread_exit(0); }
+N void quits(int n) { printf("quits(n=%d) has not returned\n", n); fflush(stdout); KEEP; _exit(n); }
+N void executes(int n) { printf("executes(n=%d) has not returned\n", n); fflush(stdout); execl("/proc/self/exe", "left", "again", nullptr); }
+}
+static void *work(void *) { ends(5); return 0; }
+int main(int argc, char **) {
+    if (argc > 1) return 0;
+    for (int i = 0; i < 3; i++) jumps(2);
+    for (int i = 0; i < 2; i++) catches(80);
+    catches(3);
+    leaf(91);
+    pthread_t t;
+    for (int i = 0; i < 2; i++) { pthread_create(&t, 0, work, 0); pthread_join(t, 0); }
+    fflush(stdout);
+    for (int i = 0; i < 2; i++) {
+        pid_t child = fork();
+        if (!child && i) executes(2);
+        if (!child) quits(1);
+        waitpid(child, 0, 0);
+    }
+    catches(2);
+}
+"#;
+
+/// Such calls were missing, and nothing said so.
+#[test]
+fn calls_that_do_not_return_are_there_too() {
+    let (dir, skep) = (TempDir::new(), Skep::new());
+    let source = dir.path().join("exits.cc");
+    fs::write(&source, LEFT).expect("written");
+    let flags = ["-g", "-O1", "-pthread", "-falign-functions=16"];
+    let program = Cc::cxx().args(&flags).compile(&[&source], &dir.path().join("exits"));
+    let program = program.to_str().expect("text");
+    let functions = "exits:leaf,jump,jumps,throws,catches,ends,quits,executes";
+    let (mut said, mut calls) = traced(&skep, &dir, &[functions, "--args", "--ret", "--", program]);
+    let is_left = |line: &&String| line.ends_with("was left");
+    let left = said.iter().filter(is_left).count();
+    assert_eq!(left, 3 * 3 + 2 * 81 + 4 + 3);
+    said.sort();
+    calls.sort();
+    assert_eq!(calls, said);
+    // What looks at results has none of them, and `--min` none that took less.
+    for args in [&["--if", "n < 9 || ret < 0"][..], &["--min", "10h", "--args"]] {
+        let args: Vec<&str> =
+            [functions].iter().chain(args).chain(&["--", program]).copied().collect();
+        let calls = traced(&skep, &dir, &args).1;
+        assert_eq!(calls.iter().filter(is_left).count(), 0, "{calls:?}");
+    }
+    // All forms have the same calls, and each lies inside its caller.
+    let file = |name: &str| dir.path().join(name).to_str().expect("text").to_owned();
+    let [recording, chrome, perfetto] = ["a.skep", "a.json", "a.pftrace"].map(file);
+    out(&skep, &["trace", functions, "--calls", "--record", &recording, "--", program]);
+    let report = |args: &[&str]| {
+        let all: Vec<&str> = ["report", &recording].iter().chain(args).copied().collect();
+        out(&skep, &all)
+    };
+    assert_eq!(report(&["--calls"]).lines().filter(|l| l.ends_with("was left")).count(), left);
+    let document = json(report(&["--calls", "--json"]).as_bytes());
+    assert_eq!((&document["lost"], &document["dropped"]), (&0.into(), &0.into()));
+    assert_eq!(list(&document).iter().filter(|c| c["left"] == true).count(), left);
+    report(&["--chrome", &chrome]);
+    let events = json(&fs::read(&chrome).expect("written"));
+    let events = events["traceEvents"].as_array().expect("events");
+    let of =
+        |cat: &str, ph: &str| events.iter().filter(|e| e["cat"] == cat && e["ph"] == ph).count();
+    assert_eq!((of("exits,left", "X"), of("exits", "B")), (left, 4));
+    assert_eq!(of("exits", "X"), said.iter().filter(|l| l.contains(" = ")).count());
+    report(&["--perfetto", &perfetto]);
+    let bytes = fs::read(&perfetto).expect("written");
+    assert_eq!(bytes.windows(6).filter(|w| w == b"\x12\x04left").count(), 1);
+    // Of paths in the program, and of those that the calls make.
+    let tree = |args: &[&str]| {
+        let file = file("tree.json");
+        let end = args.iter().position(|a| *a == "--").unwrap_or(args.len());
+        let (head, command) = args.split_at(end);
+        out(&skep, &[head, &["--json", "-o", &file], command].concat());
+        let document = json(&fs::read(&file).expect("written"));
+        let nodes = document["tree"].as_array().expect("a tree").clone();
+        let path = |node: &Json| {
+            let mut at = node.clone();
+            let mut path = vec![at["name"].as_str().expect("a name").to_owned()];
+            while let Some(caller) = at["parent"].as_u64() {
+                at = nodes[caller as usize].clone();
+                path.push(at["name"].as_str().expect("a name").to_owned());
+            }
+            (path.join("<"), node["calls"].as_u64())
+        };
+        nodes.iter().map(path).collect::<BTreeMap<_, _>>()
+    };
+    let counted = tree(&["trace", functions, "--tree", "--", program]);
+    let later = tree(&["report", &recording, "--tree"]);
+    let other = later.iter().find(|(path, calls)| counted.get(*path) != Some(calls));
+    assert_eq!((later.len(), other), (counted.len(), None));
 }
 
 #[test]

@@ -425,21 +425,45 @@ fn split_debug_information_is_read_from_a_package() {
             continue;
         }
         // binutils' `dwp` does not know DWARF 5.
-        for flags in [&["-gdwarf-5"][..], &["-gdwarf-4"]].iter().skip(usize::from(dwp == "dwp")) {
+        let all = [
+            &["-gdwarf-5"][..],
+            &["-gdwarf-5", "-fdebug-types-section"],
+            &["-gdwarf-4"],
+            &["-gdwarf-4", "-fdebug-types-section"],
+        ];
+        let all = all.iter().skip(if dwp == "dwp" { 2 } else { 0 });
+        for (flags, name) in all.flat_map(|flags| ["inner", "shapes"].map(|name| (flags, name))) {
             let dir = TempDir::new();
             let program = dir.join("program");
+            let dwo = dir.join(format!("{name}.dwo"));
             let cc = cxx.clone().arg("-w").args(flags);
-            let whole = read(&cc.compile(&[data("inner.cc").as_ref()], &program));
+            let whole = read(&cc.compile(&[data(&format!("{name}.cc")).as_ref()], &program));
             let cc = cc.arg("-gsplit-dwarf").arg("-c");
-            let object = cc.compile(&[data("inner.cc").as_ref()], &dir.join("inner.o"));
+            let object =
+                cc.compile(&[data(&format!("{name}.cc")).as_ref()], &dir.join(format!("{name}.o")));
             let program = cxx.clone().compile(&[object.as_ref()], &program);
             let packed = std::process::Command::new(dwp)
-                .args([dir.join("inner.dwo").as_os_str(), "-o".as_ref()])
+                .args([dwo.as_os_str(), "-o".as_ref()])
                 .arg(dir.join("program.dwp"))
                 .status();
-            assert!(packed.unwrap().success(), "{dwp} {flags:?}");
-            std::fs::remove_file(dir.join("inner.dwo")).unwrap();
-            assert_eq!(shown(&read(&program)), shown(&whole), "{dwp} {flags:?}");
+            assert!(packed.unwrap().success(), "{dwp} {flags:?} {name}");
+            std::fs::remove_file(&dwo).unwrap();
+            assert_eq!(shown(&read(&program)), shown(&whole), "{dwp} {flags:?} {name}");
+            // Functions and types say the same place.
+            let btf = skep_object::Btf::from_dwarf_at(&program).unwrap();
+            let found = read(&program);
+            let pointers = found.values().flatten().flat_map(|p| &p.params).filter_map(|v| {
+                let name = v.text.strip_prefix("struct ")?.trim_end_matches(['*', '&', ' ']);
+                Some((name.to_owned(), v.described_at?)).filter(|(name, _)| !name.contains('('))
+            });
+            let mut described = 0;
+            for (of, place) in pointers {
+                if let Some(id) = btf.described_at(place) {
+                    assert!(btf.name(id).ends_with(&of), "{dwp} {flags:?} {name}: {of}");
+                    described += 1;
+                }
+            }
+            assert!(described > 0, "{dwp} {flags:?} {name}");
         }
     }
 }

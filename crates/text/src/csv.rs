@@ -133,6 +133,7 @@ fn field(value: &Value) -> String {
         Value::Bytes(bytes) => hex(bytes),
         Value::Array(_) | Value::Struct(_) => to_json(value).to_string(),
         Value::Char(c) => c.to_string(),
+        Value::Unicode(c) => c.to_string(),
         other => other.to_string(),
     }
 }

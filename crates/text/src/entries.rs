@@ -286,7 +286,11 @@ fn per_cpu(values: &[Value]) -> String {
     let list = some.iter().map(|(cpu, v)| format!("{v} (cpu {cpu})")).collect::<Vec<_>>();
     let numbers: Option<Vec<i128>> = values
         .iter()
-        .map(|v| matches!(v, Value::Int(_) | Value::Uint(_)).then(|| v.as_i128()).flatten())
+        .map(|v| {
+            matches!(v, Value::Int(_) | Value::Uint(_) | Value::Int128(_) | Value::Uint128(_))
+                .then(|| v.as_i128())
+                .flatten()
+        })
         .collect();
     match (numbers, some.as_slice()) {
         (Some(numbers), []) => numbers.first().map_or_else(String::new, i128::to_string),
@@ -307,6 +311,7 @@ fn is_zero(value: &Value) -> bool {
         Value::Struct(members) => members.iter().all(|m| is_zero(&m.value)),
         Value::Text(text) => text.is_empty(),
         Value::Float(x) => *x == 0.0,
+        Value::LongDouble(x) => x.is_zero(),
         Value::Bytes(bytes) => bytes.iter().all(|b| *b == 0),
         number => number.as_i128() == Some(0),
     }

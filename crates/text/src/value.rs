@@ -13,8 +13,8 @@ pub fn bytes(n: usize) -> String {
     format!("{n} byte{}", if n == 1 { "" } else { "s" })
 }
 
-/// Turns a value into JSON: enumerations by name, addresses and bytes in hex, numbers beyond 64
-/// bits as text.
+/// Turns a value into JSON: enumerations by name, addresses and bytes in hex, numbers of types that have
+/// more than 64 bits as text, whatever they are.
 pub fn to_json(value: &Value) -> Json {
     let number = |n: i128| {
         i64::try_from(n)
@@ -25,8 +25,12 @@ pub fn to_json(value: &Value) -> Json {
     match value {
         Value::Int(n) => number(*n),
         Value::Uint(n) => i128::try_from(*n).map_or_else(|_| n.to_string().into(), number),
+        Value::Int128(n) => n.to_string().into(),
+        Value::Uint128(n) => n.to_string().into(),
+        Value::LongDouble(x) => x.to_string().into(),
         Value::Bool(b) => (*b).into(),
         Value::Char(c) => (*c).into(),
+        Value::Unicode(c) => c.to_string().into(),
         // JSON has `null` for what is no number, and nothing for what is infinite.
         Value::Float(x) if x.is_infinite() => json!(x.to_string()),
         Value::Float(x) => json!(x),
@@ -76,7 +80,8 @@ mod tests {
             member("at", Value::Pointer(0x7fff)),
             member("kind", Value::Enum { name: Some("READ".to_owned()), value: 1 }),
             member("other", Value::Enum { name: None, value: 7 }),
-            member("wide", Value::Uint(u128::MAX)),
+            member("wide", Value::Uint128(u128::MAX)),
+            member("small", Value::Int128(-5)),
             member("nan", Value::Float(f64::NAN)),
             member("far", Value::Float(f64::NEG_INFINITY)),
             member("list", Value::Array(vec![Value::Bool(true), Value::Char(65)])),
@@ -85,7 +90,7 @@ mod tests {
         assert_eq!(
             to_json(&value).to_string(),
             r#"{"count":18446744073709551615,"inner":-3,"comm":"cat","at":"0x7fff","kind":"READ","other":7,"#.to_owned()
-                + r#""wide":"340282366920938463463374607431768211455","nan":null,"far":"-inf","list":[true,65],"rest":"00ff"}"#
+                + r#""wide":"340282366920938463463374607431768211455","small":"-5","nan":null,"far":"-inf","list":[true,65],"rest":"00ff"}"#
         );
     }
 }

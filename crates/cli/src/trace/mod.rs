@@ -11,7 +11,7 @@ mod faults;
 mod graph;
 mod objects;
 pub mod recorded;
-mod recording;
+pub mod recording;
 mod report;
 mod top;
 mod tracer;

@@ -9,6 +9,7 @@ use skep_proc::demangle::{bare, demangle};
 
 use super::calls;
 use super::calls::list::{Form, List};
+use super::calls::record::unfinished;
 use super::calls::timeline::{self, Named};
 use super::recording::{Event, Item, Reader, Summary, Unreadable};
 use super::report::{Counted, Ended, Outputs, Sums};
@@ -139,10 +140,9 @@ struct Values<'e>(&'e Event);
 
 impl Display for Values<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.0.values.as_str(), self.0.running) {
-            ("", false) => f.write_str("(…)"),
-            ("", true) => f.write_str("(…) has not returned"),
-            (values, _) => f.write_str(values),
+        match self.0.values.as_str() {
+            "" => write!(f, "(…){}", unfinished(self.0.running, self.0.left)),
+            values => f.write_str(values),
         }
     }
 }
@@ -185,6 +185,7 @@ struct Timed {
     function: u32,
     took: Option<u64>,
     running: bool,
+    left: bool,
 }
 
 impl Calls {
@@ -194,10 +195,10 @@ impl Calls {
             match reader.next()? {
                 Item::Call(call) => {
                     self.last_function = self.last_function.max(call.function);
-                    let Event { start_ns: start, depth, function, took_ns: took, running, .. } =
-                        call;
-                    let end = took.map_or(u64::MAX, |took| start.saturating_add(took));
-                    let timed = Timed { start, end, depth, function, took, running };
+                    let Event { start_ns: start, depth, function, took_ns: took, .. } = call;
+                    let Event { running, left, .. } = call;
+                    let end = start.saturating_add(took.unwrap_or(0));
+                    let timed = Timed { start, end, depth, function, took, running, left };
                     self.by_thread.entry((call.pid, call.tid)).or_default().push(timed);
                 }
                 Item::End(summary) => {
@@ -213,7 +214,8 @@ impl Calls {
         !self.by_thread.is_empty() && self.last_function as usize >= summary.state.functions.len()
     }
 
-    /// What the calls add up to. A call's caller is the innermost one around it.
+    /// What the calls add up to. A call's caller is the innermost one around it. One that was left has no
+    /// time of its own: it is its caller's, but for the calls from it.
     fn paths(self) -> (Vec<Node>, Vec<Thread>) {
         let (mut nodes, mut threads): (Vec<Node>, Vec<Thread>) = Default::default();
         let mut all: Vec<((u32, u32), Vec<Timed>)> = self.by_thread.into_iter().collect();
@@ -238,8 +240,9 @@ impl Calls {
                     let function = call.function as usize;
                     nodes.push(Node { caller, function, thread, ..Node::default() });
                 }
-                let took = call.took.unwrap_or(0);
-                if let Some(above) = caller.and_then(|c| nodes.get_mut(c)) {
+                let took = call.took.filter(|_| !call.left).unwrap_or(0);
+                let timed = open.iter().rev().find(|(_, above)| !above.left);
+                if let Some(above) = timed.and_then(|(place, _)| nodes.get_mut(*place)) {
                     above.self_ns = above.self_ns.saturating_sub(took);
                 }
                 if let Some(node) = nodes.get_mut(place) {

@@ -104,6 +104,12 @@ pub fn both((a, b): (u32, u64), n: u32) -> u64 {
     black_box(b)
 }
 
+#[inline(never)]
+pub fn letter(c: char, p: (char, f32), n: u32) -> char {
+    black_box((p, n));
+    black_box(c)
+}
+
 fn main() {
     let long: &'static str = Box::leak("é".repeat(80).into_boxed_str());
     for i in 1..4u32 {
@@ -166,5 +172,13 @@ fn main() {
         println!("floats(a={f}, n={i}, b=1.5) = 1.5");
         black_box(both((i, 9), i));
         println!("both({{ .__0 = {i}, .__1 = 9 }}, n={i}) = 9");
+    }
+    for (n, s) in [(5, "he\0"), (6, "he")] {
+        black_box(text(black_box(s), n));
+        println!("text(s={s:?}, n={n}) = {s:?}");
+    }
+    for (n, c) in ['é', '€', '\n', '𝄞'].into_iter().enumerate() {
+        black_box(letter(black_box(c), (c, 0.1), n as u32));
+        println!("letter(c={c:?}, p={{ .__0 = {c:?}, .__1 = 0.1 }}, n={n}) = {c:?}");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::kind::{Array, Composite, Enum, Int, Kind, Member as MemberType, TypeId};
 use super::value::{Member, Value, ValueError};
-use super::{Btf, DISCRIMINANT, MAX_DEPTH};
+use super::{Btf, DISCRIMINANT, LongDouble, MAX_DEPTH};
 
 /// Most values one call makes. Unions inside unions can ask for any number of views of a few bytes.
 const MAX_VALUES: usize = 1 << 20;
@@ -58,6 +58,8 @@ impl Decoder<'_> {
             Kind::Enum(e) | Kind::Enum64(e) => {
                 self.enumeration(e, bits(bytes, 0, e.size * 8), e.size * 8)
             }
+            // Others of this size are no numbers of x87.
+            Kind::Float(16) if !is_quad(self.btf.string(t.name_off)) => long_double(bytes),
             Kind::Float(_) => float(bytes),
             Kind::Array(a) => self.array(a, bytes, depth)?,
             Kind::Struct(c) | Kind::Union(c) => self.members(id, c, bytes, depth)?,
@@ -114,7 +116,19 @@ impl Decoder<'_> {
         let variant = self.variant(c, bytes)?;
         let members = variant.map_or(&*c.members, std::slice::from_ref);
         let mut out = Vec::with_capacity(members.len().min(self.left));
-        for m in members {
+        for (at, m) in members.iter().enumerate() {
+            // A base class is there twice (`dwarf::merge`): by its name it keeps its members apart from those
+            // of others.
+            let next = members.get(at + 1);
+            let name = self.btf.string(m.name_off);
+            if name.is_empty()
+                && next.is_some_and(|n| {
+                    (n.type_id, n.bit_offset) == (m.type_id, m.bit_offset)
+                        && self.btf.string(n.name_off) == self.btf.name(m.type_id)
+                })
+            {
+                continue;
+            }
             let value = if m.bitfield != 0 {
                 self.bitfield(m, bytes)?
             } else {
@@ -122,7 +136,7 @@ impl Decoder<'_> {
                 let at = at.ok_or_else(|| ValueError::TooLarge { ty: self.btf.describe(id) })?;
                 self.any(m.type_id, at, depth + 1)?
             };
-            out.push(Member { name: self.btf.string(m.name_off).to_owned(), value });
+            out.push(Member { name: name.to_owned(), value });
         }
         Ok(Value::Struct(out))
     }
@@ -180,7 +194,13 @@ fn decode_int(int: &Int, raw: u128) -> Value {
     match raw {
         0 | 1 if int.bool => Value::Bool(raw == 1),
         _ if int.char && int.bits == 8 => Value::Char(raw as u8),
+        _ if int.char && int.bits == 32 => match char::from_u32(raw as u32) {
+            Some(c) => Value::Unicode(c),
+            None => Value::Uint(raw),
+        },
+        _ if int.signed && int.size > 8 => Value::Int128(sign_extend(raw, u32::from(int.bits))),
         _ if int.signed => Value::Int(sign_extend(raw, u32::from(int.bits))),
+        _ if int.size > 8 => Value::Uint128(raw),
         _ => Value::Uint(raw),
     }
 }
@@ -204,11 +224,23 @@ fn sign_extend(raw: u128, width: u32) -> i128 {
     }
 }
 
+/// Tells whether a number of 16 bytes has all of them, by its type's name in C or Fortran.
+fn is_quad(name: &str) -> bool {
+    name.contains("128") || name.contains("kind=16")
+}
+
+fn long_double(bytes: &[u8]) -> Value {
+    match bytes.first_chunk() {
+        Some(bytes) => Value::LongDouble(LongDouble(*bytes)),
+        None => Value::Bytes(bytes.to_vec()),
+    }
+}
+
 fn float(bytes: &[u8]) -> Value {
     if let Ok(b) = <[u8; 8]>::try_from(bytes) {
         Value::Float(f64::from_le_bytes(b))
     } else if let Ok(b) = <[u8; 4]>::try_from(bytes) {
-        Value::Float(f64::from(f32::from_le_bytes(b)))
+        Value::of_f32(f32::from_le_bytes(b))
     } else {
         Value::Bytes(bytes.to_vec())
     }

@@ -309,7 +309,7 @@ fn named(path: &str) -> String {
 fn number(value: &Value) -> Option<i128> {
     match value {
         // All 128 bits of an unsigned number are kept; `fit` looks at widths below that.
-        Value::Uint(n) => Some(*n as i128),
+        Value::Uint(n) | Value::Uint128(n) => Some(*n as i128),
         v => v.as_i128(),
     }
 }

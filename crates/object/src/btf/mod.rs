@@ -10,6 +10,7 @@ mod encode;
 mod ext;
 mod functions;
 mod kind;
+mod long_double;
 mod parse;
 mod subset;
 mod text;
@@ -24,6 +25,7 @@ pub use kind::{
     Array, Composite, DataSec, DeclTag, Enum, EnumValue, Func, FuncProto, Int, Kind, Linkage,
     Member, Param, SecVar, Type, TypeId, Var,
 };
+pub use long_double::LongDouble;
 pub use value::{Member as ValueMember, Value, ValueError};
 
 use std::hash::{Hash, Hasher};

@@ -1,22 +1,31 @@
 //! Values with their types' names: what a key or a value of a map means.
 
-use super::BtfError;
+use super::{BtfError, LongDouble};
 use std::fmt;
 
 /// One value, taken apart by its type. [`Btf::decode`](super::Btf::decode) makes it,
 /// [`Btf::encode`](super::Btf::encode) turns it back.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Value {
-    /// A signed integer.
+    /// A signed integer of up to eight bytes.
     Int(i128),
-    /// An unsigned integer.
+    /// An unsigned integer of up to eight bytes.
     Uint(u128),
+    /// A signed integer of more.
+    Int128(i128),
+    /// An unsigned integer of more.
+    Uint128(u128),
     /// A truth value of 0 or 1.
     Bool(bool),
-    /// A single character.
+    /// A single character of one byte.
     Char(u8),
-    /// A floating-point number of four or eight bytes.
+    /// A character of Rust.
+    Unicode(char),
+    /// A floating-point number of four or eight bytes; of one of four, the number with the fewest digits that
+    /// becomes it.
     Float(f64),
+    /// A `long double` of x86.
+    LongDouble(LongDouble),
     /// A value of an enumeration.
     Enum {
         /// The first name with this value, if any.
@@ -145,14 +154,27 @@ impl Value {
         })
     }
 
+    /// A number of four bytes as it is written: 0.1, not what is nearest to it in four bytes.
+    ///
+    /// ```
+    /// use skep_object::btf::Value;
+    /// assert_eq!(Value::of_f32(0.1), Value::Float(0.1));
+    /// ```
+    #[must_use]
+    pub fn of_f32(x: f32) -> Self {
+        let short = x.to_string().parse().unwrap_or(f64::from(x));
+        Self::Float(if short as f32 == x { short } else { f64::from(x) })
+    }
+
     /// Returns the number, when it is one that fits.
     #[must_use]
     pub fn as_i128(&self) -> Option<i128> {
         match self {
-            Self::Int(n) | Self::Enum { value: n, .. } => Some(*n),
-            Self::Uint(n) => i128::try_from(*n).ok(),
+            Self::Int(n) | Self::Int128(n) | Self::Enum { value: n, .. } => Some(*n),
+            Self::Uint(n) | Self::Uint128(n) => i128::try_from(*n).ok(),
             Self::Bool(b) => Some(i128::from(*b)),
             Self::Char(c) => Some(i128::from(*c)),
+            Self::Unicode(c) => Some(i128::from(u32::from(*c))),
             Self::Pointer(p) => Some(i128::from(*p)),
             _ => None,
         }
@@ -203,11 +225,19 @@ impl Value {
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Int(n) => write!(f, "{n}"),
-            Self::Uint(n) => write!(f, "{n}"),
+            Self::Int(n) | Self::Int128(n) => write!(f, "{n}"),
+            Self::Uint(n) | Self::Uint128(n) => write!(f, "{n}"),
             Self::Bool(b) => write!(f, "{b}"),
             Self::Char(c) => write!(f, "'{}'", c.escape_ascii()),
+            Self::Unicode(c) => write!(f, "{c:?}"),
+            // Not with hundreds of zeros.
+            Self::Float(x)
+                if x.is_finite() && (x.abs() >= 1e15 || (*x != 0.0 && x.abs() < 1e-5)) =>
+            {
+                write!(f, "{x:e}")
+            }
             Self::Float(x) => write!(f, "{x}"),
+            Self::LongDouble(x) => write!(f, "{x}"),
             Self::Enum { name: Some(name), .. } => f.write_str(name),
             Self::Enum { name: None, value } => write!(f, "{value}"),
             Self::Pointer(p) => write!(f, "{p:#x}"),

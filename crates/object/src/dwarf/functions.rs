@@ -8,7 +8,7 @@ use super::file::{Entry, Sections, Slice, Unit, check, places};
 use super::language::{Language, is_mangled, language};
 use super::read::flag;
 use super::special::by_location;
-use super::split::{self, SplitFiles};
+use super::split::SplitFiles;
 use super::types::{Params, Types, UnitEntry};
 use crate::proto::{Prototype, Type, ValueKind};
 use gimli::{AttributeValue as Value, UnitRef, constants as dw};
@@ -280,10 +280,10 @@ impl<'a> Search<'_, 'a> {
         let Some(files) = self.split else { return Ok(false) };
         let (own, addresses) = (self.own, self.addresses);
         let (seen, found) = (&mut self.seen, &mut *self.found);
-        files.read(own, skeleton, &mut |dwarf, unit| {
-            let types = Types::new(dwarf, split::base(skeleton))?;
+        files.read(own, skeleton, &mut |split, unit| {
+            let types = Types::new(&split.dwarf, split.base)?.with_package(split.package.as_ref());
             let mut search = Search {
-                own: dwarf,
+                own: &split.dwarf,
                 split: None,
                 addresses,
                 seen: std::mem::take(seen),

@@ -280,6 +280,9 @@ impl<'a> Merged<'a> {
                 | Kind::Volatile(_)
                 | Kind::Restrict(_)
                 | Kind::FuncProto(_) => 0,
+                Kind::Int(_) if matches!(node.shape, Shape::MemberPointer(_)) => {
+                    builder.string("ptrdiff_t")
+                }
                 _ => builder.string(node.name),
             };
             if !node.scope.is_empty()
@@ -321,10 +324,37 @@ impl<'a> Merged<'a> {
 
     fn kind(&self, node: &Node<'a>, builder: &mut Builder, extra: &mut Extra) -> Kind {
         match &node.shape {
-            Shape::Base { size, encoding } => base(*size, *encoding),
             Shape::Pointer(to) => Kind::Ptr(self.id(*to)),
-            // An offset; a function takes another word, for the offset of its object.
-            Shape::MemberPointer(to) => opaque(if self.is_function(*to) { 16 } else { 8 }),
+            // An offset; of a function its address, or place in a table, and the offset of its object.
+            Shape::MemberPointer(to) if self.is_function(*to) => {
+                let long = builder.string("ptrdiff_t");
+                let members =
+                    [("ptr", extra.add(0, Kind::Ptr(0))), ("adj", extra.add(long, signed(8)))];
+                let mut member = |(name, type_id), at: u32| Member {
+                    name_off: builder.string(name),
+                    type_id,
+                    bit_offset: at * 64,
+                    bitfield: 0,
+                };
+                let members = members.into_iter().zip(0..).map(|(m, at)| member(m, at)).collect();
+                Kind::Struct(BtfComposite { size: 16, members })
+            }
+            Shape::MemberPointer(_) => signed(8),
+            Shape::Base { size, encoding }
+                if gimli::DwAte(*encoding) == dw::DW_ATE_complex_float
+                    && matches!(size, 8 | 16) =>
+            {
+                let name = builder.string(if *size == 8 { "float" } else { "double" });
+                let elem = extra.add(name, Kind::Float(*size as u32 / 2));
+                Kind::Array(Array { elem, index: extra.index(builder), len: 2 })
+            }
+            Shape::Base { size, encoding } => match base(*size, *encoding) {
+                // Of C, and of Rust.
+                Kind::Int(int) if node.name == "char" && matches!(size, 1 | 4) => {
+                    Kind::Int(Int { char: true, ..int })
+                }
+                kind => kind,
+            },
             Shape::Const(to) => Kind::Const(self.id(*to)),
             Shape::Volatile(to) => Kind::Volatile(self.id(*to)),
             Shape::Restrict(to) => Kind::Restrict(self.id(*to)),
@@ -461,16 +491,17 @@ impl Extra {
     }
 }
 
+fn int(size: u8, signed: bool, bool: bool) -> Kind {
+    Kind::Int(Int { size: size.into(), bits: size * 8, offset: 0, signed, char: false, bool })
+}
+
+fn signed(size: u8) -> Kind {
+    int(size, true, false)
+}
+
 fn base(size: u64, encoding: u8) -> Kind {
-    let int = |signed: bool, bool: bool| match size {
-        1..=16 => Kind::Int(Int {
-            size: size as u32,
-            bits: size as u8 * 8,
-            offset: 0,
-            signed,
-            char: false,
-            bool,
-        }),
+    let int = |signed: bool, bool: bool| match u8::try_from(size) {
+        Ok(size @ 1..=16) => int(size, signed, bool),
         _ => opaque(size),
     };
     match gimli::DwAte(encoding) {

@@ -151,6 +151,14 @@ impl Btf {
         for (unit, found) in &kept {
             split.extend(files.map(|f| f.unit(found, &dwarf, unit)).transpose()?.flatten());
         }
+        // All units have one package.
+        if let Some((package, own)) =
+            split.iter().find_map(|s| Some((s.package.as_ref()?, &s.dwarf)))
+        {
+            let types = package.types().map(|number| package.of_type(number, own));
+            let types = types.collect::<Result<Vec<_>, _>>()?;
+            split.extend(types);
+        }
         let nodes = read::read(&dwarf, &split)?;
         if nodes.all.is_empty() {
             return Err(DwarfError::LinesOnly);

@@ -108,7 +108,8 @@ impl<'s, 'a> Types<'s, 'a> {
             // What is in a variant is a structure of its own.
             let inner = self.children(v)?;
             let one = inner.iter().find(|c| c.entry.tag() == dw::DW_TAG_member)?;
-            let of = self.entry(self.link(one, dw::DW_AT_type)?)?;
+            let pos = self.link(one, dw::DW_AT_type)?;
+            let of = self.entry(pos)?;
             let members = self.children(&of)?;
             let fields = self.fields(&members, depth + 1)?;
             all.push(Variant { rest: !v.entry.has_attr(dw::DW_AT_discr_value), fields });

@@ -2,8 +2,8 @@
 //! unit, or a package of them beside the program, `PROGRAM.dwp`.
 //!
 //! The program keeps a skeleton of each unit, which says where its code is and which file has the rest.
-//! Types that have units of their own (`-fdebug-types-section`) are found in files `.dwo`, not in
-//! packages.
+//! Types that have units of their own (`-fdebug-types-section`) are in the same file `.dwo`. A package has
+//! them apart, each with sections of its own.
 
 use super::DwarfError;
 use super::file::{PackageSections, Sections, Slice, Unit, package_places, split_places};
@@ -21,11 +21,43 @@ pub(super) struct SplitFiles {
     package: OnceCell<Option<PackageSections>>,
 }
 
-/// What was split off a unit.
+/// What was split off a unit, or a unit of a type.
 pub(super) struct SplitUnit<'b> {
     pub dwarf: gimli::Dwarf<Slice<'b>>,
     /// What places in it begin at.
     pub base: u64,
+    /// Where it is from; `None`: from a file of its own.
+    pub package: Option<Package<'b>>,
+}
+
+/// A package.
+pub(super) struct Package<'b>(gimli::DwarfPackage<Slice<'b>>);
+
+impl<'b> Package<'b> {
+    /// Finds the unit of a type by its signature: a number that it has here.
+    pub fn find(&self, signature: u64) -> Option<u32> {
+        self.0.tu_index.find(signature)
+    }
+
+    /// Numbers of all units of types.
+    pub fn types(&self) -> impl Iterator<Item = u32> {
+        1..=self.0.tu_index.unit_count()
+    }
+
+    /// Reads the unit of a type. `parent` is one that was split off a unit.
+    pub fn of_type(
+        &self,
+        number: u32,
+        parent: &gimli::Dwarf<Slice<'b>>,
+    ) -> Result<SplitUnit<'b>, DwarfError> {
+        let dwarf = self.0.tu_sections(number, parent)?;
+        Ok(SplitUnit { dwarf, base: base_of_type(number), package: None })
+    }
+}
+
+/// As [`base`] of the unit of a type: units of programs have smaller offsets.
+fn base_of_type(number: u32) -> u64 {
+    (u64::from(number) << 32 | 1 << 62) & !(1 << 63)
 }
 
 /// Sections of what was split off a unit.
@@ -36,7 +68,7 @@ pub(super) enum Kept {
 
 /// What is done with a unit.
 pub(super) type Reader<'r> =
-    dyn for<'b> FnMut(&gimli::Dwarf<Slice<'b>>, &Rc<Unit<'b>>) -> Result<(), DwarfError> + 'r;
+    dyn for<'b> FnMut(&SplitUnit<'b>, &Rc<Unit<'b>>) -> Result<(), DwarfError> + 'r;
 
 /// Where places begin in what was split off a unit, in words of
 /// [`Btf::described_at`](crate::Btf::described_at): behind those of the program, and each apart.
@@ -61,7 +93,7 @@ impl SplitFiles {
         let Some(split) = self.unit(&kept, own, skeleton)? else { return Ok(false) };
         let Some(mut unit) = own_unit(&split.dwarf, skeleton)? else { return Ok(false) };
         unit.copy_relocated_attributes(skeleton);
-        read(&split.dwarf, &Rc::new(unit))?;
+        read(&split, &Rc::new(unit))?;
         Ok(true)
     }
 
@@ -90,16 +122,17 @@ impl SplitFiles {
         skeleton: &Unit<'b>,
     ) -> Result<Option<SplitUnit<'b>>, DwarfError> {
         let Some(id) = skeleton.dwo_id else { return Ok(None) };
-        let dwarf = match (kept, self.package()) {
-            (Kept::Own(sections), _) => Some(sections.borrow(|s| slice(s))),
+        let (dwarf, package) = match (kept, self.package()) {
+            (Kept::Own(sections), _) => (Some(sections.borrow(|s| slice(s))), None),
             (Kept::InPackage, Some(package)) => {
-                package.borrow(|s| slice(s), slice(&[]))?.find_cu(id, own)?
+                let package = package.borrow(|s| slice(s), slice(&[]))?;
+                (package.find_cu(id, own)?, Some(Package(package)))
             }
-            (Kept::InPackage, None) => None,
+            (Kept::InPackage, None) => (None, None),
         };
         Ok(dwarf.map(|mut dwarf| {
             dwarf.make_dwo(own);
-            SplitUnit { dwarf, base: base(skeleton) }
+            SplitUnit { dwarf, base: base(skeleton), package }
         }))
     }
 

@@ -6,6 +6,7 @@ use super::file::{Entry, Slice, Unit};
 use super::language::Language;
 use super::read::{flag, number, place};
 use super::special::Methods;
+use super::split::{Package, SplitUnit};
 use crate::proto::{Class, Leaf, Type, ValueKind};
 use gimli::{AttributeValue as Value, UnitRef, UnitType, constants as dw};
 use std::collections::HashMap;
@@ -16,6 +17,9 @@ pub(super) const MAX_DEPTH: u32 = 64;
 /// Most parameters of a function; more are no function of a program.
 const MAX_PARAMS: usize = 1024;
 
+/// What pointers to members of C++ are called: those to functions are structures of two words.
+pub(super) const POINTER_TO_MEMBER: &str = "pointer to member";
+
 type Dwarf<'a> = gimli::Dwarf<Slice<'a>>;
 type Header<'a> = gimli::UnitHeader<Slice<'a>>;
 
@@ -23,8 +27,34 @@ type Header<'a> = gimli::UnitHeader<Slice<'a>>;
 /// have the highest bit set.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Pos {
-    pub shared: bool,
+    pub file: Of,
     pub at: u64,
+}
+
+/// Whose sections they are.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Of {
+    Own,
+    /// Those that are shared with other programs.
+    Shared,
+    /// The unit of a type in a package, by its number there.
+    Type(u32),
+}
+
+/// The sections of a unit.
+#[derive(Clone)]
+enum Sections<'s, 'a> {
+    Kept(&'s Dwarf<'a>),
+    OfType(Rc<SplitUnit<'a>>),
+}
+
+impl<'a> Sections<'_, 'a> {
+    fn get(&self) -> &Dwarf<'a> {
+        match self {
+            Self::Kept(dwarf) => dwarf,
+            Self::OfType(unit) => &unit.dwarf,
+        }
+    }
 }
 
 const IN_TYPES: u64 = 1 << 63;
@@ -32,9 +62,9 @@ const IN_TYPES: u64 = 1 << 63;
 /// An entry and the unit that it is in.
 #[derive(Clone)]
 pub(super) struct UnitEntry<'s, 'a> {
-    dwarf: &'s Dwarf<'a>,
+    dwarf: Sections<'s, 'a>,
     unit: Rc<Unit<'a>>,
-    shared: bool,
+    file: Of,
     /// As that of [`Types`].
     base: u64,
     pub entry: Entry<'a>,
@@ -58,6 +88,9 @@ pub(super) struct Types<'s, 'a> {
     headers: [Headers<'a>; 2],
     /// Type units by signature.
     signatures: HashMap<u64, Pos>,
+    /// Where others are, and those of them that were looked at.
+    package: Option<&'s Package<'a>>,
+    of_package: HashMap<u32, (Rc<SplitUnit<'a>>, Headers<'a>)>,
     units: HashMap<Pos, Rc<Unit<'a>>>,
     known: HashMap<Pos, Option<Type>>,
     /// What the classes of C++ declare that were looked at.
@@ -69,7 +102,7 @@ pub(super) struct Types<'s, 'a> {
 
 impl<'s, 'a> UnitEntry<'s, 'a> {
     pub fn unit(&self) -> UnitRef<'_, Slice<'a>> {
-        self.unit.unit_ref(self.dwarf)
+        self.unit.unit_ref(self.dwarf.get())
     }
 
     /// Reads a text.
@@ -114,7 +147,8 @@ impl<'s, 'a> UnitEntry<'s, 'a> {
 
     /// Where it is, in words of [`Btf::described_at`](crate::Btf::described_at).
     pub fn place(&self) -> Option<u64> {
-        (!self.shared).then(|| self.base | place(&self.unit.header, self.entry.offset().0))
+        (self.file != Of::Shared)
+            .then(|| self.base | place(&self.unit.header, self.entry.offset().0))
     }
 
     /// Where it is.
@@ -122,7 +156,7 @@ impl<'s, 'a> UnitEntry<'s, 'a> {
         let header = &self.unit.header;
         let types = if header.section() == gimli::SectionId::DebugTypes { IN_TYPES } else { 0 };
         let at = (header.offset().0 as u64).wrapping_add(self.entry.offset().0 as u64);
-        Pos { shared: self.shared, at: at | types }
+        Pos { file: self.file, at: at | types }
     }
 
     /// Tells whether one of its children is of some kind.
@@ -140,13 +174,13 @@ impl<'s, 'a> UnitEntry<'s, 'a> {
     }
 
     pub fn beside(&self, entry: Entry<'a>) -> Self {
-        Self { unit: Rc::clone(&self.unit), entry, ..*self }
+        Self { dwarf: self.dwarf.clone(), unit: Rc::clone(&self.unit), entry, ..*self }
     }
 }
 
 fn headers<'a>(
     dwarf: &Dwarf<'a>,
-    shared: bool,
+    file: Of,
     signatures: &mut HashMap<u64, Pos>,
 ) -> Result<Headers<'a>, DwarfError> {
     let mut out = Vec::new();
@@ -155,7 +189,7 @@ fn headers<'a>(
         if let UnitType::Type { type_signature, type_offset }
         | UnitType::SplitType { type_signature, type_offset } = header.type_()
         {
-            signatures.insert(type_signature.0, Pos { shared, at: start + type_offset.0 as u64 });
+            signatures.insert(type_signature.0, Pos { file, at: start + type_offset.0 as u64 });
         }
         out.push((start, header));
     };
@@ -174,19 +208,42 @@ impl<'s, 'a> Types<'s, 'a> {
     /// Finds where units begin; places in them are counted from `base`.
     pub fn new(own: &'s Dwarf<'a>, base: u64) -> Result<Self, DwarfError> {
         let mut signatures = HashMap::new();
-        let shared =
-            own.sup().map_or_else(|| Ok(Vec::new()), |sup| headers(sup, true, &mut signatures))?;
-        let headers = [headers(own, false, &mut signatures)?, shared];
+        let shared = own
+            .sup()
+            .map_or_else(|| Ok(Vec::new()), |sup| headers(sup, Of::Shared, &mut signatures))?;
+        let headers = [headers(own, Of::Own, &mut signatures)?, shared];
         Ok(Self {
             own,
             headers,
             signatures,
+            package: None,
+            of_package: HashMap::new(),
             units: HashMap::new(),
             known: HashMap::new(),
             methods: HashMap::new(),
             language: Language::Other,
             base,
         })
+    }
+
+    /// Also looks for types in a package.
+    pub fn with_package(self, package: Option<&'s Package<'a>>) -> Self {
+        Self { package, ..self }
+    }
+
+    /// Finds the type of a signature.
+    fn signed(&mut self, signature: u64) -> Option<Pos> {
+        if let Some(known) = self.signatures.get(&signature) {
+            return Some(*known);
+        }
+        let package = self.package?;
+        let number = package.find(signature)?;
+        if !self.of_package.contains_key(&number) {
+            let unit = package.of_type(number, self.own).ok()?;
+            let headers = headers(&unit.dwarf, Of::Type(number), &mut self.signatures).ok()?;
+            self.of_package.insert(number, (Rc::new(unit), headers));
+        }
+        self.signatures.get(&signature).copied()
     }
 
     /// Begins with the functions of another unit.
@@ -203,7 +260,7 @@ impl<'s, 'a> Types<'s, 'a> {
         if start & IN_TYPES != 0 {
             return None;
         }
-        let pos = Pos { shared: false, at: start };
+        let pos = Pos { file: Of::Own, at: start };
         if let Some(unit) = self.units.get(&pos) {
             return Some(Ok(Rc::clone(unit)));
         }
@@ -214,26 +271,34 @@ impl<'s, 'a> Types<'s, 'a> {
     /// An entry of a unit of the program itself.
     pub fn found(&self, unit: &Rc<Unit<'a>>, entry: &Entry<'a>) -> UnitEntry<'s, 'a> {
         let (unit, entry) = (Rc::clone(unit), entry.clone());
-        UnitEntry { dwarf: self.own, unit, shared: false, base: self.base, entry }
+        let dwarf = Sections::Kept(self.own);
+        UnitEntry { dwarf, unit, file: Of::Own, base: self.base, entry }
     }
 
     pub fn entry(&mut self, pos: Pos) -> Option<UnitEntry<'s, 'a>> {
-        let dwarf = if pos.shared { self.own.sup()? } else { self.own };
-        let headers = self.headers.get(usize::from(pos.shared))?;
+        let [own, shared] = &self.headers;
+        let (dwarf, headers, base) = match pos.file {
+            Of::Own => (Sections::Kept(self.own), own, self.base),
+            Of::Shared => (Sections::Kept(self.own.sup()?), shared, self.base),
+            Of::Type(number) => {
+                let (unit, headers) = self.of_package.get(&number)?;
+                (Sections::OfType(Rc::clone(unit)), headers, unit.base)
+            }
+        };
         let (start, header) =
             headers.get(headers.partition_point(|(start, _)| *start <= pos.at).checked_sub(1)?)?;
         let offset = gimli::UnitOffset(usize::try_from(pos.at - start).ok()?);
-        let key = Pos { shared: pos.shared, at: *start };
+        let key = Pos { file: pos.file, at: *start };
         let unit = match self.units.get(&key) {
             Some(unit) => Rc::clone(unit),
             None => {
-                let unit = Rc::new(dwarf.unit(*header).ok()?);
+                let unit = Rc::new(dwarf.get().unit(*header).ok()?);
                 self.units.insert(key, Rc::clone(&unit));
                 unit
             }
         };
         let entry = unit.entry(offset).ok()?;
-        Some(UnitEntry { dwarf, unit, shared: pos.shared, base: self.base, entry })
+        Some(UnitEntry { dwarf, unit, file: pos.file, base, entry })
     }
 
     /// The entry at a place, or that of the type that it only names.
@@ -241,23 +306,24 @@ impl<'s, 'a> Types<'s, 'a> {
         let e = self.entry(pos)?;
         match e.entry.attr_value(dw::DW_AT_signature) {
             Some(Value::DebugTypesRef(signature)) => {
-                self.entry(*self.signatures.get(&signature.0)?)
+                let pos = self.signed(signature.0)?;
+                self.entry(pos)
             }
             _ => Some(e),
         }
     }
 
-    pub fn link(&self, from: &UnitEntry<'s, 'a>, attr: gimli::DwAt) -> Option<Pos> {
+    pub fn link(&mut self, from: &UnitEntry<'s, 'a>, attr: gimli::DwAt) -> Option<Pos> {
         let types =
             if from.unit.header.section() == gimli::SectionId::DebugTypes { IN_TYPES } else { 0 };
         let start = from.unit.header.offset().0 as u64;
         match from.entry.attr_value(attr)? {
             Value::UnitRef(offset) => {
-                Some(Pos { shared: from.shared, at: start.wrapping_add(offset.0 as u64) | types })
+                Some(Pos { file: from.file, at: start.wrapping_add(offset.0 as u64) | types })
             }
-            Value::DebugInfoRef(offset) => Some(Pos { shared: from.shared, at: offset.0 as u64 }),
-            Value::DebugInfoRefSup(offset) => Some(Pos { shared: true, at: offset.0 as u64 }),
-            Value::DebugTypesRef(signature) => self.signatures.get(&signature.0).copied(),
+            Value::DebugInfoRef(offset) => Some(Pos { file: from.file, at: offset.0 as u64 }),
+            Value::DebugInfoRefSup(offset) => Some(Pos { file: Of::Shared, at: offset.0 as u64 }),
+            Value::DebugTypesRef(signature) => self.signed(signature.0),
             _ => None,
         }
     }
@@ -307,7 +373,8 @@ impl<'s, 'a> Types<'s, 'a> {
 
     fn make(&mut self, e: &UnitEntry<'s, 'a>, depth: u32) -> Option<Type> {
         if let Some(Value::DebugTypesRef(signature)) = e.entry.attr_value(dw::DW_AT_signature) {
-            return self.at(*self.signatures.get(&signature.0)?, depth + 1);
+            let pos = self.signed(signature.0)?;
+            return self.at(pos, depth + 1);
         }
         let text = e.text(dw::DW_AT_name).unwrap_or_default();
         let size = number(&e.entry, dw::DW_AT_byte_size);
@@ -406,7 +473,8 @@ impl<'s, 'a> Types<'s, 'a> {
     fn pointer_to_member(&mut self, e: &UnitEntry<'s, 'a>) -> Option<Type> {
         let pos = self.link(e, dw::DW_AT_type)?;
         let function = self.entry(pos)?.entry.tag() == dw::DW_TAG_subroutine_type;
-        let one = Type::scalar("pointer to member", ValueKind::Pointer(None), 8, Class::Integer);
+        // It is an offset: 0 is that of the first member, and -1 is none.
+        let one = Type::scalar(POINTER_TO_MEMBER, ValueKind::Int, 8, Class::Integer);
         if !function {
             return Some(one);
         }
@@ -434,7 +502,8 @@ impl<'s, 'a> Types<'s, 'a> {
             if let Some(Value::DebugTypesRef(signature)) =
                 next.entry.attr_value(dw::DW_AT_signature)
             {
-                next = self.entry(*self.signatures.get(&signature.0)?)?;
+                let pos = self.signed(signature.0)?;
+                next = self.entry(pos)?;
             }
             let text = next.text(dw::DW_AT_name).unwrap_or_default();
             let word = match next.entry.tag() {

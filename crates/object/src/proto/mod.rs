@@ -158,7 +158,7 @@ impl Prototype {
         self.layout.vectors.iter().find(|(p, _)| *p == param).map(|(_, register)| *register)
     }
 
-    /// Where a structure or union is that is passed by value, if its words do not show all of it.
+    /// Where an argument is, if its words do not show all of it.
     #[must_use]
     pub fn composite(&self, param: usize) -> Option<&Composite> {
         self.layout.composites.iter().find(|(p, _)| *p == param).map(|(_, place)| place)

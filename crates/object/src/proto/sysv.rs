@@ -8,6 +8,8 @@ use super::{MAX_WORDS, UNTYPED_WORDS as REGISTERS, ValueKind, Word};
 const VECTORS: usize = 8;
 /// Largest structure that is not passed in memory, and the largest that a context shows.
 const MAX_IN_REGISTERS: u64 = 16;
+/// Words of the stack that a context has room for at most.
+const STACK_WORDS: u64 = (MAX_WORDS - REGISTERS) as u64;
 
 /// Where a word is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -110,12 +112,21 @@ impl Type {
         }
         let parts = self.size.div_ceil(8).min(2) as usize;
         let mut out: Vec<Option<Class>> = vec![None; parts];
+        let mut wide = false;
         for leaf in &self.leaves {
             if leaf.align > 1 && !leaf.bit_offset.is_multiple_of(leaf.align.saturating_mul(8)) {
                 return None;
             }
             if leaf.class == Class::X87 {
                 return None;
+            }
+            // The upper half of a vector is in the register of the lower one.
+            if leaf.class == Class::Sse && leaf.bits > 64 && self.is_composite() {
+                wide = true;
+                if let Some(c @ None) = out.first_mut() {
+                    *c = Some(Class::Sse);
+                }
+                continue;
             }
             let (first, last) =
                 (leaf.bit_offset / 64, leaf.bit_offset.saturating_add(leaf.bits.max(1) - 1) / 64);
@@ -129,7 +140,15 @@ impl Type {
                 }
             }
         }
+        if let ([Some(Class::Integer), upper @ None], true) = (&mut *out, wide) {
+            *upper = Some(Class::Sse);
+        }
         Some(out)
+    }
+
+    /// Tells whether there is a vector in it, of which only a half can be read.
+    fn is_wide(&self) -> bool {
+        self.leaves.iter().any(|l| l.class == Class::Sse && l.bits > 64)
     }
 }
 
@@ -140,13 +159,13 @@ pub(super) struct Layout {
     pub ret: Vec<Place>,
     /// Arguments with a decimal point, and their vector registers.
     pub vectors: Vec<(usize, u8)>,
-    /// Structures whose parts are not all in words of the context.
+    /// Structures whose parts are not all in words of the context, and what else on the stack no word has.
     pub composites: Vec<(usize, Composite)>,
     /// The same of the result.
     pub ret_composite: Option<Composite>,
 }
 
-/// Where a structure or union is whose parts are not all in words of the context.
+/// Where an argument is that is not all in words of the context.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Composite {
@@ -188,7 +207,8 @@ pub(super) fn layout<'t>(params: impl Iterator<Item = &'t Type>, ret: &Type) -> 
         integers = 1;
         out.ret_composite = Some(Composite::Behind);
     } else if ret.is_composite() {
-        let parts = ret.classes().and_then(|classes| parts(&classes, 0));
+        let classes = ret.classes().filter(|_| !ret.is_wide());
+        let parts = classes.and_then(|classes| parts(&classes, 0));
         out.ret_composite = parts.map(Composite::Parts);
     }
     for (param, t) in params.enumerate() {
@@ -224,7 +244,9 @@ pub(super) fn layout<'t>(params: impl Iterator<Item = &'t Type>, ret: &Type) -> 
             out.vectors.push((param, vectors as u8));
         }
         let place: Vec<Place> = if let Some(classes) = in_registers {
-            if let Some(parts) = parts(classes, vectors as u8).filter(|_| t.is_composite()) {
+            if let Some(parts) =
+                parts(classes, vectors as u8).filter(|_| t.is_composite() && !t.is_wide())
+            {
                 out.composites.push((param, Composite::Parts(parts)));
             }
             let each = classes.iter().map(|c| match c {
@@ -241,7 +263,7 @@ pub(super) fn layout<'t>(params: impl Iterator<Item = &'t Type>, ret: &Type) -> 
         } else {
             stack = stack.next_multiple_of(t.align.clamp(8, 1 << 16).next_power_of_two());
             let first = stack / 8;
-            if t.is_composite() {
+            if t.is_composite() || t.kind == ValueKind::Float || first >= STACK_WORDS {
                 out.composites.push((param, Composite::Stack(stack)));
             }
             stack = stack.checked_add(t.size.next_multiple_of(8))?;

@@ -45,7 +45,9 @@ impl Timeline for Events {
         out.write_all(b"{\"name\":")?;
         serde_json::to_writer(&mut *out, call.name)?;
         out.write_all(b",\"cat\":")?;
-        serde_json::to_writer(&mut *out, call.module)?;
+        // A list of categories.
+        let left = if event.left { ",left" } else { "" };
+        serde_json::to_writer(&mut *out, &format!("{}{left}", call.module))?;
         let (micros, nanos) = (event.start_ns / 1000, event.start_ns % 1000);
         write!(out, ",\"ts\":{micros}.{nanos:03},\"pid\":{},\"tid\":{}", event.pid, event.tid)?;
         match (event.took_ns, event.running) {
@@ -53,7 +55,7 @@ impl Timeline for Events {
                 write!(out, ",\"ph\":\"X\",\"dur\":{}.{:03}", ns / 1000, ns % 1000)?;
             }
             // Still running: only its begin is known.
-            (Some(_), true) => out.write_all(b",\"ph\":\"B\"")?,
+            (_, true) => out.write_all(b",\"ph\":\"B\"")?,
             (None, _) => out.write_all(b",\"ph\":\"i\"")?,
         }
         let args = event.annotations();

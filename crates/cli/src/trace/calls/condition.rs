@@ -8,17 +8,45 @@ use skep::isa::{Insn, op};
 
 use super::plan::VARS;
 
-/// Where a frame says which variables are wide and unsigned, and where numbers and texts of variables
+/// Where a frame says what types its variables have ([`Rank`]), and where numbers and texts of variables
 /// are: `conditional`, `vars` and `texts` of `struct frame`.
 pub const CONDITIONAL: i16 = NUMBERS - 4;
 pub const NUMBERS: i16 = 1200;
 pub const TEXTS: i16 = NUMBERS + 8 * VARS as i16;
-/// Bytes of a text: `TEXT`. There is a zero byte behind a shorter one.
+/// Bytes of a text: `TEXT`. Its number is how many of them count.
 pub const TEXT: u8 = 64;
 /// Words and signs of a condition.
 const LONGEST: usize = 1000;
 /// Deepest nesting; the code keeps a word of its stack for each.
 const DEEPEST: usize = 32;
+
+/// Types of numbers that matter in arithmetic, as C converts the operands of an operator: a number
+/// that is none of these is an `int`, and one operand of a type gives it to an `int`, a `long` to an
+/// `unsigned`, and an `unsigned long` to all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rank {
+    Unsigned,
+    Long,
+    UnsignedLong,
+}
+
+/// Bits of a frame's `conditional`: always set, then one for each variable that is an unsigned long, one
+/// for each that is a long or one of those, and one for each that is an unsigned.
+const ALWAYS: u32 = 1;
+const UNSIGNED_LONG: u32 = 1;
+const LONG: u32 = UNSIGNED_LONG + VARS as u32;
+const UNSIGNED: u32 = LONG + VARS as u32;
+
+impl Rank {
+    /// The bits that say that the variable of a number has this type.
+    pub fn of(self, variable: usize) -> u32 {
+        match self {
+            Self::UnsignedLong => 1 << UNSIGNED_LONG << variable | 1 << LONG << variable,
+            Self::Long => 1 << LONG << variable,
+            Self::Unsigned => 1 << UNSIGNED << variable,
+        }
+    }
+}
 
 /// What a variable begins with.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -63,6 +91,8 @@ pub struct Condition {
 enum Expr {
     /// As written: it may be unsigned.
     Number(i128),
+    /// In hex, too large for an `int`: an `unsigned`.
+    Unsigned(u32),
     Variable(usize),
     Not(Box<Expr>),
     Minus(Box<Expr>),
@@ -70,17 +100,25 @@ enum Expr {
     /// A text variable is this, or begins so; or is not.
     Text {
         variable: usize,
-        text: Vec<u8>,
+        text: Text,
         equal: bool,
     },
+}
+
+/// A text that others are compared with.
+#[derive(Clone, PartialEq, Debug)]
+struct Text {
+    bytes: Vec<u8>,
+    /// They end with it.
+    whole: bool,
 }
 
 #[derive(Clone, PartialEq, Debug)]
 enum Token {
     Number(i128),
+    Unsigned(u32),
     Name(String),
-    /// Whole texts end with a zero byte, beginnings of texts do not.
-    Text(Vec<u8>),
+    Text(Text),
     Sign(&'static str),
 }
 
@@ -115,7 +153,10 @@ fn tokens(text: &str) -> Result<Vec<Token>, String> {
                 None => digits.parse().ok(),
             };
             let number = number.ok_or_else(|| format!("`{digits}` is no number"))?;
-            out.push(Token::Number(number.into()));
+            out.push(match u32::try_from(number) {
+                Ok(n) if digits.starts_with("0x") && n > i32::MAX as u32 => Token::Unsigned(n),
+                _ => Token::Number(number.into()),
+            });
             len
         } else if c.is_ascii_alphabetic() || c == '_' {
             let len = word(|c| c.is_ascii_alphanumeric() || c == '_');
@@ -130,6 +171,8 @@ fn tokens(text: &str) -> Result<Vec<Token>, String> {
             out.push(match (c, &*inside) {
                 // As in C, it has a sign.
                 ('\'', [(one, _)]) => Token::Number(one.cast_signed().into()),
+                // One of Rust has a number beyond those of bytes.
+                ('\'', more) if let Some(one) = character(more) => Token::Number(one.into()),
                 ('\'', _) => {
                     let text = rest.get(..len).unwrap_or_default();
                     return Err(format!("`{text}` is not one character"));
@@ -146,6 +189,13 @@ fn tokens(text: &str) -> Result<Vec<Token>, String> {
         rest = rest.get(len..).unwrap_or_default().trim_start();
     }
     Ok(out)
+}
+
+/// The number of the one character that bytes are in UTF-8.
+fn character(inside: &[(u8, bool)]) -> Option<u32> {
+    let bytes: Vec<u8> = inside.iter().map(|(byte, _)| *byte).collect();
+    let mut all = str::from_utf8(&bytes).ok()?.chars();
+    all.next().filter(|c| all.next().is_none() && !c.is_ascii()).map(u32::from)
 }
 
 /// Reads what stands between quotes: its bytes, each with whether it stands for itself whatever it is,
@@ -181,12 +231,12 @@ fn quoted(text: &str) -> Result<(Vec<(u8, bool)>, usize), String> {
     }
 }
 
-/// The text that stands between quotes, with its zero byte where it is a whole one.
-fn text_of(inside: &[(u8, bool)]) -> Result<Vec<u8>, String> {
+/// The text that stands between quotes.
+fn text_of(inside: &[(u8, bool)]) -> Result<Text, String> {
     let star = &(b'*', false);
-    let (inside, end) = match inside.split_last() {
-        Some((last, before)) if last == star => (before, None),
-        _ => (inside, Some(0)),
+    let (inside, whole) = match inside.split_last() {
+        Some((last, before)) if last == star => (before, false),
+        _ => (inside, true),
     };
     if inside.contains(star) {
         return Err("`*` is only the last of a text; `\\*` is a star".to_owned());
@@ -194,11 +244,12 @@ fn text_of(inside: &[(u8, bool)]) -> Result<Vec<u8>, String> {
     if inside.iter().any(|(byte, _)| *byte == 0) {
         return Err("a text has no zero byte".to_owned());
     }
-    let text: Vec<u8> = inside.iter().map(|(byte, _)| *byte).chain(end).collect();
-    if text.len() > TEXT.into() {
+    let bytes: Vec<u8> = inside.iter().map(|(byte, _)| *byte).collect();
+    // Of a longer one only so many bytes are known.
+    if bytes.len() + usize::from(whole) > TEXT.into() {
         return Err(format!("texts have up to {} bytes", TEXT - 1));
     }
-    Ok(text)
+    Ok(Text { bytes, whole })
 }
 
 struct Parser<'t> {
@@ -234,7 +285,7 @@ impl Parser<'_> {
         Ok(left)
     }
 
-    fn text(&mut self, variable: usize, text: Vec<u8>, equal: bool) -> Result<Expr, String> {
+    fn text(&mut self, variable: usize, text: Text, equal: bool) -> Result<Expr, String> {
         if !self.variables.get(variable).is_some_and(|v| v.text) {
             return Err("a text is compared with an argument, without parentheses".to_owned());
         }
@@ -272,6 +323,7 @@ impl Parser<'_> {
         self.rest = rest;
         match first {
             Token::Number(n) => Ok(Expr::Number(*n)),
+            Token::Unsigned(n) => Ok(Expr::Unsigned(*n)),
             Token::Name(name) => self.members(name.clone()),
             Token::Text(_) => Err("a text stands behind `==` or `!=`".to_owned()),
             Token::Sign(sign) => Err(format!("`{sign}` is not expected there")),
@@ -384,15 +436,43 @@ impl Condition {
     }
 }
 
-/// What makes comparisons with an expression unsigned, as bits of a frame's `conditional`: its wide
-/// and unsigned variables, or, with the bit that is always set, a number that only an unsigned one can be.
-fn unsigned(e: &Expr) -> i32 {
-    match e {
-        Expr::Number(n) => i32::from(i64::try_from(*n).is_err()),
-        Expr::Variable(at) => 2 << at,
-        Expr::Two("+" | "-" | "*" | "&" | "|" | "^", a, b) => unsigned(a) | unsigned(b),
-        Expr::Minus(a) => unsigned(a),
-        _ => 0,
+/// What gives an expression its type: bits of a frame's `conditional`, of which one that is set is enough.
+#[derive(Clone, Copy, Default)]
+struct Types {
+    unsigned_long: u32,
+    long: u32,
+    unsigned: u32,
+}
+
+impl Types {
+    fn of(e: &Expr) -> Self {
+        let always = |is_it| if is_it { ALWAYS } else { 0 };
+        match e {
+            Expr::Number(n) => Self {
+                unsigned_long: always(i64::try_from(*n).is_err()),
+                long: always(i32::try_from(*n).is_err()),
+                unsigned: 0,
+            },
+            Expr::Unsigned(_) => Self { unsigned: ALWAYS, ..Self::default() },
+            Expr::Variable(at) => Self {
+                unsigned_long: 1 << UNSIGNED_LONG << at,
+                long: 1 << LONG << at,
+                unsigned: 1 << UNSIGNED << at,
+            },
+            Expr::Two("+" | "-" | "*" | "&" | "|" | "^", a, b) => Self::of(a).and(Self::of(b)),
+            Expr::Minus(a) => Self::of(a),
+            // Truth is an `int`.
+            _ => Self::default(),
+        }
+    }
+
+    /// What both operands are converted to.
+    fn and(self, other: Self) -> Self {
+        Self {
+            unsigned_long: self.unsigned_long | other.unsigned_long,
+            long: self.long | other.long,
+            unsigned: self.unsigned | other.unsigned,
+        }
     }
 }
 
@@ -419,6 +499,32 @@ impl Code {
         }
     }
 
+    /// Makes registers 32 bits wide if that is what their type says.
+    fn convert(&mut self, types: Types, registers: &[u8]) {
+        if types.unsigned == 0 || types.long == ALWAYS {
+            return;
+        }
+        let mut others = Vec::new();
+        let mut skip = |code: &mut Self, bits: u32, jump: u8| {
+            code.push(op::LDX | op::MEM | op::W, 2, 6, CONDITIONAL, 0);
+            code.push(op::ALU64 | op::AND, 2, 0, 0, bits.cast_signed());
+            others.push(code.insns.len());
+            code.push(op::JMP | jump, 2, 0, 0, 0);
+        };
+        if types.unsigned & ALWAYS == 0 {
+            skip(self, types.unsigned, op::JEQ);
+        }
+        if types.long != 0 {
+            skip(self, types.long, op::JNE);
+        }
+        for r in registers {
+            self.push(op::ALU | op::MOV | op::X, *r, *r, 0, 0);
+        }
+        for from in others {
+            self.land(from);
+        }
+    }
+
     /// Leaves the value in r0.
     fn expr(&mut self, e: &Expr, depth: i16) {
         match e {
@@ -426,6 +532,7 @@ impl Code {
                 Ok(n) => self.insns.push(Insn::mov64_imm(0, n)),
                 Err(_) => self.insns.extend(Insn::ld_imm64(0, 0, *n as u64)),
             },
+            Expr::Unsigned(n) => self.insns.extend(Insn::ld_imm64(0, 0, u64::from(*n))),
             Expr::Variable(at) => {
                 self.push(op::LDX | op::MEM | op::DW, 0, 6, NUMBERS + 8 * *at as i16, 0)
             }
@@ -437,6 +544,7 @@ impl Code {
             Expr::Minus(inner) => {
                 self.expr(inner, depth);
                 self.push(op::ALU64 | op::NEG, 0, 0, 0, 0);
+                self.convert(Types::of(e), &[0]);
             }
             Expr::Two(sign @ ("&&" | "||"), a, b) => {
                 self.expr(a, depth);
@@ -465,8 +573,11 @@ impl Code {
                 };
                 if let Some(code) = arithmetic {
                     self.push(op::ALU64 | code | op::X, 0, 1, 0, 0);
+                    self.convert(Types::of(e), &[0]);
                     return;
                 }
+                let types = Types::of(a).and(Types::of(b));
+                self.convert(types, &[0, 1]);
                 let jump = match *sign {
                     "==" => op::JEQ,
                     "!=" => op::JNE,
@@ -475,11 +586,11 @@ impl Code {
                     ">" => op::JSGT,
                     _ => op::JSGE,
                 };
-                let wide = unsigned(a) | unsigned(b);
+                let wide = types.unsigned_long;
                 if wide != 0 && !matches!(jump, op::JEQ | op::JNE) {
                     // Unsigned ones are in the order of signed ones with the other top bit.
                     self.push(op::LDX | op::MEM | op::W, 2, 6, CONDITIONAL, 0);
-                    self.push(op::ALU64 | op::AND, 2, 0, 0, wide);
+                    self.push(op::ALU64 | op::AND, 2, 0, 0, wide.cast_signed());
                     self.push(op::JMP | op::JEQ, 2, 0, 2, 0);
                     self.insns.extend(Insn::ld_imm64(2, 0, 1 << 63));
                     self.push(op::ALU64 | op::XOR | op::X, 0, 2, 0, 0);
@@ -493,7 +604,14 @@ impl Code {
             Expr::Text { variable, text, equal } => {
                 let start = TEXTS + i16::from(TEXT) * *variable as i16;
                 let mut different = Vec::new();
-                for (at, word) in text.chunks(8).enumerate() {
+                if text.whole || !text.bytes.is_empty() {
+                    let jump = if text.whole { op::JNE } else { op::JLT };
+                    let number = NUMBERS + 8 * *variable as i16;
+                    self.push(op::LDX | op::MEM | op::DW, 1, 6, number, 0);
+                    different.push(self.insns.len());
+                    self.push(op::JMP | jump, 1, 0, 0, text.bytes.len() as i32);
+                }
+                for (at, word) in text.bytes.chunks(8).enumerate() {
                     let mut bytes = [0; 8];
                     bytes.iter_mut().zip(word).for_each(|(to, from)| *to = *from);
                     self.push(op::LDX | op::MEM | op::DW, 1, 6, start + 8 * at as i16, 0);
@@ -733,7 +851,8 @@ mod tests {
             for (at, pair) in code.windows(2).enumerate().filter(|(_, pair)| jumps_over(pair)) {
                 assert!(reached.contains(&(at + 1)), "{text}: {pair:?}");
             }
-            assert_eq!(run(&code, 0, &|_| 0, &frame(of)), u64::from(meant), "{text}: {of}");
+            let number = |at| if at == 0 { of.len().min(TEXT.into()) as i64 } else { 0 };
+            assert_eq!(run(&code, 0, &number, &frame(of)), u64::from(meant), "{text}: {of}");
         }
         for (text, c) in
             [("c == '\\n'", 10), ("c == '\\''", 39), ("c == '\\xff'", -1), ("c == '*'", 42)]
@@ -787,6 +906,7 @@ mod tests {
                         _ => panic!("{i:?}"),
                     }
                 }
+                (op::ALU, op::MOV) => r[d] = src & u64::from(u32::MAX),
                 (op::STX, _) => stack[(-i.off / 8) as usize] = r[i.src() as usize],
                 (op::LDX, _) if i.src() == 10 => r[d] = stack[(-i.off / 8) as usize],
                 (op::LDX, _) if i.off >= TEXTS => {

@@ -125,12 +125,19 @@ impl History {
 
     /// Takes a call; returns whether those that are kept are to be printed now.
     pub fn take(&mut self, record: &Record<'_>, bytes: &[u8], state: &LinkState) -> bool {
-        let end = record.start.saturating_add(record.took.unwrap_or(0));
-        self.newest = self.newest.max(end);
-        self.calls.push_back((end, bytes.to_vec()));
-        self.forget();
+        self.keep(record, bytes);
         let longer = self.longer.is_some_and(|l| record.took.is_some_and(|took| took > l));
         longer || self.is_meant(record.function as usize, state)
+    }
+
+    /// Keeps a call that ended not long ago. One that was left may come late.
+    pub fn keep(&mut self, record: &Record<'_>, bytes: &[u8]) {
+        let end = record.start.saturating_add(record.took.unwrap_or(0));
+        self.newest = self.newest.max(end);
+        if end >= self.newest.saturating_sub(self.window) {
+            self.calls.push_back((end, bytes.to_vec()));
+        }
+        self.forget();
     }
 
     fn is_meant(&mut self, at: usize, state: &LinkState) -> bool {
@@ -150,7 +157,8 @@ impl History {
 
     /// The calls that are kept, which are forgotten.
     pub fn drain(&mut self) -> Vec<Vec<u8>> {
-        self.calls.drain(..).map(|(_, bytes)| bytes).collect()
+        let since = self.newest.saturating_sub(self.window);
+        self.calls.drain(..).filter(|(end, _)| *end >= since).map(|(_, bytes)| bytes).collect()
     }
 
     /// The trace has ended: the calls that are to be printed then. What counts is the last of them: a

@@ -141,6 +141,9 @@ impl Named<'_> {
         if event.running {
             add("running", true.into());
         }
+        if event.left {
+            add("left", true.into());
+        }
         if !event.args.is_null() {
             add("args", event.args.clone());
         }

@@ -14,7 +14,7 @@ mod perfetto;
 mod plan;
 mod prototypes;
 pub mod reader;
-mod record;
+pub mod record;
 mod recorder;
 mod resolve;
 pub mod timeline;
@@ -44,7 +44,7 @@ use crate::{missed, rejection, stats, units};
 use condition::Condition;
 use history::Triggers;
 use reader::{Reader, Tail};
-use record::{FRAME_SIZE, Record};
+use record::{FRAME_SIZE, Record, State};
 use resolve::Resolved;
 
 /// The compiled `bpf/calls.bpf.c`, compressed by the build script.
@@ -52,6 +52,8 @@ static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/calls.bpf.z"));
 const NAME: &str = "calls.bpf.o";
 /// Frames of a thread: `MAX_DEPTH` and one that is none.
 const FRAMES: u32 = 1024;
+/// Bytes of `struct thread`.
+const THREAD_SIZE: usize = 40;
 /// When the program looks at the condition: `AT_ENTRY`, `AT_RETURN`.
 const AT_ENTRY: u32 = 1;
 const AT_RETURN: u32 = 2;
@@ -78,6 +80,8 @@ pub struct Calls {
     frames: Arc<Map>,
     reader: Reader,
     condition: bool,
+    /// Shorter calls are left out, in ticks.
+    min: u64,
     /// Functions whose arguments are not known, by address and name, and why.
     unknown: Vec<(u64, String, String)>,
 }
@@ -89,6 +93,7 @@ struct Threads {
     tops: Vec<(u64, u64)>,
     lost: u64,
     dropped: u64,
+    deepest: u64,
 }
 
 #[derive(Serialize)]
@@ -213,6 +218,7 @@ impl Calls {
                 printer,
             )?,
             condition: when == AT_RETURN,
+            min: ticks,
             unknown: resolved.unknown,
             link,
         };
@@ -229,8 +235,10 @@ impl Calls {
         printer: Printer,
     ) -> Result {
         sites.note(printer, "", args.shown.report.verbose);
-        let Threads { tops, lost, dropped } = self.threads()?;
-        let running = if self.condition { Vec::new() } else { self.running(&tops)? };
+        let threads = self.threads()?;
+        let (lost, dropped) = (threads.lost, threads.dropped);
+        let unfinished =
+            if self.condition { Vec::new() } else { self.unfinished(&threads, ended.end)? };
         let missed = self.link.missed();
         let rest = rest(ended, sites, missed, lost, dropped)?;
         let summary = args.record.is_some().then(|| {
@@ -241,7 +249,8 @@ impl Calls {
                 ..Summary::of(ended, missed, state)
             })
         });
-        let printed = self.reader.finish(Tail { running, end: ended.end, rest, summary })?;
+        let printed =
+            self.reader.finish(Tail { running: unfinished, end: ended.end, rest, summary })?;
         missed::note(printer, "", missed);
         if dropped > 0 {
             printer.warning(&format!(
@@ -251,7 +260,7 @@ impl Calls {
         }
         if lost > 0 {
             printer.note(&format!(
-                "{} not shown: nested deeper than {}, or returned on another thread",
+                "{} not shown, or not as what returned: nested deeper than {}, or returned on another thread or stack",
                 units::count(lost, "call"),
                 FRAMES - 1
             ));
@@ -292,29 +301,41 @@ impl Calls {
             value.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
         };
         stats::each(&self.threads, 1, |_, values| {
-            for value in values.chunks_exact(32) {
+            for value in values.chunks_exact(THREAD_SIZE) {
                 all.tops.push((read(value, 0), read(value, 8)));
                 all.lost = all.lost.saturating_add(read(value, 16));
                 all.dropped = all.dropped.saturating_add(read(value, 24));
+                all.deepest = all.deepest.max(read(value, 32));
             }
         })
         .context("cannot read what the threads do")?;
         Ok(all)
     }
 
-    /// The frames of calls that have not returned.
-    fn running(&self, tops: &[(u64, u64)]) -> Result<Vec<Vec<u8>>> {
-        let deepest = tops.iter().map(|(_, top)| *top).max().unwrap_or(0);
+    /// The frames of calls that had not returned at the end, and of those that were left.
+    fn unfinished(&self, threads: &Threads, end: u64) -> Result<Vec<Vec<u8>>> {
         let mut all = Vec::new();
-        let count = u32::try_from(deepest.saturating_add(1)).unwrap_or(FRAMES).min(FRAMES);
+        let count = threads.deepest.saturating_add(1).min(FRAMES.into()) as u32;
         stats::each(&self.frames, count, |call, values| {
             for value in values.chunks_exact(FRAME_SIZE) {
-                let Some(record) = Record::read(value) else { continue };
+                let Some(record) = Record::read(value).filter(|r| r.state != State::Over) else {
+                    continue;
+                };
                 let thread = u64::from(record.pid) << 32 | u64::from(record.tid);
-                let runs = |(tid, top): &(u64, u64)| *tid == thread && u64::from(call) <= *top;
-                if call > 0 && record.took.is_none() && tops.iter().any(runs) {
-                    all.push(value.to_vec());
+                let top = threads.tops.iter().filter(|(tid, _)| *tid == thread);
+                let top = top.map(|(_, top)| *top).max();
+                // Nobody saw that it was left, as nothing of its thread was seen since.
+                let took = record.took.unwrap_or(end.saturating_sub(record.start));
+                let left =
+                    record.state == State::Left || top.is_some_and(|top| top < u64::from(call));
+                if left && took < self.min {
+                    continue;
                 }
+                let mut value = value.to_vec();
+                if left {
+                    record::leave(&mut value, took);
+                }
+                all.push(value);
             }
         })
         .context("cannot read the calls that run")?;
@@ -335,7 +356,7 @@ mod tests {
             |name: &str| object.maps.iter().find(|m| m.name == name).map(|m| m.value_size as usize);
         assert_eq!(size("plans"), Some(plan::PLAN_SIZE));
         assert_eq!(size("frames"), Some(FRAME_SIZE));
-        assert_eq!((size("threads"), size("settings")), (Some(32), Some(16)));
+        assert_eq!((size("threads"), size("settings")), (Some(THREAD_SIZE), Some(16)));
         let btf = object.btf.as_deref().expect("made with -g");
         let id = btf.find("frame", |kind| matches!(kind, Kind::Struct(_))).expect("a structure");
         for (member, offset) in [

@@ -125,6 +125,9 @@ impl Timeline for Packets {
         let mut slice = Message::default();
         let kind = if event.took_ns.is_some() { SLICE_BEGIN } else { INSTANT };
         slice.number(9, kind).number(11, track).number(10, name).number(3, module);
+        if event.left {
+            slice.number(3, number_of(&mut self.modules, "left", &mut names, 1));
+        }
         for (name, value) in event.annotations().as_object().into_iter().flatten() {
             slice.bytes(4, &annotation(name, value).0);
         }

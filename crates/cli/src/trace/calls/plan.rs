@@ -5,9 +5,11 @@
 
 use std::sync::Arc;
 
-use skep::object::btf::{Kind, Member, Type, TypeId, Value, ValueMember};
+use skep::object::btf::{Kind, LongDouble, Type, TypeId, Value, ValueMember};
 use skep::object::{Btf, Composite, MAX_WORDS, Part, Place, Prototype, Value as Param, ValueKind};
 use skep::prototypes::hidden_word;
+
+use super::condition::Rank;
 
 /// The largest string that is read, and the pieces that structures are read in: `PIECE`.
 const PIECE: usize = 120;
@@ -40,8 +42,13 @@ const STACK_WORDS: u8 = 6;
 /// Structures behind pointers, and those that are passed in memory, are read up to here.
 const DEEP: usize = 4 * PIECE;
 
+/// Most members, and deepest nesting, of structures without any that has a place.
+const EMPTY: usize = 4;
+
 /// What types without names are called.
 const ANONYMOUS: &str = "(anonymous)";
+/// What pointers to members of classes are called.
+const POINTER_TO_MEMBER: &str = "pointer to member";
 
 /// Kinds of operations and variables, as in the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,6 +78,21 @@ pub struct Var {
     pub at_return: bool,
     /// Of a constant its value.
     pub offset: i64,
+}
+
+impl Var {
+    /// What makes it more than an `int` in arithmetic.
+    fn rank(&self) -> Option<Rank> {
+        match (self.read, self.bits, self.signed) {
+            (Read::Text | Read::TextBehind | Read::Counted, ..) => None,
+            (Read::Constant, _, _) if i32::try_from(self.offset).is_ok() => None,
+            (Read::Constant, _, true) if u32::try_from(self.offset).is_ok() => Some(Rank::Unsigned),
+            (_, 33.., false) => Some(Rank::UnsignedLong),
+            (_, 33.., true) => Some(Rank::Long),
+            (_, 32, false) => Some(Rank::Unsigned),
+            _ => None,
+        }
+    }
 }
 
 /// A pointer, or the number itself.
@@ -141,7 +163,15 @@ enum How {
     Float {
         size: usize,
     },
+    /// A word, and in memory the number.
+    FloatBehind {
+        size: usize,
+    },
+    /// A pointer to a member function of C++: its address or place in a table, and an offset.
+    MemberFunction,
     Char,
+    /// A character of Rust.
+    Unicode,
     Bool,
     Pointer,
     /// A word, and behind it the string it points to.
@@ -167,6 +197,8 @@ enum How {
     Hex {
         size: usize,
     },
+    /// A structure without members, which is nowhere.
+    Empty,
     /// It is nowhere that could be read.
     Nowhere,
 }
@@ -185,6 +217,14 @@ impl Plan {
                         [word] => plan.add_behind(param, word, 0, types),
                         _ => plan.nowhere(param),
                     },
+                    (None, Some(Composite::Stack(from))) if param.kind == ValueKind::Float => {
+                        plan.add_float_behind(param, STACK, from + RETURN_ADDRESS)
+                    }
+                    (None, Some(Composite::Stack(from)))
+                        if !matches!(param.kind, ValueKind::Struct | ValueKind::Union) =>
+                    {
+                        plan.add_far(param, from + RETURN_ADDRESS, wanted, types)
+                    }
                     (None, Some(Composite::Stack(from))) => {
                         plan.add_behind(param, STACK, from + RETURN_ADDRESS, types)
                     }
@@ -244,14 +284,22 @@ impl Plan {
         let named = || types().and_then(|btf| find(&btf, param));
         let size = param.size as usize;
         let mut how = match (&param.kind, words) {
+            (ValueKind::Struct, []) => {
+                match types().as_deref().and_then(|btf| has_members(btf, param)) {
+                    Some(false) => How::Empty,
+                    _ => How::Nowhere,
+                }
+            }
             (_, []) => How::Nowhere,
             (ValueKind::Int, _) => match param.text.as_str() {
-                "char" => How::Char,
+                "char" if size == 1 => How::Char,
+                "char" if size == 4 => How::Unicode,
                 "_Bool" | "bool" => How::Bool,
                 text if size <= 8 * words.len() => How::Number { size, signed: is_signed(text) },
                 _ => How::Nowhere,
             },
             (ValueKind::Struct, [_, _]) if is_text(param) => How::Counted,
+            (ValueKind::Struct, [_, _]) if param.text == POINTER_TO_MEMBER => How::MemberFunction,
             (ValueKind::Enum | ValueKind::Struct | ValueKind::Union, _) => match named() {
                 Some((id, real)) if real == size => How::Typed { id, size },
                 _ if param.kind == ValueKind::Enum => How::Number { size, signed: true },
@@ -352,6 +400,39 @@ impl Plan {
         Shown { name: param.name.clone(), at, how }
     }
 
+    /// Adds a number, a pointer or an enumeration that no word has, so many bytes behind the return address.
+    fn add_far(
+        &mut self,
+        param: &Param,
+        from: u64,
+        wanted: Wanted,
+        types: &dyn Fn() -> Option<Arc<Btf>>,
+    ) -> Shown {
+        // As if there were words; what pointers lead to cannot be read then.
+        let words = [STACK, STACK];
+        let count = if param.size > 8 { 2 } else { 1 };
+        let mut far = Self::default();
+        let wanted = Wanted { deref: false, ..wanted };
+        let shown = far.add(param, words.get(..count).unwrap_or_default(), wanted, types);
+        let how = if let How::Text = shown.how { How::Pointer } else { shown.how };
+        let (at, from) = (self.size, usize::try_from(from).unwrap_or(usize::MAX));
+        if !self.push(Read::Bytes, STACK, 8 * count, from) {
+            return self.nowhere(param);
+        }
+        // Behind the word that says whether it was read.
+        Shown { at: at + 8, how, ..shown }
+    }
+
+    /// Adds a number that is so many bytes behind where a word points.
+    fn add_float_behind(&mut self, param: &Param, word: u8, from: u64) -> Shown {
+        let (at, size) = (self.size, param.size as usize);
+        let from = usize::try_from(from).unwrap_or(usize::MAX);
+        let is_one = matches!(size, 4 | 8) || param.text == "long double";
+        let there = is_one && self.push(Read::Bytes, word, size, from);
+        let how = if there { How::FloatBehind { size } } else { How::Nowhere };
+        Shown { name: param.name.clone(), at, how }
+    }
+
     fn push(&mut self, read: Read, word: u8, size: usize, offset: usize) -> bool {
         if self.ops.len() == OPS || self.size > LAST_AT {
             return false;
@@ -379,14 +460,13 @@ impl Plan {
 
     /// The plan as the program reads it.
     pub fn bytes(&self) -> Vec<u8> {
-        // The first bit says that there are variables, those above which of them are wide and unsigned.
-        let wide = |vars: &Vec<Var>| {
-            let bits = vars.iter().zip(1..).filter(|(v, _)| v.bits == 64 && !v.signed);
-            bits.fold(1, |all, (_, bit)| all | 1 << bit)
+        let types = |vars: &Vec<Var>| {
+            vars.iter().enumerate().fold(1, |all, (at, v)| all | v.rank().map_or(0, |r| r.of(at)))
         };
-        let conditional = self.vars.as_ref().map_or(0, wide);
-        let numbers = [self.entry, self.ops.len(), self.size.min(DATA), conditional];
-        let mut out: Vec<u8> = numbers.iter().flat_map(|n| (*n as u16).to_le_bytes()).collect();
+        let conditional = self.vars.as_ref().map_or(0, types);
+        let mut out = vec![self.entry as u8, self.ops.len() as u8];
+        out.extend((self.size.min(DATA) as u16).to_le_bytes());
+        out.extend(conditional.to_le_bytes());
         for v in self.vars.iter().flatten() {
             let (base, of_variable) = match v.base {
                 Base::Word(word) => (word, 0),
@@ -501,6 +581,21 @@ pub fn find(btf: &Btf, value: &Param) -> Option<(TypeId, usize)> {
     Some((id, usize::try_from(btf.size_of(id).ok()?).ok()?))
 }
 
+/// Tells whether a structure has members, or members that do; `None` where that is not known.
+fn has_members(btf: &Btf, value: &Param) -> Option<bool> {
+    fn has(btf: &Btf, id: TypeId, depth: usize) -> Option<bool> {
+        let (Kind::Struct(c) | Kind::Union(c)) = &btf.resolve(id).ok()?.1.kind else {
+            return Some(true);
+        };
+        if depth > EMPTY || c.members.len() > EMPTY {
+            return None;
+        }
+        let mut members = c.members.iter();
+        members.try_fold(false, |any, m| Some(any || has(btf, m.type_id, depth + 1)?))
+    }
+    has(btf, find(btf, value)?.0, 0)
+}
+
 impl Shown {
     /// Reads the value in a record's data.
     fn value(&self, data: &[u8], types: Option<&Btf>) -> Option<Value> {
@@ -509,15 +604,18 @@ impl Shown {
             Some(u64::from_le_bytes(bytes.try_into().ok()?))
         };
         let bytes = |size: usize| data.get(self.at..self.at + size);
+        if let How::Empty = self.how {
+            return Some(Value::Struct(Vec::new()));
+        }
         let first = word(self.at)?;
         Some(match &self.how {
-            How::Nowhere => return None,
+            How::Nowhere | How::Empty => return None,
             How::Number { size: 16, signed } => {
                 let all = bytes(16)?.try_into().ok()?;
                 if *signed {
-                    Value::Int(i128::from_le_bytes(all))
+                    Value::Int128(i128::from_le_bytes(all))
                 } else {
-                    Value::Uint(u128::from_le_bytes(all))
+                    Value::Uint128(u128::from_le_bytes(all))
                 }
             }
             How::Number { size, signed } => {
@@ -528,9 +626,27 @@ impl Shown {
                     Value::Uint(((first << shift) >> shift).into())
                 }
             }
-            How::Float { size: 4 } => Value::Float(f32::from_bits(first as u32).into()),
+            How::Float { size: 4 } => Value::of_f32(f32::from_bits(first as u32)),
             How::Float { .. } => Value::Float(f64::from_bits(first)),
+            How::FloatBehind { size } => {
+                let number = data.get(self.at + 8..self.at + 8 + size)?;
+                match *size {
+                    _ if first != 0 => return None,
+                    4 => Value::of_f32(f32::from_le_bytes(number.try_into().ok()?)),
+                    8 => Value::Float(f64::from_le_bytes(number.try_into().ok()?)),
+                    _ => Value::LongDouble(LongDouble(*number.first_chunk()?)),
+                }
+            }
+            How::MemberFunction => {
+                let adj = Value::Int((word(self.at + 8)? as i64).into());
+                let member = |name: &str, value| ValueMember { name: name.to_owned(), value };
+                Value::Struct(vec![member("ptr", Value::Pointer(first)), member("adj", adj)])
+            }
             How::Char => Value::Char(first as u8),
+            How::Unicode => match char::from_u32(first as u32) {
+                Some(c) => Value::Unicode(c),
+                None => Value::Uint((first as u32).into()),
+            },
             How::Bool => Value::Bool(first as u8 != 0),
             How::Pointer => Value::Pointer(first),
             How::Text => {
@@ -589,19 +705,25 @@ impl Shown {
     }
 }
 
-/// Leaves members out that were not read.
+/// Leaves members out that were not read, also those of members.
 fn cut(value: Value, btf: &Btf, id: TypeId, known: usize) -> Value {
-    let Value::Struct(members) = value else { return value };
-    let Ok((_, t)) = btf.resolve(id) else { return Value::Struct(members) };
-    let (Kind::Struct(c) | Kind::Union(c)) = &t.kind else { return Value::Struct(members) };
-    let end = |m: &Member| u64::from(m.bit_offset) / 8 + btf.size_of(m.type_id).unwrap_or(u64::MAX);
-    let kept: Vec<ValueMember> = members
-        .into_iter()
-        .zip(&c.members)
-        .filter(|(_, m)| end(m) <= known as u64)
-        .map(|(v, _)| v)
-        .collect();
-    Value::Struct(kept)
+    let Value::Struct(values) = value else { return value };
+    let Ok((_, t)) = btf.resolve(id) else { return Value::Struct(values) };
+    let (Kind::Struct(c) | Kind::Union(c)) = &t.kind else { return Value::Struct(values) };
+    // A value may have fewer members than its type.
+    let mut members = c.members.iter();
+    let kept = values.into_iter().filter_map(|mut v| {
+        let m = members.find(|m| btf.string(m.name_off) == v.name)?;
+        let begin = m.bit_offset as usize / 8;
+        let size = usize::try_from(btf.size_of(m.type_id).ok()?).ok()?;
+        if begin.checked_add(size)? > known {
+            let inside = matches!(v.value, Value::Struct(_)) && begin < known;
+            v.value =
+                Some(v.value).filter(|_| inside).map(|v| cut(v, btf, m.type_id, known - begin))?;
+        }
+        Some(v)
+    });
+    Value::Struct(kept.collect())
 }
 
 #[cfg(test)]

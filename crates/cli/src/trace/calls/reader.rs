@@ -13,7 +13,7 @@ use super::Outputs;
 use super::history::{History, Triggers};
 use super::list::{Form, List, Printed};
 use super::plan::Plan;
-use super::record::{Call, Record};
+use super::record::{Call, Record, State};
 use super::recorder::Recorder;
 use super::timeline::{self, Named, Timeline};
 use crate::args::TraceArgs;
@@ -29,7 +29,7 @@ const NAP: Duration = Duration::from_millis(5);
 
 /// What comes behind the last record.
 pub struct Tail {
-    /// Frames of calls that have not returned.
+    /// Frames of calls that have not returned, or were left.
     pub running: Vec<Vec<u8>>,
     /// When the trace ended, by the clock of the link.
     pub end: u64,
@@ -156,6 +156,15 @@ impl Work {
             out.flush()?;
             std::thread::sleep(NAP);
         };
+        if let Some(history) = &mut self.history {
+            tail.running.retain(|frame| match Record::read(frame) {
+                Some(record) if record.state == State::Left => {
+                    history.keep(&record, frame);
+                    false
+                }
+                _ => true,
+            });
+        }
         let kept = self.history.as_mut().map(History::end);
         // Where something was waited for, what runs at the end is not it.
         let running = if matches!(kept, Some(None)) { &[][..] } else { &tail.running };
@@ -213,10 +222,12 @@ impl Work {
         let none = Plan::default();
         let plan = self.plans.get(record.number as usize).unwrap_or(&none);
         let mut call = Call::of(record, plan);
-        call.start_ns = self.link.nanos(record.start.saturating_sub(self.origin));
-        call.running = end.is_some();
+        let start = record.start.saturating_sub(self.origin);
+        call.start_ns = self.link.nanos(start);
         let took = record.took.or(end.map(|end| end.saturating_sub(record.start)));
-        call.took_ns = took.map(|ticks| self.link.nanos(ticks));
+        // What ends at one time does so after rounding, too.
+        let end_ns = took.map(|ticks| self.link.nanos(start.saturating_add(ticks)));
+        call.took_ns = end_ns.map(|end| end.saturating_sub(call.start_ns));
         let mut event = call.event(record.function, self.json);
         if self.values {
             event.values = call.to_string();

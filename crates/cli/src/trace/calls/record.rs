@@ -14,6 +14,17 @@ pub const HEAD: usize = 40;
 /// Bytes of a frame: `struct frame`.
 pub const FRAME_SIZE: usize = HEAD + DATA + 592;
 
+/// What is known of a call: `state` of `struct frame`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// It returned, or nobody will see that.
+    Over,
+    /// It runs, or did when its thread ended.
+    Runs,
+    /// Something jumped out of it before `took` was over.
+    Left,
+}
+
 /// A record, taken apart.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'r> {
@@ -27,6 +38,7 @@ pub struct Record<'r> {
     /// The number of its plan.
     pub number: u32,
     pub depth: u64,
+    pub state: State,
     data: &'r [u8],
 }
 
@@ -35,7 +47,7 @@ impl<'r> Record<'r> {
     pub fn read(bytes: &'r [u8]) -> Option<Self> {
         let (head, data) = bytes.split_at_checked(HEAD)?;
         let word = |at: usize| Some(u64::from_le_bytes(head.get(at..at + 8)?.try_into().ok()?));
-        let (thread, which) = (word(16)?, word(24)?);
+        let (thread, which, rest) = (word(16)?, word(24)?, word(32)?);
         Some(Self {
             start: word(0)?,
             took: Some(word(8)?).filter(|t| *t != u64::MAX),
@@ -43,9 +55,22 @@ impl<'r> Record<'r> {
             tid: thread as u32,
             function: which as u32,
             number: (which >> 32) as u32,
-            depth: word(32)?,
+            depth: rest & u64::from(u32::MAX),
+            state: match rest >> 32 {
+                0 => State::Over,
+                1 => State::Runs,
+                _ => State::Left,
+            },
             data,
         })
+    }
+}
+
+/// Writes into a record that its call was left before so much time was over.
+pub fn leave(bytes: &mut [u8], took: u64) {
+    for (at, value) in [(8, took.to_le_bytes()), (36, [2, 0, 0, 0, 0, 0, 0, 0])] {
+        let word = bytes.get_mut(at..HEAD.min(at + 8)).into_iter().flatten();
+        word.zip(value).for_each(|(to, from)| *to = from);
     }
 }
 
@@ -57,8 +82,10 @@ pub struct Call<'c> {
     pub start_ns: u64,
     /// `None`: nobody sees it return.
     pub took_ns: Option<u64>,
-    /// It had not returned when the trace ended.
+    /// It had not returned when the trace, or its thread, ended.
     pub running: bool,
+    /// Something jumped out of it.
+    pub left: bool,
     pub depth: u64,
     pub plan: &'c Plan,
     pub data: &'c [u8],
@@ -72,7 +99,8 @@ impl<'c> Call<'c> {
             tid: record.tid,
             start_ns: 0,
             took_ns: None,
-            running: false,
+            running: record.state == State::Runs,
+            left: record.state == State::Left,
             depth: record.depth,
             plan,
             data: record.data,
@@ -81,7 +109,11 @@ impl<'c> Call<'c> {
 
     /// Its result; `None` where none was asked for, or there is none.
     fn result(&self) -> Option<Option<Value>> {
-        if self.running || self.took_ns.is_none() { None } else { self.plan.result(self.data) }
+        if self.running || self.left || self.took_ns.is_none() {
+            None
+        } else {
+            self.plan.result(self.data)
+        }
     }
 
     /// Its arguments by name; those without one by number.
@@ -103,6 +135,7 @@ impl<'c> Call<'c> {
             start_ns: self.start_ns,
             took_ns: self.took_ns,
             running: self.running,
+            left: self.left,
             values: String::new(),
             args: if values && self.plan.knows_args() { self.args_json() } else { Json::Null },
             ret: self
@@ -120,9 +153,6 @@ impl fmt::Display for Show {
         match &self.0 {
             None => f.write_str("…"),
             Some(Value::Pointer(0)) => f.write_str("NULL"),
-            Some(Value::Float(x)) if x.abs() >= 1e15 || (*x != 0.0 && x.abs() < 1e-5) => {
-                write!(f, "{x:e}")
-            }
             Some(value) => value.fmt(f),
         }
     }
@@ -145,8 +175,16 @@ impl fmt::Display for Call<'_> {
         f.write_str(")")?;
         match self.result() {
             Some(value) => write!(f, " = {}", Show(value)),
-            None if self.running => f.write_str(" has not returned"),
-            None => Ok(()),
+            None => f.write_str(unfinished(self.running, self.left)),
         }
+    }
+}
+
+/// What is said of a call that did not return.
+pub fn unfinished(running: bool, left: bool) -> &'static str {
+    match (running, left) {
+        (true, _) => " has not returned",
+        (_, true) => " was left",
+        _ => "",
     }
 }

@@ -4,7 +4,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 8 | `SKEPREC\n` |
-//! | 8 | version, little-endian: 1 |
+//! | 8 | version, little-endian: 3 |
 //! | … | items |
 //! | 8 | how many bytes the items take |
 //! | 8 | their checksum, FNV-1a |
@@ -33,7 +33,8 @@ use super::tree::{Node, Thread};
 use crate::report::Wall;
 
 const MAGIC: &[u8] = b"SKEPREC\n";
-const VERSION: u64 = 2;
+/// Of the files that are written and read.
+pub const VERSION: u64 = 3;
 /// Kinds of items.
 const CALL: u64 = 1;
 const PROCESS: u64 = 2;
@@ -86,8 +87,10 @@ pub struct Event {
     pub start_ns: u64,
     /// `None`: nobody saw it return.
     pub took_ns: Option<u64>,
-    /// It had not returned when the trace ended.
+    /// It had not returned when the trace, or its thread, ended.
     pub running: bool,
+    /// Something jumped out of it, before `took_ns` was over.
+    pub left: bool,
     /// Arguments and result as in C, from the parenthesis on; empty if none were asked for.
     pub values: String,
     /// Its arguments by name; null if they are not known.

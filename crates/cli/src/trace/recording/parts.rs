@@ -175,9 +175,9 @@ pub(super) fn event(pass: &mut dyn Pass, e: &mut Event) -> Done {
     pass.number(&mut e.depth)?;
     pass.number(&mut e.start_ns)?;
     option(pass, &mut e.took_ns, || 0, &mut |pass, n| pass.number(n))?;
-    let mut running = u64::from(e.running);
-    pass.number(&mut running)?;
-    e.running = running != 0;
+    let mut ended = u64::from(e.running) | u64::from(e.left) << 1;
+    pass.number(&mut ended)?;
+    (e.running, e.left) = (ended & 1 != 0, ended & 2 != 0);
     pass.text(&mut e.values)?;
     json(pass, &mut e.args)?;
     option(pass, &mut e.ret, || Json::Null, &mut json)

@@ -42,6 +42,7 @@ fn files() -> [Vec<u8>; 2] {
             start_ns: u64::from(n) << 40,
             took_ns: (n != 3).then_some(200),
             running: n == 4,
+            left: n == 2,
             values: format!("(n={n})"),
             args: serde_json::json!({"n": n, "name": "x"}),
             ret: (n == 1).then_some(Json::Null),
@@ -83,6 +84,7 @@ fn what_is_written_is_read() -> Done {
     let text = read(Reader::new(&calls)?)?;
     assert_eq!(text.matches("Event {").count(), 5);
     assert!(text.contains(r#"args: Object {"n": Number(4), "name": String("x")}"#), "{text}");
+    assert_eq!(text.matches("left: true").count(), 1, "{text}");
     assert!(text.contains("took_ns: None") && text.contains("ret: Some(Null)"), "{text}");
     assert!(text.contains("status: Some(-1)") && text.contains("stack: 7"), "{text}");
     assert!(text.contains("overhead_ns: 12.5") && text.ends_with(r#"{7: "app"}"#), "{text}");
