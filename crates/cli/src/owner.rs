@@ -1,14 +1,54 @@
-//! Whose the files are that skep writes for its user, where it works as another one.
+//! Working as another user than who has started skep: what it may do then, and whose its files are.
+//!
+//! That user owns the skep directory and could lay links in it, to files of others. So skep has no right
+//! there that this user has not: of root's capabilities those that write to files are out of effect, but for
+//! the moments in which it writes what it was asked for.
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::fchown;
 
-/// Says whose they are, as `UID:GID`.
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+
+/// Says who has started it, as `UID:GID`.
 pub const ENV_OWNER: &str = "SKEP_OWNER";
+
+/// To stop processes and to look at them, to enter namespaces, and to read.
+const ALWAYS: CapabilitySet = CapabilitySet::SYS_PTRACE
+    .union(CapabilitySet::SYS_ADMIN)
+    .union(CapabilitySet::CHECKPOINT_RESTORE)
+    .union(CapabilitySet::DAC_READ_SEARCH);
+
+/// To write files of who has started it.
+const WRITING: CapabilitySet =
+    CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::CHOWN).union(CapabilitySet::FOWNER);
 
 /// Tells whether skep works as another user than who has started it.
 pub fn is_another() -> bool {
     std::env::var_os(ENV_OWNER).is_some()
+}
+
+/// Puts capabilities out of effect in the calling thread and those that it makes.
+pub fn limit() -> io::Result<()> {
+    in_effect(ALWAYS)
+}
+
+fn in_effect(wanted: CapabilitySet) -> io::Result<()> {
+    let sets = capabilities(None)?;
+    let effective = sets.permitted.intersection(wanted);
+    Ok(set_capabilities(None, CapabilitySets { effective, ..sets })?)
+}
+
+/// Does something with files that the user has named, with the rights of who has started skep.
+pub fn for_owner<T>(f: impl FnOnce() -> T) -> T {
+    if !is_another() {
+        return f();
+    }
+    // What does not get into effect is missed where it is needed, which is said there.
+    drop(in_effect(ALWAYS.union(WRITING)));
+    let done = f();
+    drop(limit());
+    done
 }
 
 /// Gives a new file to the user who has started skep.

@@ -38,6 +38,10 @@ impl Replacement {
     /// Prepares a file, so that a wrong path is known before anything else is done. Links are
     /// followed, and a file that is there keeps its owner and permissions.
     pub fn open(path: &Path) -> io::Result<Self> {
+        owner::for_owner(|| Self::prepare(path))
+    }
+
+    fn prepare(path: &Path) -> io::Result<Self> {
         let in_place = |cut: bool| {
             let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
             Ok(Self { file, path: path.to_owned(), step: Step::InPlace { cut } })
@@ -101,6 +105,10 @@ impl Replacement {
     /// Puts the file into its place; it is complete.
     pub fn finish(mut self) -> io::Result<()> {
         self.file.flush()?;
+        owner::for_owner(|| self.put())
+    }
+
+    fn put(&mut self) -> io::Result<()> {
         match &self.step {
             Step::InPlace { cut: false } => Ok(()),
             Step::InPlace { cut: true } => {
@@ -159,7 +167,7 @@ impl Drop for Replacement {
     /// What was not finished leaves nothing. After [`Replacement::finish`] the name is gone.
     fn drop(&mut self) {
         if let Step::Beside(beside, _) = &self.step {
-            drop(fs::remove_file(beside));
+            drop(owner::for_owner(|| fs::remove_file(beside)));
         }
     }
 }

@@ -682,6 +682,16 @@ fn a_program_of_another_user() {
     let ended = skep.run(["trace", "worker:work", "-p", &pid, "--for", "10ms", "--folded", &to]);
     assert_eq!(ended.status.code(), Some(0), "{}", ended.transcript());
     assert_eq!(fs::metadata(&folded).expect("it was written").uid(), 0);
+    // A link of that user's is not followed with root's rights.
+    let (precious, next) = (skep.path("precious"), skep.path("skep/maps.next"));
+    fs::write(&precious, "root's").expect("it is written");
+    fs::set_permissions(&precious, fs::Permissions::from_mode(0o600)).expect("it is ours");
+    fs::rename(&next, skep.path("skep/kept")).expect("it is there");
+    std::os::unix::fs::symlink(&precious, &next).expect("a link");
+    let refused = skep.run(["trace", "worker:work", "-p", &pid, "--for", "10ms"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", refused.transcript());
+    assert_eq!(fs::read_to_string(&precious).expect("it is there"), "root's");
+    fs::rename(skep.path("skep/kept"), next).expect("it is there");
     // One user at a time.
     let other = own.pid().to_string();
     let both = skep.run(["trace", "work", "-p", &pid, "-p", &other]);

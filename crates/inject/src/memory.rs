@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use rustix::io::Errno;
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use skep_proc::maps::{Filter, Live, MapSource, MapsError, Perms, Vma, Want};
 
 use crate::error::Error;
@@ -27,14 +28,30 @@ pub(crate) struct Memory {
     file: File,
 }
 
+/// Does something with the right to all files in effect, where the calling thread may have it and has not;
+/// `None`: it has it, or may not. The memory of a process that has changed its user is root's.
+fn with_override<T>(f: impl FnOnce() -> T) -> Option<T> {
+    let sets = capabilities(None).ok()?;
+    let all = CapabilitySet::DAC_OVERRIDE;
+    if !sets.permitted.contains(all) || sets.effective.contains(all) {
+        return None;
+    }
+    let effective = sets.effective.union(all);
+    set_capabilities(None, CapabilitySets { effective, ..sets }).ok()?;
+    let done = f();
+    // Nothing is in the way of giving a right up.
+    let _ = set_capabilities(None, sets);
+    Some(done)
+}
+
 impl Memory {
     /// Opens the memory that a stopped process has now.
     pub(crate) fn open(pid: u32, tid: u32) -> Result<Self, Error> {
         // By the thread: the one that leads may have ended, and has no memory then.
-        File::options()
-            .read(true)
-            .write(true)
-            .open(format!("/proc/{pid}/task/{tid}/mem"))
+        let path = format!("/proc/{pid}/task/{tid}/mem");
+        let open = || File::options().read(true).write(true).open(&path);
+        open()
+            .or_else(|error| with_override(open).unwrap_or(Err(error)))
             .map(|file| Self { pid, file })
             .map_err(|error| Error::Os { pid, call: "open `/proc/PID/mem`", errno: errno(&error) })
     }

@@ -61,6 +61,9 @@ pub fn run(args: &ProcessArgs, printer: Printer, here: impl FnOnce() -> Result<u
         // Started as `/proc/self/exe`, it would be called `exe`.
         let _ = set_name(c"skep");
     }
+    if owner::is_another() {
+        owner::limit().context("cannot give up root's rights")?;
+    }
     if inside().is_some() {
         end_with_parent().context("cannot be told when the `skep` outside ends")?;
         see_processes().context("cannot mount `/proc` of the PID namespace")?;

@@ -1,10 +1,12 @@
 //! Processes of other users, for root.
 //!
 //! The agent has the rights of its process, so the skep directory must be that user's. skep starts itself
-//! anew as that user and keeps root's capabilities: the kernel lets nobody else stop a process that has
-//! changed its user, as the workers of servers do.
+//! anew as that user and keeps capabilities of root's (`owner`): the kernel lets nobody else stop a process that
+//! has changed its user, as the workers of servers do.
 
+use std::fs::DirBuilder;
 use std::io;
+use std::os::unix::fs::{DirBuilderExt, lchown};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -14,6 +16,8 @@ use rustix::thread::{
     set_capabilities, set_keep_capabilities, set_thread_groups, set_thread_res_gid,
     set_thread_res_uid,
 };
+
+use skep::dir::ENV_DIR;
 
 use crate::failure::{Failure, Result};
 use crate::owner::ENV_OWNER;
@@ -66,7 +70,7 @@ impl User {
     /// Starts skep anew in this process; returns only if that fails.
     fn begin_anew(&self) -> io::Error {
         let owner = format!("{}:{}", geteuid().as_raw(), getegid().as_raw());
-        if let Err(error) = self.become_it() {
+        if let Err(error) = self.make_directory().and_then(|()| self.become_it()) {
             return error;
         }
         let mut command = Command::new("/proc/self/exe");
@@ -75,6 +79,19 @@ impl User {
             command.env_remove(name);
         }
         command.exec()
+    }
+
+    /// Makes the directory that root's environment names, if it is not there: it may lie where only root
+    /// can make one.
+    fn make_directory(&self) -> io::Result<()> {
+        let Some(path) = std::env::var_os(ENV_DIR).filter(|path| !path.is_empty()) else {
+            return Ok(());
+        };
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Ok(()) => lchown(path, Some(self.uid), Some(self.gid)),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            Err(e) => Err(e),
+        }
     }
 
     /// Gives the calling thread this user's ids, and has it keep its capabilities, over `exec` too.
