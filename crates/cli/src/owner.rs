@@ -33,6 +33,13 @@ pub fn limit() -> io::Result<()> {
     in_effect(ALWAYS)
 }
 
+/// Gives what is started from here on that user's rights alone: it may load files that are that user's.
+pub fn keep_from_children() -> io::Result<()> {
+    let sets = capabilities(None)?;
+    let inheritable = CapabilitySet::empty();
+    Ok(set_capabilities(None, CapabilitySets { inheritable, ..sets })?)
+}
+
 fn in_effect(wanted: CapabilitySet) -> io::Result<()> {
     let sets = capabilities(None)?;
     let effective = sets.permitted.intersection(wanted);

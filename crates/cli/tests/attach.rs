@@ -642,6 +642,13 @@ fn programs_that_stand_in_their_own_way() {
     }
 }
 
+/// A set of capabilities of a process.
+fn rights(pid: u32, set: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix(set)).expect("a set");
+    u64::from_str_radix(line.trim(), 16).expect("a set")
+}
+
 /// Root's skep works as the user of the processes, also where these have changed their user themselves,
 /// which nobody else may stop then.
 #[test]
@@ -673,6 +680,10 @@ fn a_program_of_another_user() {
         let tracer = Tracer::attach(&skep, &target, &["called-so:work"]);
         let name = fs::read_to_string(format!("/proc/{}/comm", tracer.running.id()));
         assert_eq!(name.expect("it runs").trim(), "skep");
+        // Rights to write to files of others, and those that programs get that it starts.
+        const WRITING: u64 = 0b1011;
+        let rights = |set| rights(tracer.running.id(), set);
+        assert_eq!([rights("CapEff:") & WRITING, rights("CapAmb:"), rights("CapInh:")], [0; 3]);
         target.tell("");
         assert_eq!(calls(&tracer.end(), "work"), 11);
     }

@@ -64,6 +64,12 @@ pub fn run(args: &ProcessArgs, printer: Printer, here: impl FnOnce() -> Result<u
     if owner::is_another() {
         owner::limit().context("cannot give up root's rights")?;
     }
+    let here = || {
+        if owner::is_another() {
+            owner::keep_from_children().context("cannot give up root's rights")?;
+        }
+        here()
+    };
     if inside().is_some() {
         end_with_parent().context("cannot be told when the `skep` outside ends")?;
         see_processes().context("cannot mount `/proc` of the PID namespace")?;
