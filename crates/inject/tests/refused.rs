@@ -119,7 +119,9 @@ fn one_of_another_user() {
     tracer.args(["--ignored", "--exact", "--nocapture", "refused_to_nobody"]);
     tracer.env("SKEP_TEST_PID", pid.to_string()).current_dir("/").uid(65534).gid(65534);
     let ended = run::run(&mut tracer, b"", Duration::from_secs(300));
-    let said = format!("cannot stop process {pid}: it belongs to user 0: run skep as that user, or as root\n");
+    let said = format!(
+        "cannot stop process {pid}: it belongs to user 0: run skep as that user, or as root\n"
+    );
     assert!(String::from_utf8_lossy(&ended.stdout).contains(&said), "{}", ended.transcript());
     program.ask();
     program.end();
