@@ -602,7 +602,7 @@ fn programs_that_stand_in_their_own_way() {
             if (!strcmp(way, \"unshare\") && unshare(CLONE_NEWPID)) return 0;
             if (!strcmp(way, \"maps\"))
                 for (char *at; (at = mmap(0, 8192, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) != MAP_FAILED;)
-                    mprotect(at, 4096, PROT_NONE);
+                    if (mprotect(at, 4096, PROT_NONE)) break;
             for (puts(\"ready\"); getchar() != EOF; puts(\"done\")) work(argc);
             return 7;
         }\n";
