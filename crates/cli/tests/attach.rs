@@ -675,6 +675,12 @@ fn a_program_of_another_user() {
     std::os::unix::fs::symlink(&program, &link).expect("a new name");
     let mut target = Target::start(dir, program, &Command::new(link));
     let (skep, mut own) = (Skep::new(), Target::dynamic());
+    // What the skep directory is to lie in need not be there.
+    let below = skep.path("no/such/skep");
+    let (pid, time) = (target.pid().to_string(), "10ms");
+    let mut command = skep.command(["trace", "called-so:work", "-p", &pid, "--for", time]);
+    let ended = skep_testkit::run::run(command.env("SKEP_DIR", &below), b"", LIMIT);
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.transcript());
     let folded = skep.path("folded");
     for _ in 0..2 {
         let tracer = Tracer::attach(&skep, &target, &["called-so:work"]);

@@ -8,6 +8,7 @@ use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, lchown};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 use rustix::process::{Gid, Uid, getegid, geteuid};
@@ -19,7 +20,7 @@ use rustix::thread::{
 
 use skep::dir::ENV_DIR;
 
-use crate::failure::{Failure, Result};
+use crate::failure::{Context, Failure, Result};
 use crate::owner::ENV_OWNER;
 use crate::printer::Printer;
 
@@ -43,6 +44,7 @@ pub fn become_that_of(pids: &[u32], printer: Printer) -> Result {
     if user.uid == 0 {
         return Ok(());
     }
+    user.make_directory().context("cannot make the directory that `SKEP_DIR` names")?;
     printer.note(&format!("process {first} is user {0}'s: skep works as user {0}", user.uid));
     let error = user.begin_anew();
     Err(Failure::environment(format!("cannot work as user {}", user.uid))
@@ -70,7 +72,7 @@ impl User {
     /// Starts skep anew in this process; returns only if that fails.
     fn begin_anew(&self) -> io::Error {
         let owner = format!("{}:{}", geteuid().as_raw(), getegid().as_raw());
-        if let Err(error) = self.make_directory().and_then(|()| self.become_it()) {
+        if let Err(error) = self.become_it() {
             return error;
         }
         let mut command = Command::new("/proc/self/exe");
@@ -87,6 +89,9 @@ impl User {
         let Some(path) = std::env::var_os(ENV_DIR).filter(|path| !path.is_empty()) else {
             return Ok(());
         };
+        if let Some(parent) = Path::new(&path).parent() {
+            DirBuilder::new().mode(0o755).recursive(true).create(parent)?;
+        }
         match DirBuilder::new().mode(0o700).create(&path) {
             Ok(()) => lchown(path, Some(self.uid), Some(self.gid)),
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
