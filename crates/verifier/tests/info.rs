@@ -367,3 +367,28 @@ fn the_number_of_processors_counts_for_programs_that_are_judged_only() {
     let said = judge(8, true).expect_err("it may run elsewhere");
     assert!(said.contains("the index may be 4095"), "{said}");
 }
+
+/// Each level of nested loops adds to what is walked, and does not multiply it. Linux 6.18 walks 90
+/// instructions for each level.
+#[test]
+fn nested_loops_are_walked_once_a_level() {
+    let call = |what: &str, to: usize| {
+        format!("mov %r1, 4\nlddw %r2, func f{to}\n{what}\nmov %r4, 0\ncall loop\n")
+    };
+    let nested = |levels: usize| {
+        let first = call("mov %r3, %r10\nadd %r3, -8", levels - 1);
+        let mut asm = format!("stdw [%r10-8], 0\n{first}ldxdw %r0, [%r10-8]\nand %r0, 3\nexit\n");
+        for level in (0..levels).rev() {
+            asm += &format!("f{level}: ldxdw %r3, [%r2+0]\nadd %r3, %r1\nstxdw [%r2+0], %r3\n");
+            if let Some(inner) = level.checked_sub(1) {
+                asm += &format!("mov %r3, %r2\n{}", call("", inner));
+            }
+            asm += "mov %r0, 0\nexit\n";
+        }
+        info(&prog(ProgramType::Kprobe, &asm), &Options::default()).processed
+    };
+    let walked: Vec<u32> = (3..8).map(nested).collect();
+    for two in walked.windows(2) {
+        assert!(two[1] < two[0] * 2, "{walked:?}");
+    }
+}

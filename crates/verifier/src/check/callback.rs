@@ -11,6 +11,9 @@ use skep_isa::{Insn, KeyShape, op};
 /// Turns of a `bpf_loop` that are walked one by one: what the next one finds need not be forgotten.
 const FEW: u64 = 4;
 
+/// Callbacks around such a loop at most: each level multiplies the paths by [`FEW`].
+const NESTED: usize = 1;
+
 impl Walk<'_> {
     /// A callback returns to its helper, which may call it again.
     pub(super) fn exit_callback(&mut self, call: usize) -> Result<Next, Reason> {
@@ -52,7 +55,11 @@ impl Walk<'_> {
             .insns
             .get(insn)
             .is_some_and(|i| i.is_helper_call() && i.imm as u32 == helper::id::LOOP);
-        is_loop && self.state.reg(1).is_scalar() && self.state.reg(1).val.r64.umax <= FEW
+        let callbacks = self.state.frames.iter().filter(|f| f.held.is_some()).count();
+        is_loop
+            && callbacks <= NESTED
+            && self.state.reg(1).is_scalar()
+            && self.state.reg(1).val.r64.umax <= FEW
     }
 
     /// A helper that calls a function of the program.
