@@ -429,7 +429,7 @@ fn a_program_that_opens_all_files_it_may() {
     assert_ne!(code(target.pid()), before.code, "nothing was hooked");
     target.tell("main 50");
     target.tell("fill");
-    let report = tracer.end_warned("its code is as before");
+    let report = tracer.end_warned(&target, "its code is as before");
     assert!(calls(&report, "work") >= 50, "{report}");
     left_but_for_unwinders(&before, &target.state());
     target.tell("main 50");
@@ -450,7 +450,7 @@ fn a_program_that_changes_its_root() {
     target.tell("main 50");
     target.tell(&format!("hide {}", root.path().display()));
     target.tell("main 7");
-    let report = tracer.end_warned("its code is as before");
+    let report = tracer.end_warned(&target, "its code is as before");
     assert!(calls(&report, "work") >= 57, "{report}");
     left_but_for_unwinders(&before, &target.state());
     target.tell("main 50");
@@ -474,7 +474,7 @@ fn a_program_that_has_changed_its_root() {
     target.tell("threads 10");
     target.tell("fork 30");
     // It waits for its input inside of functions that were hooked by then.
-    let report = tracer.end_warned("threads are still inside");
+    let report = tracer.end_warned(&target, "threads are still inside");
     assert_eq!(calls(&report, "work"), 110, "{report}");
     // Those of the C library, too, whose file is found where it was before.
     assert!(calls(&report, "puts") > 0, "{report}");

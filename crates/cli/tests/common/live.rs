@@ -192,6 +192,13 @@ impl Target {
         writeln!(input, "{order}").expect("it reads");
     }
 
+    /// Waits until it waits for its next order: its main thread is inside a function then.
+    pub fn waits_for_an_order(&self) {
+        while state_of(self.pid) != 'S' {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Whether it says nothing for so long.
     pub fn is_silent_for(&self, time: Duration) -> bool {
         assert!(self.out.buffer().is_empty());
@@ -327,8 +334,10 @@ impl Tracer {
         self.report()
     }
 
-    /// As [`Tracer::end`], where one warning is due, which has these words.
-    pub fn end_warned(mut self, words: &str) -> Json {
+    /// As [`Tracer::end`], where one warning is due, which has these words: of the function in which the
+    /// process waits for an order.
+    pub fn end_warned(mut self, target: &Target, words: &str) -> Json {
+        target.waits_for_an_order();
         signal(self.running.id(), Signal::INT);
         let (report, said) = self.report_with_warnings();
         assert_eq!(said.matches("warning: ").count(), 1, "{said}");
