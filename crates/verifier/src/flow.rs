@@ -8,9 +8,15 @@
 //! to the numbers it came from, so "this one decides" is a walk along edges that stops at nodes
 //! already marked. Stored states give their numbers nodes of their own, so what decided something
 //! *before* a state does not count after it.
+//!
+//! A path may end at the head of a loop, in a state that an earlier turn stands for. What decides
+//! something in that turn is known when everything behind it was walked; until then the numbers of the
+//! two states are tied ([`Flow::follow`]).
+
+use std::collections::HashMap;
 
 /// A value in the graph.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Node(u32);
 
 impl Node {
@@ -27,6 +33,8 @@ struct Entry {
 /// The graph.
 pub struct Flow {
     nodes: Vec<Entry>,
+    /// Once the first decides something, so does the second.
+    promises: HashMap<Node, Vec<Node>>,
     work: Vec<Node>,
 }
 
@@ -35,7 +43,8 @@ const LIMIT: usize = 24 << 20;
 
 impl Default for Flow {
     fn default() -> Self {
-        Self { nodes: vec![Entry { from: [Node::NONE; 2], precise: true }], work: Vec::new() }
+        let none = Entry { from: [Node::NONE; 2], precise: true };
+        Self { nodes: vec![none], promises: HashMap::new(), work: Vec::new() }
     }
 }
 
@@ -74,7 +83,17 @@ impl Flow {
             {
                 e.precise = true;
                 self.work.extend(e.from);
+                self.work.extend(self.promises.remove(&n).into_iter().flatten());
             }
+        }
+    }
+
+    /// Records that `new` decides something if `old` does, now or as soon as that is known.
+    pub fn follow(&mut self, old: Node, new: Node) {
+        if self.is_precise(old) {
+            self.mark(new);
+        } else if !self.is_precise(new) {
+            self.promises.entry(old).or_default().push(new);
         }
     }
 
@@ -99,6 +118,27 @@ mod tests {
         f.mark(later);
         assert!(f.is_precise(a) && f.is_precise(b) && f.is_precise(sum));
         assert!(!f.is_precise(other));
+    }
+
+    #[test]
+    fn tied_values_decide_together() {
+        let mut f = Flow::default();
+        let [first, old, new] = [(); 3].map(|()| f.renew(Node::NONE));
+        let before = f.renew(first);
+        let cur = f.derive(before, new);
+        f.follow(old, cur);
+        assert!(!f.is_precise(first) && !f.is_precise(old));
+        f.mark(cur);
+        assert!(f.is_precise(first) && !f.is_precise(old), "the other way");
+        let (a, b) = (f.renew(first), f.renew(first));
+        f.follow(a, b);
+        f.follow(b, old);
+        f.mark(a);
+        assert!(f.is_precise(b) && f.is_precise(old), "one after another");
+        let late = f.renew(first);
+        f.follow(a, late);
+        assert!(f.is_precise(late), "known already");
+        assert!(f.promises.is_empty());
     }
 
     #[test]

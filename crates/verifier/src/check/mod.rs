@@ -231,15 +231,8 @@ impl<'a> Walk<'a> {
     fn visit_head(&mut self, insn: usize) -> Result<bool, Reason> {
         let done = if self.opts.prune == Prune::Never { How::Within } else { How::Enough };
         match self.explored.find_head(insn, &self.state, &self.cfg, &self.flow, done) {
-            Comparison::Covered(p) if self.explored.is_done(p) => {
-                self.explored.inherit_precision(p, &self.state, &mut self.flow);
-                return Ok(false);
-            }
-            Comparison::Covered(_) => {
-                // What will decide something in the next iteration is not known before it was
-                // walked.
-                let flow = &mut self.flow;
-                self.state.each(|r| flow.mark(r.node));
+            Comparison::Covered(p) => {
+                self.explored.inherit_precision(p, &self.state, self.parent, &mut self.flow);
                 return Ok(false);
             }
             Comparison::Loop => return Err(Reason::InfiniteLoop { insn }),
@@ -285,7 +278,7 @@ impl<'a> Walk<'a> {
         };
         let looping = match self.explored.find(insn, &self.state, &self.cfg, &self.flow, worth) {
             Comparison::Covered(p) => {
-                self.explored.inherit_precision(p, &self.state, &mut self.flow);
+                self.explored.inherit_precision(p, &self.state, self.parent, &mut self.flow);
                 return Ok(false);
             }
             Comparison::Loop => return Err(Reason::InfiniteLoop { insn }),

@@ -21,6 +21,10 @@ pub struct Checkpoint {
     pub parent: Option<Point>,
     /// Unfinished paths that came through here. At 0 everything behind it is proved safe.
     pub branches: u32,
+    /// A path behind it ended in a loop that this state is inside of: at this state, which was stored
+    /// before it, or at one that waits for that. What decides something behind it is known when
+    /// everything behind the other one is.
+    waits: Option<Point>,
 }
 
 /// All stored states.
@@ -117,7 +121,13 @@ impl Explored {
                 else {
                     continue;
                 };
-                let how = if e.done { How::Enough } else { How::Same };
+                let how = if !e.done {
+                    How::Same
+                } else if is_complete(&self.points, e.point as usize) {
+                    How::Enough
+                } else {
+                    How::Within
+                };
                 match e.compare(old, cur, (insn, cfg, flow, how), &mut self.ids) {
                     None if e.done => {
                         e.hits += 1;
@@ -158,7 +168,7 @@ impl Explored {
     /// them will be walked. Of those on this very path only a state of an earlier iteration
     /// ends it; to be back without one is to go round in circles (`may_goto` that jumps
     /// backwards, a jump back to a call of a helper that calls nothing). As long as it is not
-    /// known which numbers will decide something there, all must agree; once everything is walked,
+    /// known which numbers will decide something there, all must agree; once that is known,
     /// `done` is enough.
     pub fn find_head(
         &self,
@@ -174,7 +184,8 @@ impl Explored {
                 continue;
             };
             let how = match cp.branches == 0 {
-                true => done,
+                true if is_complete(&self.points, e.point as usize) => done,
+                true => How::Within,
                 false if old.loops != cur.loops => How::Within,
                 false => How::Same,
             };
@@ -187,11 +198,6 @@ impl Explored {
             }
         }
         Comparison::New { looping: false }
-    }
-
-    /// Tells whether everything behind a stored state is proved safe.
-    pub fn is_done(&self, p: Point) -> bool {
-        self.points.get(p).is_some_and(|cp| cp.branches == 0)
     }
 
     /// The state in which this path was at a loop head last.
@@ -263,7 +269,7 @@ impl Explored {
         self.total += 1;
         self.now += 1;
         self.peak = self.peak.max(self.now);
-        self.points.push(Checkpoint { state: Some(state), parent, branches: 1 });
+        self.points.push(Checkpoint { state: Some(state), parent, branches: 1, waits: None });
         Some(p)
     }
 
@@ -281,26 +287,71 @@ impl Explored {
             if cp.branches > 0 {
                 break;
             }
+            let waits = cp.waits;
             p = cp.parent;
+            self.wait(p, waits);
         }
     }
 
-    /// After `cur` was found covered by `p`: what decides behind `p` also decides for `cur`.
-    pub fn inherit_precision(&self, p: Point, cur: &State, flow: &mut Flow) {
+    /// What is behind `p` is known when what is behind `other` is, which was stored before it.
+    fn wait(&mut self, p: Option<Point>, other: Option<Point>) {
+        let (Some(p), Some(other)) = (p, other) else { return };
+        if let Some(cp) = self.points.get_mut(p)
+            && other < p
+        {
+            cp.waits = Some(cp.waits.map_or(other, |first| first.min(other)));
+        }
+    }
+
+    /// After `cur`, whose path came through `parent`, was found covered by `p`: what decides behind `p`
+    /// also decides for `cur`.
+    pub fn inherit_precision(
+        &mut self,
+        p: Point,
+        cur: &State,
+        parent: Option<Point>,
+        flow: &mut Flow,
+    ) {
+        let open = first_open(&self.points, p);
+        self.wait(parent, open);
         let Some(old) = self.points.get(p).and_then(|cp| cp.state.as_deref()) else { return };
+        let mut tie = |o: &Reg, c: &Reg| {
+            if open.is_some() {
+                flow.follow(o.node, c.node);
+            } else if flow.is_precise(o.node) {
+                flow.mark(c.node);
+            }
+        };
         for (fo, fc) in old.frames.iter().zip(&cur.frames) {
-            for (o, c) in fo.regs.iter().zip(&fc.regs) {
-                if o.is_scalar() && flow.is_precise(o.node) {
-                    flow.mark(c.node);
-                }
+            for (o, c) in fo.regs.iter().zip(&fc.regs).filter(|(o, _)| o.is_scalar()) {
+                tie(o, c);
             }
             for (o, c) in fo.stack.slots().iter().zip(fc.stack.slots()) {
-                if o.is_number() && c.is_number() && flow.is_precise(o.reg.node) {
-                    flow.mark(c.reg.node);
+                if o.is_number() && c.is_number() {
+                    tie(&o.reg, &c.reg);
                 }
             }
         }
     }
+}
+
+/// The state that is not done yet and that `p` waits for, which may be `p` itself; `None` when it is
+/// known which numbers decide something behind `p`.
+fn first_open(points: &[Checkpoint], mut p: Point) -> Option<Point> {
+    loop {
+        let cp = points.get(p)?;
+        if cp.branches > 0 {
+            return Some(p);
+        }
+        // Always one that was stored earlier.
+        p = cp.waits?;
+    }
+}
+
+/// Tells whether everything behind a stored state is proved safe, and it is known which numbers
+/// decide something there.
+fn is_complete(points: &[Checkpoint], p: Point) -> bool {
+    first_open(points, p).is_none()
 }
 
 /// Takes scalars out of sets they are alone in: nothing can be learnt through them, so they need

@@ -242,9 +242,13 @@ fn at_a_loop_head_numbers_that_decide_nothing_may_differ_once_all_is_walked() {
             Comparison::Covered(by) => by == p,
             _ => false,
         };
-        assert!(!s.all.is_done(p) && !covered(&s, 0, How::Enough) && !covered(&s, 1, How::Enough));
+        assert!(
+            !is_complete(&s.all.points, p)
+                && !covered(&s, 0, How::Enough)
+                && !covered(&s, 1, How::Enough)
+        );
         s.all.end(Some(p));
-        assert!(s.all.is_done(p));
+        assert!(is_complete(&s.all.points, p));
         assert_eq!([covered(&s, 0, How::Enough), covered(&s, 1, How::Enough)], [!decides; 2]);
         assert_eq!([covered(&s, 0, How::Within), covered(&s, 1, How::Within)], [false; 2]);
         s.all.points[p].state = None;
@@ -277,7 +281,7 @@ fn what_decides_behind_a_state_decides_for_those_it_covers() {
     for decides in [true, false] {
         let (old, cur) = (make(&mut s.flow, decides), make(&mut s.flow, false));
         let p = s.all.store(0, &old, None, &s.cfg).expect("room");
-        s.all.inherit_precision(p, &cur, &mut s.flow);
+        s.all.inherit_precision(p, &cur, None, &mut s.flow);
         let nodes =
             [cur.reg(6).node, cur.slot(0, -8).reg.node, cur.reg(1).node, cur.slot(0, -16).reg.node];
         assert_eq!(nodes.map(|n| s.flow.is_precise(n)), [decides, decides, false, false]);
@@ -291,6 +295,54 @@ fn what_decides_behind_a_state_decides_for_those_it_covers() {
     let other = pointer(&old, -8);
     spill(&mut old, -8, other);
     let p = s.all.store(0, &old, None, &s.cfg).expect("room");
-    s.all.inherit_precision(p, &cur, &mut s.flow);
+    s.all.inherit_precision(p, &cur, None, &mut s.flow);
     assert_eq!([-8, -16].map(|off| s.flow.is_precise(cur.slot(0, off).reg.node)), [false, false]);
+}
+
+/// A path ends at the head of a loop: what is inside of the loop is proved, but what decides something
+/// there is known when all that is behind the head is.
+#[test]
+fn inside_of_a_loop_what_decides_is_known_when_all_behind_its_head_is() {
+    let mut s = Stored::new();
+    let with = |flow: &mut Flow, n| {
+        let mut st = state(0, 0);
+        st.set(6, Reg { node: flow.renew(Node::NONE), ..Reg::constant(n) });
+        st
+    };
+    for levels in [0, 1] {
+        // The outer head, the inner one (that a path from outside of it leads to, too), a place inside.
+        let [outer, inner, inside] = [7, 7, 50].map(|n| with(&mut s.flow, n));
+        let a = s.all.store(0, &outer, None, &s.cfg).expect("room");
+        let b = s.all.store(0, &inner, Some(a), &s.cfg).expect("room");
+        let c = s.all.store(0, &inside, Some(b), &s.cfg).expect("room");
+        s.all.fork(Some(a));
+        s.all.fork(Some(b));
+        let find = |s: &mut Stored, n| s.find(n, false) == c as i64;
+        // The turn ends at the inner head, or at the outer one.
+        let end = with(&mut s.flow, 7);
+        s.all.inherit_precision([b, a][levels], &end, Some(c), &mut s.flow);
+        s.all.end(Some(c));
+        assert_eq!([find(&mut s, 50), find(&mut s, 51)], [true, false], "only within");
+        // Another path ends at the place inside: it waits as well.
+        let covered = with(&mut s.flow, 50);
+        let d = s.all.store(2, &with(&mut s.flow, 1), Some(b), &s.cfg).expect("room");
+        s.all.fork(Some(b));
+        s.all.inherit_precision(c, &covered, Some(d), &mut s.flow);
+        s.all.end(Some(d));
+        assert!(!is_complete(&s.all.points, d));
+        s.all.end(Some(b));
+        assert_eq!(is_complete(&s.all.points, c), levels == 0, "the inner loop is done");
+        assert_eq!(is_complete(&s.all.points, d), levels == 0);
+        assert_eq!([find(&mut s, 50), find(&mut s, 51)], [true, levels == 0]);
+        // What decides something behind the head does so where the turn ended.
+        let heads = [&inner, &outer].map(|head| head.reg(6).node);
+        s.flow.mark(heads[1 - levels]);
+        assert!(!s.flow.is_precise(end.reg(6).node));
+        s.flow.mark(heads[levels]);
+        assert!(s.flow.is_precise(end.reg(6).node));
+        s.all.end(Some(a));
+        s.all.end(Some(a));
+        assert!([a, b, c, d].iter().all(|p| is_complete(&s.all.points, *p)));
+        s.all.points[c].state = None;
+    }
 }
