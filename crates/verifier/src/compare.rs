@@ -280,11 +280,13 @@ fn same_object(old: &Reg, cur: &Reg, ids: &mut Ids) -> bool {
 /// rejection, never as a wrong proof.
 ///
 /// Numbers that decided something so far are spared if `keep` says so: a few iterations may be all
-/// there are.
-pub fn widen(old: &State, cur: &mut State, flow: &Flow, keep: bool) {
-    let widen_number = |o: &Reg, c: &mut Reg| {
-        if !(keep && o.is_scalar() && flow.is_precise(o.node)) {
-            widen_number(o, c);
+/// there are. Tells whether such a number was forgotten.
+pub fn widen(old: &State, cur: &mut State, flow: &Flow, keep: bool) -> bool {
+    let mut lost = false;
+    let mut widen_number = |o: &Reg, c: &mut Reg| {
+        let decides = o.is_scalar() && flow.is_precise(o.node);
+        if !(keep && decides) {
+            lost |= widen_number(o, c) && decides;
         }
     };
     for (fo, fc) in old.frames.iter().zip(&mut cur.frames) {
@@ -304,11 +306,12 @@ pub fn widen(old: &State, cur: &mut State, flow: &Flow, keep: bool) {
             }
         }
     }
+    lost
 }
 
-fn widen_number(old: &Reg, cur: &mut Reg) {
+fn widen_number(old: &Reg, cur: &mut Reg) -> bool {
     if !old.is_scalar() || !cur.is_scalar() || old.val.covers(&cur.val) {
-        return;
+        return false;
     }
     let word = u64::from(u32::MAX);
     let val = if old.val.r64.umax <= word && cur.val.r64.umax <= word {
@@ -319,4 +322,5 @@ fn widen_number(old: &Reg, cur: &mut Reg) {
     // That it is a word still depends on what it was computed from.
     let node = if val.is_unknown() { Node::NONE } else { cur.node };
     *cur = Reg { node, ..Reg::scalar(val) };
+    true
 }

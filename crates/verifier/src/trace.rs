@@ -14,6 +14,10 @@ use std::fmt::{Arguments, Write};
 
 /// Is told of a walk while it goes on.
 pub(crate) trait Watch {
+    /// Whether it does anything.
+    fn is_there(&self) -> bool {
+        true
+    }
     /// An instruction is reached in a state.
     fn reach(&mut self, insn: usize, state: &State);
     /// The path ends here: this was walked before, in the same or a wider state.
@@ -30,6 +34,10 @@ pub(crate) trait Watch {
 pub(crate) struct Nobody;
 
 impl Watch for Nobody {
+    fn is_there(&self) -> bool {
+        false
+    }
+
     fn reach(&mut self, _: usize, _: &State) {}
 }
 

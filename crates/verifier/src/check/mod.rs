@@ -94,10 +94,21 @@ pub struct Walk<'a> {
     /// Special fields of map values and objects, found when first asked for.
     fields: RefCell<HashMap<u32, Rc<[Field]>>>,
     info: Info,
+    /// Turns of a loop that ends by itself in which numbers that decide something are kept as they are.
+    turns: usize,
+    /// A number that decides something was forgotten after so many turns.
+    has_lost: bool,
+    /// Most instructions looked at.
+    limit: u32,
 }
 
-/// Turns of a loop that ends by itself in which numbers that decide something are kept as they are.
-const TURNS: usize = 16;
+/// [`Walk::turns`] of the first walk, and of those that follow while a program is refused because
+/// something was forgotten. Most programs need few, and where loops are nested, those of each are
+/// multiplied.
+pub const TURNS: [usize; 3] = [4, 16, usize::MAX];
+
+/// [`Walk::limit`] of the walks that follow.
+const LATER_LIMIT: u32 = 100_000;
 
 /// Where a path goes on; `None` at its end.
 type Next = Option<usize>;
@@ -131,8 +142,23 @@ impl<'a> Walk<'a> {
             start: State::entry(),
             fields: RefCell::default(),
             info: Info::default(),
+            turns: TURNS[0],
+            has_lost: false,
+            limit: opts.limit,
             cfg,
         }
+    }
+
+    /// Keeps numbers that decide something for so many turns of a loop.
+    pub fn with_turns(self, turns: usize) -> Self {
+        let limit =
+            if turns == TURNS[0] { self.opts.limit } else { self.opts.limit.min(LATER_LIMIT) };
+        Self { turns, limit, ..self }
+    }
+
+    /// Whether a number that decides something was forgotten.
+    pub fn has_lost(&self) -> bool {
+        self.has_lost
     }
 
     /// Walks all paths.
@@ -166,7 +192,7 @@ impl<'a> Walk<'a> {
             if self.pending.len() > MAX_PENDING {
                 return Err(Reason::TooManyForks { jumps: self.pending.len() });
             }
-            if self.info.processed > self.opts.limit || self.flow.is_full() {
+            if self.info.processed > self.limit || self.flow.is_full() {
                 return Err(Reason::TooComplex { processed: self.info.processed });
             }
             self.trail.push(insn as u32);
@@ -244,8 +270,8 @@ impl<'a> Walk<'a> {
             .last_visit(insn, &self.state)
             .filter(|s| !few && s.loops < self.state.loops)
         {
-            let keep = self.explored.visits(insn, &self.state) < TURNS;
-            crate::compare::widen(last, &mut self.state, &self.flow, keep);
+            let keep = self.explored.visits(insn, &self.state) < self.turns;
+            self.has_lost |= crate::compare::widen(last, &mut self.state, &self.flow, keep);
             if self.widened.len() >= 64 {
                 self.widened.remove(0);
             }

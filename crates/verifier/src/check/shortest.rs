@@ -80,10 +80,7 @@ impl Walk<'_> {
     /// A state within another one that was reached by a path no longer leads to no fault that the
     /// other does not lead to.
     pub fn shortest(&mut self, long: &Walk<'_>, reason: &Reason) -> Option<Route> {
-        if matches!(
-            reason,
-            Reason::InfiniteLoop { .. } | Reason::TooComplex { .. } | Reason::TooManyForks { .. }
-        ) {
+        if matches!(reason, Reason::InfiniteLoop { .. }) || reason.is_of_effort() {
             return None;
         }
         let longest = u32::try_from(long.trail.len()).unwrap_or(u32::MAX);
@@ -149,10 +146,7 @@ impl Walk<'_> {
     /// A trail does not tell which side of a jump was taken that leads to the same instruction on
     /// both: so both are tried.
     pub fn retrace(&mut self, route: &Route, reason: &Reason, observer: &mut crate::Observer<'_>) {
-        let no_step = matches!(
-            reason,
-            Reason::InfiniteLoop { .. } | Reason::TooComplex { .. } | Reason::TooManyForks { .. }
-        );
+        let no_step = matches!(reason, Reason::InfiniteLoop { .. }) || reason.is_of_effort();
         if no_step || route.trail.len() > LONGEST_TRIED {
             self.walk_again(route, None, observer);
             return;

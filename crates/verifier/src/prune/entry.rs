@@ -15,11 +15,21 @@ pub(super) struct Entry {
     /// While unfinished it is compared for as long as it is kept, not only while it is one of the
     /// newest.
     pub landmark: bool,
-    /// Everything behind it is proved safe.
-    pub done: bool,
+    pub stage: Stage,
     /// [`place`](crate::compare::place) of the state.
     pub place: u64,
     pub apart: Apart,
+}
+
+/// What is known of what follows a stored state.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Some paths through it go on.
+    Open,
+    /// All is proved safe.
+    Done,
+    /// It is known which numbers decide something there, too.
+    Known,
 }
 
 /// Why a state did not match the last time; the next time it is likely the same.
@@ -36,6 +46,14 @@ pub(super) enum Apart {
 }
 
 impl Entry {
+    /// Takes note of how far the paths through it have come.
+    pub fn advance(&mut self, stage: Stage) {
+        if self.stage != stage {
+            // What had to be the same may be less, or decide nothing.
+            (self.stage, self.apart) = (stage, Apart::No);
+        }
+    }
+
     /// Tells from the entry alone that the state does not match.
     pub fn is_apart(&self, cur: &State) -> bool {
         match self.apart {
@@ -69,10 +87,10 @@ impl Entry {
         }
         let place = difference(old, cur, insn, cfg, flow, how, ids)?;
         // A number in the running frame that decides something, or must be the same: that is for
-        // good, unless only its id is another.
+        // as long as its stage is, unless only its id is another.
         let settled = |old: &Reg, cur: &Reg| {
             let n = old.as_const().filter(|n| cur.as_const() != Some(*n))?;
-            (how == How::Same || flow.is_precise(old.node)).then_some(n)
+            (how != How::Enough || flow.is_precise(old.node)).then_some(n)
         };
         let (old, cur) = (old.top(), cur.top());
         let slots = |s: u8| {

@@ -4,11 +4,11 @@
 mod entry;
 
 use crate::cfg::Cfg;
-use crate::compare::{How, Ids, covers, live_regs, place, same_place};
+use crate::compare::{How, Ids, live_regs, place, same_place};
 use crate::flow::Flow;
 use crate::reg::{Id, Reg};
 use crate::state::State;
-use entry::{Apart, Entry};
+use entry::{Apart, Entry, Stage};
 
 /// Index of a stored state.
 pub type Point = usize;
@@ -109,27 +109,23 @@ impl Explored {
         let newest = list.len().saturating_sub(NEWEST);
         // The newest first: paths that were put aside late go on first.
         for (n, e) in list.iter_mut().enumerate().rev().filter(|(_, e)| e.place == here) {
-            if !e.done && self.points.get(e.point as usize).is_none_or(|cp| cp.branches == 0) {
-                // From here on numbers that decide nothing may differ.
-                (e.done, e.apart) = (true, Apart::No);
-            }
-            looping |= !e.done;
-            if (e.done || n >= newest || e.landmark) && looks < LOOKS && !e.is_apart(cur) {
+            e.advance(stage(&self.points, e.point as usize));
+            let open = e.stage == Stage::Open;
+            looping |= open;
+            if (!open || n >= newest || e.landmark) && looks < LOOKS && !e.is_apart(cur) {
                 looks += 1;
                 let Some(old) =
                     self.points.get(e.point as usize).and_then(|cp| cp.state.as_deref())
                 else {
                     continue;
                 };
-                let how = if !e.done {
-                    How::Same
-                } else if is_complete(&self.points, e.point as usize) {
-                    How::Enough
-                } else {
-                    How::Within
+                let how = match e.stage {
+                    Stage::Open => How::Same,
+                    Stage::Done => How::Within,
+                    Stage::Known => How::Enough,
                 };
                 match e.compare(old, cur, (insn, cfg, flow, how), &mut self.ids) {
-                    None if e.done => {
+                    None if !open => {
                         e.hits += 1;
                         found = Some(Comparison::Covered(e.point as usize));
                         break;
@@ -171,25 +167,25 @@ impl Explored {
     /// known which numbers will decide something there, all must agree; once that is known,
     /// `done` is enough.
     pub fn find_head(
-        &self,
+        &mut self,
         insn: usize,
         cur: &State,
         cfg: &Cfg,
         flow: &Flow,
         done: How,
     ) -> Comparison {
-        for e in self.at.get(insn).map_or(&[][..], |l| l) {
-            let Some(cp) = self.points.get(e.point as usize) else { continue };
-            let Some(old) = cp.state.as_deref().filter(|old| same_place(old, cur)) else {
-                continue;
+        let here = place(cur);
+        let list = self.at.get_mut(insn).map_or(&mut [][..], |l| l);
+        for e in list.iter_mut().filter(|e| e.place == here) {
+            e.advance(stage(&self.points, e.point as usize));
+            let old = self.points.get(e.point as usize).and_then(|cp| cp.state.as_deref());
+            let Some(old) = old.filter(|_| !e.is_apart(cur)) else { continue };
+            let how = match e.stage {
+                Stage::Known => done,
+                Stage::Open if old.loops == cur.loops => How::Same,
+                Stage::Open | Stage::Done => How::Within,
             };
-            let how = match cp.branches == 0 {
-                true if is_complete(&self.points, e.point as usize) => done,
-                true => How::Within,
-                false if old.loops != cur.loops => How::Within,
-                false => How::Same,
-            };
-            if covers(old, cur, insn, cfg, flow, how) {
+            if e.compare(old, cur, (insn, cfg, flow, how), &mut self.ids).is_none() {
                 return if how == How::Same {
                     Comparison::Loop
                 } else {
@@ -260,7 +256,7 @@ impl Explored {
             hits: 0,
             misses: 0,
             landmark,
-            done: false,
+            stage: Stage::Open,
             place: place(&state),
             apart: Apart::No,
         });
@@ -348,10 +344,13 @@ fn first_open(points: &[Checkpoint], mut p: Point) -> Option<Point> {
     }
 }
 
-/// Tells whether everything behind a stored state is proved safe, and it is known which numbers
-/// decide something there.
-fn is_complete(points: &[Checkpoint], p: Point) -> bool {
-    first_open(points, p).is_none()
+/// How far the paths through a stored state have come.
+fn stage(points: &[Checkpoint], p: Point) -> Stage {
+    match first_open(points, p) {
+        None => Stage::Known,
+        Some(open) if open == p => Stage::Open,
+        Some(_) => Stage::Done,
+    }
 }
 
 /// Takes scalars out of sets they are alone in: nothing can be learnt through them, so they need

@@ -184,19 +184,19 @@ fn a_stored_state_holds_what_matters() {
 fn at_a_loop_head_only_an_earlier_turn_ends_a_path() {
     let mut s = Stored::new();
     let p = s.put(0, 9, false);
-    let find = |s: &Stored, cur: &State| match s.all.find_head(0, cur, &s.cfg, &s.flow, How::Enough)
-    {
-        Comparison::Covered(p) => p as i64,
-        Comparison::Loop => -1,
-        Comparison::New { .. } => -2,
-    };
+    let find =
+        |s: &mut Stored, cur: &State| match s.all.find_head(0, cur, &s.cfg, &s.flow, How::Enough) {
+            Comparison::Covered(p) => p as i64,
+            Comparison::Loop => -1,
+            Comparison::New { .. } => -2,
+        };
     let later = |min, max| State { loops: 1, ..state(min, max) };
     assert_eq!(
-        [find(&s, &state(0, 9)), find(&s, &state(5, 5)), find(&s, &state(50, 50))],
+        [find(&mut s, &state(0, 9)), find(&mut s, &state(5, 5)), find(&mut s, &state(50, 50))],
         [-1, -2, -2]
     );
     assert_eq!(
-        [find(&s, &later(0, 9)), find(&s, &later(5, 5)), find(&s, &later(50, 50))],
+        [find(&mut s, &later(0, 9)), find(&mut s, &later(5, 5)), find(&mut s, &later(50, 50))],
         [p as i64, p as i64, -2]
     );
     assert_eq!(
@@ -210,7 +210,11 @@ fn at_a_loop_head_only_an_earlier_turn_ends_a_path() {
     );
     s.all.end(Some(p));
     assert_eq!(
-        [find(&s, &state(0, 9)), find(&s, &state(5, 5)), s.all.visits(0, &state(1, 1)) as i64],
+        [
+            find(&mut s, &state(0, 9)),
+            find(&mut s, &state(5, 5)),
+            s.all.visits(0, &state(1, 1)) as i64
+        ],
         [p as i64, p as i64, 1]
     );
 }
@@ -232,7 +236,7 @@ fn at_a_loop_head_numbers_that_decide_nothing_may_differ_once_all_is_walked() {
         }
         let at = if decides { 100 } else { 0 };
         let p = s.all.store(0, &with(at, node, 0), None, &s.cfg).expect("room");
-        let covered = |s: &Stored, loops, how| match s.all.find_head(
+        let covered = |s: &mut Stored, loops, how| match s.all.find_head(
             0,
             &with(at + 1, node, loops),
             &s.cfg,
@@ -243,14 +247,17 @@ fn at_a_loop_head_numbers_that_decide_nothing_may_differ_once_all_is_walked() {
             _ => false,
         };
         assert!(
-            !is_complete(&s.all.points, p)
-                && !covered(&s, 0, How::Enough)
-                && !covered(&s, 1, How::Enough)
+            stage(&s.all.points, p) == Stage::Open
+                && !covered(&mut s, 0, How::Enough)
+                && !covered(&mut s, 1, How::Enough)
         );
         s.all.end(Some(p));
-        assert!(is_complete(&s.all.points, p));
-        assert_eq!([covered(&s, 0, How::Enough), covered(&s, 1, How::Enough)], [!decides; 2]);
-        assert_eq!([covered(&s, 0, How::Within), covered(&s, 1, How::Within)], [false; 2]);
+        assert!((stage(&s.all.points, p) == Stage::Known));
+        assert_eq!(
+            [covered(&mut s, 0, How::Enough), covered(&mut s, 1, How::Enough)],
+            [!decides; 2]
+        );
+        assert_eq!([covered(&mut s, 0, How::Within), covered(&mut s, 1, How::Within)], [false; 2]);
         s.all.points[p].state = None;
     }
 }
@@ -329,10 +336,14 @@ fn inside_of_a_loop_what_decides_is_known_when_all_behind_its_head_is() {
         s.all.fork(Some(b));
         s.all.inherit_precision(c, &covered, Some(d), &mut s.flow);
         s.all.end(Some(d));
-        assert!(!is_complete(&s.all.points, d));
+        assert!(stage(&s.all.points, d) == Stage::Done);
         s.all.end(Some(b));
-        assert_eq!(is_complete(&s.all.points, c), levels == 0, "the inner loop is done");
-        assert_eq!(is_complete(&s.all.points, d), levels == 0);
+        assert_eq!(
+            (stage(&s.all.points, c) == Stage::Known),
+            levels == 0,
+            "the inner loop is done"
+        );
+        assert_eq!((stage(&s.all.points, d) == Stage::Known), levels == 0);
         assert_eq!([find(&mut s, 50), find(&mut s, 51)], [true, levels == 0]);
         // What decides something behind the head does so where the turn ended.
         let heads = [&inner, &outer].map(|head| head.reg(6).node);
@@ -342,7 +353,7 @@ fn inside_of_a_loop_what_decides_is_known_when_all_behind_its_head_is() {
         assert!(s.flow.is_precise(end.reg(6).node));
         s.all.end(Some(a));
         s.all.end(Some(a));
-        assert!([a, b, c, d].iter().all(|p| is_complete(&s.all.points, *p)));
+        assert!([a, b, c, d].iter().all(|p| stage(&s.all.points, *p) == Stage::Known));
         s.all.points[c].state = None;
     }
 }

@@ -363,6 +363,11 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// Tells whether nothing was found, but the search given up.
+    pub(crate) fn is_of_effort(&self) -> bool {
+        matches!(self, Self::TooComplex { .. } | Self::TooManyForks { .. })
+    }
+
     /// Tells whether the message says itself that it is about this instruction.
     pub(super) fn names(&self, insn: usize) -> bool {
         let text = self.to_string();

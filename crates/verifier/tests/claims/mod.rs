@@ -169,7 +169,7 @@ fn check(
         (Kind::Key(_), Tag::Memory(o)) if object(o).kind == Thing::Lent && !object(o).writable => {
             inside(object(o).base)
         }
-        (Kind::Mem(n), Tag::Memory(o)) if object(o).kind == Thing::Lent => {
+        (Kind::Mem(n), Tag::Memory(o)) if object(o).kind == Thing::Lent && c.parent == 0 => {
             let fits = object(o).alive && object(o).size() >= n.into();
             if fits { inside(object(o).base) } else { wrong() }
         }
