@@ -171,15 +171,7 @@ fn check_alu(i: Insn) -> Result<(), Reason> {
         return Err(Reason::UnknownOpcode { code: i.code });
     }
     let signed_form = matches!(code, op::DIV | op::MOD) && i.off == 1;
-    reserved((by_reg && i.imm != 0) || (i.off != 0 && !signed_form), "BPF_ALU")?;
-    if matches!(code, op::DIV | op::MOD) && !by_reg && i.imm == 0 {
-        return Err(Reason::DivByZero);
-    }
-    let width = if is64 { 64 } else { 32 };
-    if matches!(code, op::LSH | op::RSH | op::ARSH) && !by_reg && !(0..width).contains(&i.imm) {
-        return Err(Reason::BadShift { amount: i.imm });
-    }
-    Ok(())
+    reserved((by_reg && i.imm != 0) || (i.off != 0 && !signed_form), "BPF_ALU")
 }
 
 fn check_jump(i: Insn) -> Result<(), Reason> {

@@ -14,6 +14,7 @@ const MAX_OFFSET: i64 = 1 << 29;
 impl Walk<'_> {
     pub(super) fn alu(&mut self, i: Insn) -> Result<(), Reason> {
         let is64 = i.class() == op::ALU64;
+        check_operand(i, is64)?;
         match i.code & 0xf0 {
             op::MOV => self.mov(i, is64),
             op::END => {
@@ -302,5 +303,20 @@ fn symbol(op: Op) -> &'static str {
         Op::Lsh => "<<=",
         Op::Rsh => ">>=",
         Op::Arsh => "s>>=",
+    }
+}
+
+/// Tells whether a constant operand is one: where no path leads, as in Linux, it need not be.
+fn check_operand(i: Insn, is64: bool) -> Result<(), Reason> {
+    if i.code & op::X != 0 {
+        return Ok(());
+    }
+    let width = if is64 { 64 } else { 32 };
+    match i.code & 0xf0 {
+        op::DIV | op::MOD if i.imm == 0 => Err(Reason::DivByZero),
+        op::LSH | op::RSH | op::ARSH if !(0..width).contains(&i.imm) => {
+            Err(Reason::BadShift { amount: i.imm })
+        }
+        _ => Ok(()),
     }
 }
