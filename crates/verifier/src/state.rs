@@ -179,7 +179,7 @@ pub fn narrow(state: &mut State, was: &Reg, val: Scalar, mut each: impl FnMut(&m
         if !r.is_scalar() || r.id != was.id {
             return;
         }
-        if r.low && !(was.low && r.delta == was.delta) {
+        if r.low && !was.low {
             return;
         }
         let apart = i64::from(r.delta) - i64::from(was.delta);

@@ -2,7 +2,7 @@
 
 use super::Walk;
 use crate::flow::Node;
-use crate::reg::{Kind, Reg};
+use crate::reg::{Id, Kind, Reg};
 use crate::reject::Reason;
 use crate::scalar::{Op, Scalar};
 use crate::tnum::Tnum;
@@ -155,7 +155,8 @@ impl Walk<'_> {
                 i64::from(was.delta).checked_add(n).and_then(|d| i32::try_from(d).ok())
             }
             (false, _) => Some(was.delta.wrapping_add(n as i32)),
-            // More than half a word: no longer the low half of anything.
+            // More than half a word: a step away from the number that the halves are.
+            (true, true) if was.delta == 0 && self.be_whole(was.id) => i32::try_from(n).ok(),
             (true, true) => None,
         };
         let Some(delta) = delta else { return };
@@ -164,6 +165,17 @@ impl Walk<'_> {
             (r.id, r.delta, r.low) = (was.id, delta, !is64);
             self.state.set(dst, r);
         }
+    }
+
+    /// The low halves of a number that is nowhere any more are a number of their own. Tells whether it is
+    /// nowhere.
+    fn be_whole(&mut self, id: Id) -> bool {
+        let mut is_there = false;
+        self.state.each(|r| is_there |= r.is_scalar() && r.id == id && !r.low);
+        if !is_there {
+            self.state.each(|r| r.low &= !(r.is_scalar() && r.id == id && r.delta == 0));
+        }
+        !is_there
     }
 
     /// `dst = ptr op num`, or with `swapped` `dst = num op ptr`.
