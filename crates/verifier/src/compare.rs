@@ -284,6 +284,10 @@ fn same_object(old: &Reg, cur: &Reg, ids: &mut Ids) -> bool {
 pub fn widen(old: &State, cur: &mut State, flow: &Flow, keep: bool) -> bool {
     let mut lost = false;
     let mut widen_number = |o: &Reg, c: &mut Reg| {
+        if o.is_scalar() && c.is_scalar() && o.id != 0 && c.id != 0 && o.delta != c.delta {
+            // Each turn would be another step away from the same number.
+            (c.id, c.delta, c.low) = (0, 0, false);
+        }
         let decides = o.is_scalar() && flow.is_precise(o.node);
         if !(keep && decides) {
             lost |= widen_number(o, c) && decides;
