@@ -5,6 +5,7 @@
 //! through tables are looked at when a function that has one is about to be changed.
 
 use crate::code_cache::{self, Contents, Kept, Key};
+use crate::cursor::Cursor;
 use crate::flow::{Flow, flow};
 use crate::jump::PATCH;
 use crate::predecode::{Instructions, Kind, Pass, Predecoded};
@@ -40,6 +41,8 @@ pub(crate) struct Code {
     uses: Uses,
     /// Where all this is kept for other processes.
     pub(crate) kept: Option<Kept>,
+    /// In `starts`: functions are usually asked for in order.
+    cursor: Cursor,
 }
 
 /// Where a branch leads, and where it is: the upper and the lower half of a word, which is sorted
@@ -184,6 +187,7 @@ impl Code {
             data: readable(span),
             is_lost: false,
             kept: None,
+            cursor: Cursor::default(),
         }
     }
 
@@ -259,7 +263,13 @@ impl Code {
 
     /// The number of the function that is known to begin at `addr`.
     pub(crate) fn number(&self, addr: u64) -> Option<usize> {
-        self.starts.binary_search(&addr).ok()
+        let before = self.after(addr).checked_sub(1)?;
+        (self.starts.get(before) == Some(&addr)).then_some(before)
+    }
+
+    /// How many functions begin at `addr` or before.
+    fn after(&self, addr: u64) -> usize {
+        self.cursor.partition_point(&self.starts, |start| *start <= addr)
     }
 
     /// What is known of each function, by its number, since it was followed.
@@ -276,7 +286,7 @@ impl Code {
     /// of that range.
     pub(crate) fn around(&self, addr: u64) -> Option<(Range<u64>, u64)> {
         let text = self.text_of(addr)?;
-        let next = self.starts.get(self.starts.partition_point(|s| *s <= addr));
+        let next = self.starts.get(self.after(addr));
         let next = next.map_or(text.end, |next| text.end.min(*next));
         Some((text, next))
     }

@@ -60,22 +60,32 @@ impl State {
         };
         let mut origins: Vec<Arc<Origin>> = Vec::new();
         let mut followed = Followed::default();
-        let mut added = Vec::with_capacity(targets.items.len());
+        // For each of them that was given what it lacks, in order: whether it is new.
+        let mut added: Vec<bool> = Vec::with_capacity(targets.items.len());
         for some in targets.items.chunks(AT_ONCE) {
             let module = targets.module;
             let examined = self.examine(module, some, results, targets.exits, &mut followed, taken);
             let new = examined.iter().filter(|item| item.patch_site.is_some());
             let mut metas = Meta::for_all(new.map(|item| item.f.addr), UNTYPED_ARGS as u64).iter();
             for item in examined {
-                let (n, addr) = (item.n, item.f.addr);
-                let is_there = origins.iter().find(|origin| origin.begins_at(item.text.start));
-                let origin = is_there.cloned().unwrap_or_else(|| {
-                    let new = Arc::new(Origin::new(module, item.text.clone(), builder.range()));
-                    origins.push(Arc::clone(&new));
-                    new
-                });
-                match self.add_site(&mut builder, &origin, &mut metas, item) {
-                    Ok(new) => added.push((n, addr, new)),
+                let n = item.n;
+                let begins = |origin: &Arc<Origin>| origin.begins_at(item.text.start);
+                if !origins.last().is_some_and(begins) {
+                    // The one of now is the last.
+                    match origins.iter().position(begins) {
+                        Some(at) => {
+                            let origin = origins.remove(at);
+                            origins.push(origin);
+                        }
+                        None => {
+                            let (text, islands) = (item.text.clone(), builder.range());
+                            origins.push(Arc::new(Origin::new(module, text, islands)));
+                        }
+                    }
+                }
+                let Some(origin) = origins.last() else { continue };
+                match self.add_site(&mut builder, origin, &mut metas, item) {
+                    Ok(new) => added.push(new),
                     Err(skip) => set_result(results, n, Err(skip)),
                 }
             }
@@ -85,14 +95,17 @@ impl State {
         }
         let finished = builder.finish();
         if finished.is_err() || looking.is_lost() {
-            for (n, addr, new) in added {
+            let is_added = |n: usize| results.get(n).is_some_and(Result::is_ok);
+            let given: Vec<_> = targets.items.iter().filter(|(n, _)| is_added(*n)).collect();
+            for ((n, f), new) in given.into_iter().zip(added) {
+                let addr = f.addr;
                 if new {
                     self.sites.remove(&addr);
                 } else if let Some(site) = self.sites.get_mut(&addr) {
                     site.exit = 0;
                 }
                 let why = finished.clone().err().unwrap_or(Skip::NotCode { addr });
-                set_result(results, n, Err(why));
+                set_result(results, *n, Err(why));
             }
         }
     }

@@ -4,7 +4,6 @@
 //! place in the file is its index, the same in all processes: a target that maps a module which
 //! another target has registered uses the same indexes.
 
-use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -331,6 +330,8 @@ impl Untraced {
 
 /// What a function takes in the file, without its name and a reason.
 const FUNCTION_SIZE: usize = HEAD_LEN + 4 + 4 + 8 + 8 + 4 + 4;
+/// Room for the modules of functions, which are few.
+const MODULES_SIZE: usize = 1 << 14;
 
 /// A function as it stands in the file.
 #[derive(Clone, Copy)]
@@ -503,10 +504,10 @@ impl Hasher for Mixer {
 }
 
 /// A function a target found, before it has an index.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct FoundFunction<'a> {
     /// The module's path.
-    pub module: Cow<'a, str>,
+    pub module: &'a str,
     /// The symbol.
     pub name: &'a str,
     /// Virtual address in the module's file.
@@ -549,20 +550,24 @@ impl LinkFile {
     ///
     /// # Errors
     /// When the file cannot be locked, read or written.
-    pub fn register(&self, found: &[FoundFunction]) -> Result<Vec<u32>, RecordError> {
+    pub fn register<'a>(
+        &self,
+        found: impl ExactSizeIterator<Item = FoundFunction<'a>> + Clone,
+    ) -> Result<Vec<u32>, RecordError> {
         self.file.append_with(|records, batch| {
             let mut known = Indexes::read(records).map_err(|e| self.file.damaged(e))?;
             let mut indexes = Vec::with_capacity(found.len());
             known.functions.reserve(found.len());
-            batch.reserve(found.iter().map(|f| f.name.len() + FUNCTION_SIZE).sum());
+            let names: usize = found.clone().map(|f| f.name.len() + FUNCTION_SIZE).sum();
+            batch.reserve(names + MODULES_SIZE);
             let mut last: Option<(&str, u32)> = None;
             for f in found {
-                // Functions of a module come together.
-                let module = match last.filter(|(path, _)| *path == f.module) {
+                // Functions of a module come together, and have the same text.
+                let module = match last.filter(|(path, _)| std::ptr::eq(*path, f.module)) {
                     Some((_, module)) => module,
-                    None => known.module(&f.module, batch),
+                    None => known.module(f.module, batch),
                 };
-                last = Some((&f.module, module));
+                last = Some((f.module, module));
                 indexes.push(known.function(
                     &RawFunction {
                         module,
@@ -720,7 +725,7 @@ mod tests {
     }
 
     fn found<'a>(module: &'a str, vaddr: u64, skipped: Option<&'a str>) -> FoundFunction<'a> {
-        FoundFunction { module: module.into(), name: "f", vaddr, size: 16, skipped }
+        FoundFunction { module, name: "f", vaddr, size: 16, skipped }
     }
 
     #[test]
@@ -731,11 +736,13 @@ mod tests {
         let one = LinkFile::create(&dir, &spec())?;
         let two = LinkFile::open(&dir, one.id)?;
         assert_eq!(
-            one.register(&[found("/a", 16, None), found("/b", 16, Some("too short"))])?,
+            one.register([found("/a", 16, None), found("/b", 16, Some("too short"))].into_iter())?,
             [0, 1]
         );
         assert_eq!(
-            two.register(&[found("/c", 8, None), found("/b", 16, None), found("/a", 32, None)])?,
+            two.register(
+                [found("/c", 8, None), found("/b", 16, None), found("/a", 32, None)].into_iter()
+            )?,
             [2, 1, 3]
         );
         let agent = AgentRecord {
@@ -779,7 +786,7 @@ mod tests {
         let dir = dir("again")?;
         let link = LinkFile::create(&dir, &spec())?;
         let both = [("/a", 16), ("/b", 16), ("/a", 32), ("/b", 16)];
-        assert_eq!(link.register(&both.map(|(m, vaddr)| found(m, vaddr, None)))?, [0, 1, 2, 1]);
+        assert_eq!(link.register(both.map(|(m, vaddr)| found(m, vaddr, None)).into_iter())?, [0, 1, 2, 1]);
         let state = link.read()?;
         assert_eq!(state.modules, ["/a", "/b"]);
         assert_eq!(state.functions.iter().map(|f| f.module).collect::<Vec<_>>(), [0, 1, 0]);
