@@ -541,15 +541,15 @@ fn without_numbers(reason: &str) -> String {
 mod tests {
     use super::*;
     use crate::estimate::Running;
-    use crate::estimate::tests::{CLOCK, bytes};
+    use crate::estimate::tests::{CLOCK, Written, bytes};
 
-    fn row<'a>(name: &'a str, value: &[u8]) -> Row<'a> {
+    fn row<'a>(name: &'a str, value: &Written) -> Row<'a> {
         Row {
             name: name.into(),
             symbol: name,
             path: "/lib/libx.so.1",
             entry_only: None,
-            stat: Stat::sum(value, CLOCK, Running::default()).into(),
+            stat: Stat::sum(&[value.part()], CLOCK, Running::default()).into(),
             part: None,
         }
     }

@@ -127,9 +127,9 @@ pub struct LinkSpec {
     pub entry_only: bool,
     /// Functions beyond this many are skipped.
     pub max_functions: u32,
-    /// Id of the map that has an element for each function, by its index: a process maps only those of
-    /// its own functions. 0: there is none.
-    pub by_function: u32,
+    /// Ids of the maps that have an element for each function, by its index: a process maps only those
+    /// of its own functions.
+    pub by_function: Vec<u32>,
     /// Patterns a function must match one of; the first that it matches is its target.
     pub include: Vec<LinkTarget>,
     /// Patterns it must match none of.
@@ -260,7 +260,9 @@ impl LinkSpec {
             w.str(&target.pattern).u64(target.cookie);
         }
         strings(&mut w, &self.exclude);
-        w.u32(self.by_function);
+        for id in &self.by_function {
+            w.u32(*id);
+        }
         (TAG_SPEC, w.finish())
     }
 
@@ -283,8 +285,9 @@ impl LinkSpec {
             })
             .collect::<Result<_, _>>()?;
         let exclude = read_strings(&mut r, "excluding patterns")?;
-        // Earlier versions did not write it.
-        let by_function = r.u32("map by function").unwrap_or(0);
+        // All that follows. Earlier versions wrote nothing, or 0.
+        let by_function = std::iter::from_fn(|| r.u32("map by function").ok());
+        let by_function = by_function.filter(|id| *id != 0).collect();
         Ok(Self {
             programs,
             control,
@@ -718,7 +721,7 @@ mod tests {
             cookie: Cookie::Index,
             entry_only: true,
             max_functions: 100,
-            by_function: 6,
+            by_function: vec![6, 7],
             include: vec![LinkTarget { pattern: "libc.so.6:*".to_owned(), cookie: 1 << 40 }],
             exclude: vec!["mem*".to_owned()],
         }
