@@ -245,7 +245,8 @@ pub fn sort(rows: &mut [Row<'_>], by: SortBy, count: usize) {
 /// The first bytes of a name, as a number that is larger for later names.
 fn beginning(name: &str) -> u128 {
     let mut bytes = [0; 16];
-    bytes.iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from);
+    let (to, from) = (bytes.split_at_mut(name.len().min(16)).0, name.as_bytes());
+    to.copy_from_slice(from.split_at(to.len()).0);
     u128::from_be_bytes(bytes)
 }
 

@@ -121,7 +121,7 @@ impl State {
                 } else {
                     Err(Skip::Duplicate)
                 });
-                let known = site.is_some_and(|s| !exits || s.exit != 0);
+                let known = site.is_some_and(|s| !exits || s.has_exit());
                 if known || results.last().is_some_and(Result::is_err) {
                     continue;
                 }
@@ -421,7 +421,7 @@ impl State {
         if !self.collect() {
             return true;
         }
-        let exits = self.sites.values().filter(|site| site.exit != 0);
+        let exits = self.sites.values().filter(|site| site.has_exit());
         let mut metas: Vec<u64> = exits.map(|site| ptr::from_ref(site.meta) as u64).collect();
         metas.sort_unstable();
         calls_in_progress::any(&metas)

@@ -474,12 +474,37 @@ impl Indexes {
 
     /// The same for a function.
     fn function(&mut self, f: &RawFunction<'_>, batch: &mut Batch) -> u32 {
-        *self.functions.entry((f.module, f.vaddr)).or_insert_with(|| {
-            batch.push(TAG_FUNCTION, |w| f.encode(w));
-            self.next_function += 1;
-            self.next_function - 1
-        })
+        if let Some(index) = self.functions.get(&(f.module, f.vaddr)) {
+            return *index;
+        }
+        let index = self.new_function(f, batch);
+        self.functions.insert((f.module, f.vaddr), index);
+        index
     }
+
+    /// The same for one that has no index.
+    fn new_function(&mut self, f: &RawFunction<'_>, batch: &mut Batch) -> u32 {
+        batch.push(TAG_FUNCTION, |w| f.encode(w));
+        self.next_function += 1;
+        self.next_function - 1
+    }
+}
+
+/// Tells whether no function is there twice, as far as that is seen at once: by their order.
+fn are_distinct<'a>(mut found: impl Iterator<Item = FoundFunction<'a>>) -> bool {
+    let (mut modules, mut last) = (Vec::new(), None);
+    found.all(|f| {
+        let is_behind = match last {
+            Some((module, vaddr)) if std::ptr::eq(module, f.module) => vaddr < f.vaddr,
+            _ if modules.contains(&f.module) => false,
+            _ => {
+                modules.push(f.module);
+                true
+            }
+        };
+        last = Some((f.module, f.vaddr));
+        is_behind
+    })
 }
 
 /// Mixes the numbers that functions go by. They come from the user's own files: whoever makes them
@@ -560,7 +585,9 @@ impl LinkFile {
         self.file.append_with(|records, batch| {
             let mut known = Indexes::read(records).map_err(|e| self.file.damaged(e))?;
             let mut indexes = Vec::with_capacity(found.len());
-            known.functions.reserve(found.len());
+            // As in the first process of a link: nobody needs to look for any.
+            let are_new = known.functions.is_empty() && are_distinct(found.clone());
+            known.functions.reserve(if are_new { 0 } else { found.len() });
             let names: usize = found.clone().map(|f| f.name.len() + FUNCTION_SIZE).sum();
             batch.reserve(names + MODULES_SIZE);
             let mut last: Option<(&str, u32)> = None;
@@ -571,16 +598,12 @@ impl LinkFile {
                     None => known.module(f.module, batch),
                 };
                 last = Some((f.module, module));
-                indexes.push(known.function(
-                    &RawFunction {
-                        module,
-                        name: f.name,
-                        vaddr: f.vaddr,
-                        size: f.size,
-                        skipped: f.skipped,
-                    },
-                    batch,
-                ));
+                let FoundFunction { name, vaddr, size, skipped, .. } = f;
+                let function = RawFunction { module, name, vaddr, size, skipped };
+                indexes.push(match are_new {
+                    true => known.new_function(&function, batch),
+                    false => known.function(&function, batch),
+                });
             }
             Ok(indexes)
         })
@@ -793,6 +816,29 @@ mod tests {
         let state = link.read()?;
         assert_eq!(state.modules, ["/a", "/b"]);
         assert_eq!(state.functions.iter().map(|f| f.module).collect::<Vec<_>>(), [0, 1, 0]);
+        std::fs::remove_dir_all(dir.path())?;
+        Ok(())
+    }
+
+    /// Functions of a first process are taken for different if their order says so, else looked for.
+    #[test]
+    fn functions_have_one_index_in_any_order() -> Result<(), Box<dyn std::error::Error>> {
+        let dir = dir("order")?;
+        let again = String::from("/a");
+        for (list, expected) in [
+            (&[("/a", 16), ("/a", 32), ("/b", 8), ("/b", 16)][..], &[0, 1, 2, 3][..]),
+            (&[("/a", 16), ("/a", 16), ("/a", 32)], &[0, 0, 1]),
+            (&[("/a", 32), ("/a", 16), ("/a", 32)], &[0, 1, 0]),
+            (&[("/a", 16), ("/b", 16), (&again, 16), (&again, 32)], &[0, 1, 0, 2]),
+            (&[("/a", 16), (&again, 16), (&again, 32)], &[0, 0, 1]),
+        ] {
+            let link = LinkFile::create(&dir, &spec())?;
+            let found = list.iter().map(|(module, vaddr)| found(module, *vaddr, None));
+            assert_eq!(link.register(found.clone())?, expected, "{list:?}");
+            assert_eq!(link.register(found)?, expected, "once more: {list:?}");
+            let count = expected.iter().max().map_or(0, |last| *last as usize + 1);
+            assert_eq!(link.read()?.functions.len(), count);
+        }
         std::fs::remove_dir_all(dir.path())?;
         Ok(())
     }
