@@ -432,13 +432,13 @@ impl List {
     fn read(file: &module::Module) -> Result<Self, elf::ElfError> {
         let elf = file.elf()?;
         let symbols = elf.functions_at(&file.path, "/".as_ref())?;
-        let fdes = elf.fdes().unwrap_or_default();
+        let fdes = elf.frames().unwrap_or_default();
         let stubs = elf.not_functions();
         let conventions = Conventions::of(&elf, &symbols);
         let cursor = Cursor::default();
         let around = |vaddr: u64| {
             let before = cursor
-                .partition_point(&fdes, |fde| fde.start <= vaddr)
+                .partition_point(fdes, |fde| fde.start <= vaddr)
                 .checked_sub(1)
                 .and_then(|i| fdes.get(i));
             before.filter(|fde| vaddr < fde.end)
@@ -483,7 +483,7 @@ impl List {
         let mut edges: Vec<u64> = code
             .flat_map(|s| [file.addr(s.vaddr), file.addr(s.vaddr.wrapping_add(s.size))])
             .collect();
-        for fde in &fdes {
+        for fde in fdes {
             let addr = file.addr(fde.start);
             let symbols = entries.get(..named).unwrap_or_default();
             let after = cursor.partition_point(symbols, |e| e.addr <= addr);

@@ -370,10 +370,7 @@ pub mod tests {
         assert_eq!(of(&written).calls, 2, "half a value is none");
         written[0].0[1].clear();
         assert_eq!(of(&written), sum(&bytes(2, 10, 6, &[(2, 2)]), 1.0), "few calls have no block");
-        assert_eq!(
-            of(&[bytes(u64::MAX, 0, 0, &[]), bytes(u64::MAX, 0, 0, &[])]).calls,
-            u64::MAX
-        );
+        assert_eq!(of(&[bytes(u64::MAX, 0, 0, &[]), bytes(u64::MAX, 0, 0, &[])]).calls, u64::MAX);
     }
 
     #[test]

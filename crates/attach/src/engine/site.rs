@@ -219,7 +219,9 @@ impl Site {
                     Detour::Jump(self.meta.body.load(Ordering::Relaxed)),
                 ));
             }
-            Form::Entry if self.patch_site.shape == Shape::Nop => (0xe8, Detour::Call(self.entry())),
+            Form::Entry if self.patch_site.shape == Shape::Nop => {
+                (0xe8, Detour::Call(self.entry()))
+            }
             Form::Entry => (0xe9, Detour::Jump(self.entry())),
             Form::Exit => (0xe9, Detour::Jump(self.exit())),
         };
@@ -240,7 +242,8 @@ impl Site {
                 let body = self.meta.body.load(Ordering::Relaxed);
                 let [a, b, c, d] = self.relocation_map;
                 // A thread that is about to run the first byte runs what is there then.
-                [NO_START, a, b, c, d].map(|by| if by == NO_START { 0 } else { body + u64::from(by) })
+                [NO_START, a, b, c, d]
+                    .map(|by| if by == NO_START { 0 } else { body + u64::from(by) })
             }
             _ => [0; PATCH],
         };

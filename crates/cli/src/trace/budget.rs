@@ -70,7 +70,10 @@ impl Budget {
         let (stop, stopped) = channel();
         let mut looks = Looks {
             stats: Arc::clone(&trace.stats),
-            blocks: trace.blocks.clone().ok_or_else(|| Failure::environment("calls are counted by path"))?,
+            blocks: trace
+                .blocks
+                .clone()
+                .ok_or_else(|| Failure::environment("calls are counted by path"))?,
             file: trace.stats.file().reopen().context("cannot open the statistics")?,
             clock: trace.clock(),
             before: BTreeMap::new(),

@@ -342,8 +342,7 @@ impl ActiveLink {
                 continue;
             }
             layouts.clear();
-            let mut own =
-                known.iter().map(|(p, known)| p.layout(known.get(at).copied().flatten()));
+            let mut own = known.iter().map(|(p, known)| p.layout(known.get(at).copied().flatten()));
             let found = own.try_for_each(|layout| layout.map(|layout| layouts.push(layout)));
             match found {
                 Ok(()) => {

@@ -812,7 +812,10 @@ mod tests {
         let dir = dir("again")?;
         let link = LinkFile::create(&dir, &spec())?;
         let both = [("/a", 16), ("/b", 16), ("/a", 32), ("/b", 16)];
-        assert_eq!(link.register(both.map(|(m, vaddr)| found(m, vaddr, None)).into_iter())?, [0, 1, 2, 1]);
+        assert_eq!(
+            link.register(both.map(|(m, vaddr)| found(m, vaddr, None)).into_iter())?,
+            [0, 1, 2, 1]
+        );
         let state = link.read()?;
         assert_eq!(state.modules, ["/a", "/b"]);
         assert_eq!(state.functions.iter().map(|f| f.module).collect::<Vec<_>>(), [0, 1, 0]);
