@@ -5,6 +5,7 @@
 //! through tables are looked at when a function that has one is about to be changed.
 
 use crate::code_cache::{self, Contents, Kept, Key};
+use crate::cursor::Cursor;
 use crate::flow::{Flow, flow};
 use crate::jump::PATCH;
 use crate::predecode::{Instructions, Kind, Pass, Predecoded};
@@ -14,6 +15,9 @@ use iced_x86::{Code as Op, DecoderOptions, OpKind, Register};
 use skep_proc::maps::{self, Perms, Vma};
 use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::OnceLock;
+
+use tables::{Place, places};
 
 /// Bytes at the start of a function that branches into are kept for: `endbr64`, a jump, and an
 /// instruction that is cut.
@@ -32,14 +36,18 @@ pub(crate) struct Code {
     /// Indirect jumps that are not through the linkage table, sorted.
     indirect: Vec<u64>,
     text: Vec<Range<u64>>,
-    /// What of the module can be read.
-    data: Vec<Range<u64>>,
+    /// All addresses of the module,
+    span: Range<u64>,
+    /// and what of them can be read, once somebody has asked.
+    data: OnceLock<Vec<Range<u64>>>,
     /// It went while it was read: nothing is known of it.
     is_lost: bool,
     /// What functions use of their callers' stack, in the order of `starts`.
     uses: Uses,
     /// Where all this is kept for other processes.
     pub(crate) kept: Option<Kept>,
+    /// In `starts`: functions are usually asked for in order.
+    cursor: Cursor,
 }
 
 /// Where a branch leads, and where it is: the upper and the lower half of a word, which is sorted
@@ -181,9 +189,11 @@ impl Code {
             base,
             indirect: Vec::new(),
             text: text.to_vec(),
-            data: readable(span),
+            span: span.clone(),
+            data: OnceLock::new(),
             is_lost: false,
             kept: None,
+            cursor: Cursor::default(),
         }
     }
 
@@ -259,7 +269,13 @@ impl Code {
 
     /// The number of the function that is known to begin at `addr`.
     pub(crate) fn number(&self, addr: u64) -> Option<usize> {
-        self.starts.binary_search(&addr).ok()
+        let before = self.after(addr).checked_sub(1)?;
+        (self.starts.get(before) == Some(&addr)).then_some(before)
+    }
+
+    /// How many functions begin at `addr` or before.
+    fn after(&self, addr: u64) -> usize {
+        self.cursor.partition_point(&self.starts, |start| *start <= addr)
     }
 
     /// What is known of each function, by its number, since it was followed.
@@ -276,7 +292,7 @@ impl Code {
     /// of that range.
     pub(crate) fn around(&self, addr: u64) -> Option<(Range<u64>, u64)> {
         let text = self.text_of(addr)?;
-        let next = self.starts.get(self.starts.partition_point(|s| *s <= addr));
+        let next = self.starts.get(self.after(addr));
         let next = next.map_or(text.end, |next| text.end.min(*next));
         Some((text, next))
     }
@@ -308,7 +324,7 @@ impl Code {
     /// Looks in the module's data, by words, for an address in `range`: labels of code that a
     /// program keeps (`goto *table[n]`).
     pub(crate) fn word_into(&self, range: &Range<u64>) -> bool {
-        self.data.iter().any(|data| {
+        self.data().iter().any(|data| {
             let start = data.start.next_multiple_of(8).min(data.end);
             // SAFETY: a readable mapping of the module, which stays as long as the module.
             let bytes = unsafe { bytes(&(start..data.end)) };
@@ -330,25 +346,46 @@ impl Code {
         code: &[u8],
         range: &Range<u64>,
     ) -> Option<u64> {
-        if !self.has_indirect_jump(function) {
+        if !self.has_indirect_jump(function) || !self.may_lead_into(function, code, range) {
             return None;
         }
         let mut all = Instructions::new(code, function.start, DecoderOptions::NO_INVALID_CHECK);
-        let is_in_it = |target: &u64| function.contains(target);
         while let Some(found) = all.next() {
             let at = all.ip();
             let (distances, addresses) = tables(found, &mut all);
-            let distances = distances.into_iter().flat_map(|table| {
-                entries(table, &self.data, 4).map(move |e| table.wrapping_add(e as i32 as u64))
-            });
-            let addresses = addresses.into_iter().flat_map(|table| entries(table, &self.data, 8));
-            if distances.take_while(is_in_it).any(|t| range.contains(&t))
-                || addresses.take_while(is_in_it).any(|t| range.contains(&t))
-            {
+            let distances = distances.map(Place::Distances);
+            let addresses = addresses.map(Place::Addresses);
+            if distances.into_iter().chain(addresses).any(|p| self.leads_into(p, function, range)) {
                 return Some(at);
             }
         }
         None
+    }
+
+    fn data(&self) -> &[Range<u64>] {
+        self.data.get_or_init(|| readable(&self.span))
+    }
+
+    /// Tells whether an instruction of the function may name a table that leads into the range, whatever
+    /// its instructions are.
+    fn may_lead_into(&self, function: &Range<u64>, code: &[u8], range: &Range<u64>) -> bool {
+        places(code, function.start).any(|place| self.leads_into(place, function, range))
+    }
+
+    /// Tells whether a table has an entry that leads into the range, before one out of the function.
+    fn leads_into(&self, place: Place, function: &Range<u64>, range: &Range<u64>) -> bool {
+        let (table, size) = match place {
+            Place::Distances(table) => (table, 4),
+            Place::Addresses(table) => (table, 8),
+            Place::Anywhere => return true,
+        };
+        let target = |entry: u64| match size {
+            4 => table.wrapping_add(entry as i32 as u64),
+            _ => entry,
+        };
+        let targets = entries(table, self.data(), size).map(target);
+        let mut in_it = targets.take_while(|target| function.contains(target));
+        in_it.any(|target| range.contains(&target))
     }
 }
 
@@ -432,6 +469,8 @@ fn readable(span: &Range<u64>) -> Vec<Range<u64>> {
     let mappings = maps::own().unwrap_or_default();
     mappings.into_iter().filter(inside).map(|v| v.range()).collect()
 }
+
+mod tables;
 
 #[cfg(test)]
 mod tests {

@@ -37,6 +37,9 @@ const ANALYSIS: &str = env!("SKEP_SOURCES");
 /// Code that is smaller is sooner looked at than found.
 const SMALLEST: u64 = 32 << 10;
 
+/// Bytes that are hashed together: numbers of many functions take no memory.
+const AT_ONCE: usize = 2048;
+
 /// A file is written anew when so many more functions are known, or an eighth.
 const WORTH: usize = 64;
 
@@ -68,14 +71,22 @@ impl Key {
     ) -> Self {
         let base = text.first().map_or(0, |range| range.start);
         let mut all = ANALYSIS.as_bytes().to_vec();
-        let mut add = |number: u64| all.extend_from_slice(&number.to_le_bytes());
+        let mut others = 0;
+        let mut add = |number: u64| {
+            all.extend_from_slice(&number.to_le_bytes());
+            if all.len() >= AT_ONCE {
+                // The next ones' hash begins with that of these.
+                others = XxHash64::oneshot(others, &all);
+                all.clear();
+            }
+        };
         for range in text {
             add(range.start.wrapping_sub(base));
             add(range.end.wrapping_sub(base));
         }
         starts.iter().for_each(|start| add(start.wrapping_sub(base)));
         sizes.for_each(add);
-        Self { text: hash, others: XxHash64::oneshot(0, &all) }
+        Self { text: hash, others: XxHash64::oneshot(others, &all) }
     }
 
     /// The file's name.

@@ -109,7 +109,7 @@ static NO_EXIT: List = List::new(NO_EXIT_EXACT, NO_EXIT_PREFIX);
 
 /// Refuses functions that are never hooked.
 pub(crate) fn entry(f: &Function) -> Result<(), Skip> {
-    if f.is_inside() && matches!(f.convention, Convention::BehindStackCheck { .. }) {
+    if f.is_inside() && matches!(f.convention(), Convention::BehindStackCheck { .. }) {
         return Err(Skip::Denied { why: "its stack may have no room in the middle of a function" });
     }
     let why = match f.module.role {
@@ -119,7 +119,7 @@ pub(crate) fn entry(f: &Function) -> Result<(), Skip> {
         Role::Interpreter => Some("the dynamic loader: runs before there is thread-local storage"),
         Role::Vdso => Some("the kernel's own page"),
         _ if f.module.is_own() && !f.module.is_main() => Some("part of the tracer"),
-        _ => find(f, &NEVER).or(match f.convention {
+        _ => find(f, &NEVER).or(match f.convention() {
             // Cold parts and stubs have reasons of their own.
             Convention::NoHook(why) if f.kind == Kind::Func => Some(why),
             _ => None,
@@ -139,7 +139,7 @@ pub(crate) fn exit(f: &Function) -> Result<(), Skip> {
     if f.is_inside() {
         return Err(Skip::NoExit { why: "it is inside a function" });
     }
-    let convention = match f.convention {
+    let convention = match f.convention() {
         Convention::EntryOnly(why) | Convention::BehindStackCheck { why, .. } => Some(why),
         Convention::C | Convention::NoHook(_) => None,
     };

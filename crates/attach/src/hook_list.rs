@@ -199,7 +199,7 @@ impl HookList {
 
 impl Meta {
     /// Makes the metadata of functions. Never freed.
-    pub(crate) fn for_all(ips: impl Iterator<Item = u64>, nr_args: u64) -> &'static [Self] {
+    pub(crate) fn for_all(ips: impl Iterator<Item = u64> + Clone, nr_args: u64) -> &'static [Self] {
         let new = |ip| Self {
             list: AtomicPtr::new(empty()),
             ip,
@@ -208,7 +208,10 @@ impl Meta {
             wants: AtomicU32::new(0),
             cookies: [const { AtomicU64::new(0) }; COOKIES],
         };
-        Box::leak(ips.map(new).collect())
+        // All that will be needed at once: how many they are the iterator need not know.
+        let mut all = Vec::with_capacity(ips.clone().count());
+        all.extend(ips.map(new));
+        all.leak()
     }
 
     /// Publishes a hook list and returns the one before. Pairs with the trampolines' loads of the

@@ -8,29 +8,35 @@ use std::sync::atomic::Ordering;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CookieWords([CookieWord; COOKIES]);
 
-/// Whose a word is, in eight bytes: there may be a million functions.
+/// Whose a word is, in four bytes: there may be a million functions.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-struct CookieWord(u64);
+struct CookieWord(u32);
 
 impl CookieWord {
     const FREE: Self = Self(0);
 
-    /// An attachment's.
-    fn of(seq: u64) -> Self {
-        Self(seq << 1 | 1)
+    /// That of an attachment that is gone, after more drains than can be counted: nobody's any more.
+    const NEVER_FREE: Self = Self(u32::MAX - 1);
+
+    /// An attachment's; `None`: it has a number that is too large for that.
+    fn of(seq: u64) -> Option<Self> {
+        let seq = u32::try_from(seq).ok().filter(|seq| *seq <= u32::MAX >> 1)?;
+        Some(Self(seq << 1 | 1))
     }
 
     fn owner(self) -> Option<u64> {
-        (self.0 & 1 != 0).then_some(self.0 >> 1)
+        (self.0 & 1 != 0).then_some(u64::from(self.0 >> 1))
     }
 
     /// That of an attachment that is gone, until so many drains are done: at least one.
     fn until(drains: u64) -> Self {
-        Self(drains << 1)
+        let drains = u32::try_from(drains).ok().filter(|drains| *drains < u32::MAX >> 1);
+        drains.map_or(Self::NEVER_FREE, |drains| Self(drains << 1))
     }
 
     fn is_free(self, drains: u64) -> bool {
-        self.owner().is_none() && self.0 >> 1 <= drains
+        let until = u64::from(self.0 >> 1);
+        self.owner().is_none() && self != Self::NEVER_FREE && until <= drains
     }
 }
 
@@ -48,10 +54,11 @@ impl CookieWords {
 
     /// Finds the word of an entry's attachment, or writes its cookie into a free one.
     fn place(&mut self, entry: &AttachedHook, meta: &Meta) -> Option<usize> {
-        let own = self.0.iter().position(|w| *w == CookieWord::of(entry.seq));
+        let word = CookieWord::of(entry.seq)?;
+        let own = self.0.iter().position(|w| *w == word);
         let at = own.or_else(|| self.0.iter().position(|w| *w == CookieWord::FREE))?;
         if own.is_none() {
-            *self.0.get_mut(at)? = CookieWord::of(entry.seq);
+            *self.0.get_mut(at)? = word;
             meta.cookies.get(at)?.store(entry.cookie, Ordering::Relaxed);
         }
         Some(at)
@@ -236,6 +243,27 @@ mod tests {
         assert!(!hook_lists.has_retired(), "the other function still has the list");
         hook_lists.withdraw(metas[1]);
         assert!(hook_lists.has_retired());
+    }
+
+    /// Four bytes count four thousand million attachments and drains.
+    #[test]
+    fn what_cannot_be_counted_has_a_hook_list_for_itself() {
+        let last = u64::from(u32::MAX >> 1);
+        assert_eq!(CookieWord::of(last).and_then(CookieWord::owner), Some(last));
+        assert_eq!(CookieWord::of(last + 1), None);
+        for drains in [last - 1, last, last + 1, u64::MAX] {
+            let word = CookieWord::until(drains);
+            assert_eq!(word.owner(), None);
+            assert!(!word.is_free(drains - 1), "{drains}");
+            assert_eq!(word.is_free(drains), drains < last, "{drains}");
+        }
+        let mut hook_lists = HookLists::default();
+        let [meta] = Meta::for_all([1].into_iter(), 6) else { panic!("one") };
+        let mut words = CookieWords::default();
+        hook_lists.publish(meta, &[entry(last + 1, 10)], &mut words);
+        assert!(hook_lists.shared.is_empty() && words.0 == [CookieWord::FREE; COOKIES]);
+        hook_lists.publish(meta, &[entry(last, 20)], &mut words);
+        assert_eq!(meta.cookies[0].load(Ordering::Relaxed), 20);
     }
 
     #[test]

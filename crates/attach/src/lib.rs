@@ -62,6 +62,7 @@ mod addresses;
 mod calls_in_progress;
 mod code;
 mod code_cache;
+mod cursor;
 mod deny;
 mod engine;
 mod flow;

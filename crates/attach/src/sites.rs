@@ -2,6 +2,7 @@
 
 use crate::code::{self, Code};
 use crate::code_cache;
+use crate::cursor::Cursor;
 use crate::goroutines::Goroutines;
 pub use crate::runtime::Convention;
 use crate::runtime::{Conventions, Evidence};
@@ -12,9 +13,11 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+mod conventions;
 mod excerpt;
 mod names;
 
+use conventions::{ConventionNumber, ConventionTable};
 use names::NameTable;
 pub(crate) use names::Names;
 
@@ -54,7 +57,7 @@ pub struct Function {
     pub(crate) addr: u64,
     pub(crate) size: u64,
     pub(crate) kind: Kind,
-    pub(crate) convention: Convention,
+    convention: ConventionNumber,
     pub(crate) nr_args: Option<u8>,
     /// The function that this place is inside of; `None`: it is a function's own start.
     pub(crate) within: Option<Arc<Enclosing>>,
@@ -107,8 +110,7 @@ impl Function {
 
     /// Lists its other names. A place inside a function has none.
     pub fn aliases(&self) -> impl Iterator<Item = &str> + Clone {
-        let own = (!self.is_inside()).then(|| self.other_symbols());
-        own.into_iter().flatten()
+        names::aliases(if self.is_inside() { "" } else { self.others() })
     }
 
     /// The best name of the function, or of the one around the place.
@@ -118,7 +120,11 @@ impl Function {
 
     /// Its other names.
     pub(crate) fn other_symbols(&self) -> impl Iterator<Item = &str> + Clone {
-        self.module.known_names().map(|table| table.aliases(self.names)).into_iter().flatten()
+        names::aliases(self.others())
+    }
+
+    fn others(&self) -> &str {
+        self.module.known_names().map_or("", |table| table.others(self.names))
     }
 
     /// Returns its address in memory.
@@ -142,7 +148,7 @@ impl Function {
     /// Returns how it is called.
     #[must_use]
     pub fn convention(&self) -> Convention {
-        self.convention
+        self.module.known_convention(self.convention)
     }
 
     /// Returns the number of argument words, when the attacher knows the prototype.
@@ -177,6 +183,7 @@ pub enum Kind {
 pub(crate) struct List {
     entries: Vec<Entry>,
     names: NameTable,
+    conventions: ConventionTable,
     /// Where else code begins or ends: sections, as `.fini` may follow a function without a gap,
     /// and parts of functions without a name.
     edges: Vec<u64>,
@@ -187,7 +194,7 @@ struct Entry {
     addr: u64,
     size: u64,
     kind: Kind,
-    convention: Convention,
+    convention: ConventionNumber,
     names: Names,
 }
 
@@ -321,7 +328,7 @@ impl Module {
             addr,
             size: 0,
             kind: Kind::Func,
-            convention: Convention::C,
+            convention: ConventionNumber::C,
             names: Names::default(),
         };
         let around = before.and_then(|i| entries.get(i)).filter(|e| addr - e.addr < e.size);
@@ -347,6 +354,11 @@ impl Module {
         self.list.get().map(|list| &list.names)
     }
 
+    /// The convention with this number, if its functions were listed.
+    fn known_convention(&self, number: ConventionNumber) -> Convention {
+        self.list.get().map_or(ConventionTable::UNKNOWN, |list| list.conventions.get(number))
+    }
+
     fn list(&self) -> Result<&List, AttachError> {
         if let Some(list) = self.list.get() {
             return Ok(list);
@@ -370,8 +382,10 @@ impl Module {
     /// before anything in it is changed.
     pub(crate) fn goroutines(&self) -> Option<&'static Goroutines> {
         *self.goroutines.get_or_init(|| {
-            let List { entries, names, .. } = self.list().ok()?;
-            let is_of_go = |e: &Entry| matches!(e.convention, Convention::BehindStackCheck { .. });
+            let List { entries, names, conventions, .. } = self.list().ok()?;
+            let is_of_go = |e: &Entry| {
+                matches!(conventions.get(e.convention), Convention::BehindStackCheck { .. })
+            };
             entries.iter().any(is_of_go).then_some(())?;
             let find = |name: &str| {
                 let is_it = |e: &&Entry| {
@@ -418,12 +432,13 @@ impl List {
     fn read(file: &module::Module) -> Result<Self, elf::ElfError> {
         let elf = file.elf()?;
         let symbols = elf.functions_at(&file.path, "/".as_ref())?;
-        let fdes = elf.fdes().unwrap_or_default();
+        let fdes = elf.frames().unwrap_or_default();
         let stubs = elf.not_functions();
         let conventions = Conventions::of(&elf, &symbols);
+        let cursor = Cursor::default();
         let around = |vaddr: u64| {
-            let before = fdes
-                .partition_point(|fde| fde.start <= vaddr)
+            let before = cursor
+                .partition_point(fdes, |fde| fde.start <= vaddr)
                 .checked_sub(1)
                 .and_then(|i| fdes.get(i));
             before.filter(|fde| vaddr < fde.end)
@@ -437,6 +452,7 @@ impl List {
         let mut entries: Vec<Entry> = Vec::with_capacity(symbols.len());
         let bytes = symbols.iter().flat_map(|f| f.symbols()).map(|s| s.name.len() + 1).sum();
         let mut table = NameTable::with_capacity(bytes);
+        let mut known = ConventionTable::default();
         for f in symbols.iter() {
             let names = table.add(f.symbols().map(|symbol| symbol.name));
             let name = table.best(names);
@@ -456,25 +472,25 @@ impl List {
                 }
                 _ => f.size,
             };
-            let convention = conventions.tell(f.vaddr, name, f.kind, evidence);
+            let convention = known.add(conventions.tell(f.vaddr, name, f.kind, evidence));
             entries.push(Entry { addr: file.addr(f.vaddr), size, kind, convention, names });
         }
         let named = entries.len();
+        let label = known.add(Evidence::Label.convention());
+        let cursor = Cursor::default();
         const SHF_EXECINSTR: u64 = 4;
         let code = elf.sections().iter().filter(|s| s.flags & SHF_EXECINSTR != 0);
         let mut edges: Vec<u64> = code
             .flat_map(|s| [file.addr(s.vaddr), file.addr(s.vaddr.wrapping_add(s.size))])
             .collect();
-        for fde in &fdes {
+        for fde in fdes {
             let addr = file.addr(fde.start);
-            let known = entries.get(..named).unwrap_or_default();
-            let after = known.partition_point(|e| e.addr <= addr);
+            let symbols = entries.get(..named).unwrap_or_default();
+            let after = cursor.partition_point(symbols, |e| e.addr <= addr);
             // What follows a label without a size need not belong to it.
-            let covers = |e: &Entry| {
-                e.addr == addr
-                    || (e.convention != Evidence::Label.convention() && addr - e.addr < e.size)
-            };
-            let inside = after.checked_sub(1).and_then(|i| known.get(i)).is_some_and(covers);
+            let covers =
+                |e: &Entry| e.addr == addr || (e.convention != label && addr - e.addr < e.size);
+            let inside = after.checked_sub(1).and_then(|i| symbols.get(i)).is_some_and(covers);
             if !inside && !fde.function_entry {
                 // A part of a function that has no name in a stripped file. What comes before it
                 // ends here.
@@ -482,8 +498,9 @@ impl List {
             } else if !inside && !stubs.iter().any(|r| r.contains(&fde.start)) {
                 let names = table.add_formatted(format_args!("sub_{:x}", fde.start));
                 let name = table.best(names);
+                let evidence = Evidence::Unwind;
                 let convention =
-                    conventions.tell(fde.start, name, elf::Kind::Func, Evidence::Unwind);
+                    known.add(conventions.tell(fde.start, name, elf::Kind::Func, evidence));
                 entries.push(Entry {
                     addr,
                     size: fde.end - fde.start,
@@ -498,7 +515,7 @@ impl List {
         if !file.is_whole() {
             entries.retain(|e| file.text_contains(e.addr));
         }
-        Ok(Self { entries, names: table, edges })
+        Ok(Self { entries, names: table, conventions: known, edges })
     }
 }
 

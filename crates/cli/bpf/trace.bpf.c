@@ -25,6 +25,9 @@
  *
  * An untimed call adds what timed ones took on average to `done`, so that its caller's self time stays right.
  * docs/estimates.md has the formulas.
+ *
+ * Most functions of a program are called a few times. What is known of those is in `struct stat`; the rest is in `struct block`, in
+ * an array of its own, which then takes no memory.
  */
 #include "skep.bpf.h"
 #include "frames.bpf.h"
@@ -36,6 +39,8 @@ extern __u64 skep_get_preemptions(void) __ksym __weak;
 extern int skep_detach_func(void *ctx) __ksym __weak;
 
 #define BUCKETS 40
+/* Timed calls of which the bucket is noted for each; a power of two. */
+#define FEW 16
 
 struct stat {
 	/* What an untimed call touches lies in one line. `next` is not where `done` is in `struct thread`: a load waits for a store
@@ -52,18 +57,21 @@ struct stat {
 	__u16 always; /* all calls are timed for good: it recurses, and nobody could tell which untimed call is outermost; or DROP */
 	__u64 timed; /* timed calls that returned */
 	__u64 outermost; /* those of them that were outermost */
-
 	__u64 total; /* time of timed outermost calls */
 	__u64 self; /* of timed calls; below 0 for a while, when untimed callees took less than on average */
 	__u64 last; /* when the last timed call returned */
 	__u32 limit; /* a longer time between two timed calls is a pause */
 	__u32 large; /* a longer call is an outlier */
+	__u8 first[FEW]; /* the first timed calls: the buckets that they belong into */
+} __attribute__((aligned(64)));
+
+/* What is known of a function besides, of calls behind the first FEW. */
+struct block {
 	__u64 unsure; /* what timing more calls does not change, as `variance` */
 	/* The current block: */
 	__u64 began;
 	__u64 sum; /* time of timed calls that are no outliers */
 	__u64 self_sum;
-
 	__u64 squares; /* of the differences between `mean` and their times */
 	__u16 n; /* how many these are */
 	__u16 outliers;
@@ -71,11 +79,11 @@ struct stat {
 	__u64 outlier_sum;
 	__u32 mean; /* of the block before */
 	__u32 pause; /* the longest time between two calls while all were timed */
+
 	__u64 spread; /* the largest variance of a block, fading */
 	__u64 usual; /* a moving average of the blocks' variances */
 	__u64 pending; /* a longer pause among untimed calls: nobody knows yet whether it was one of them */
 	__u64 probe; /* up to this call all calls are timed, to find that out */
-
 	/* Untimed calls of finished blocks, without the overhead that timed ones have: */
 	__u64 guessed; /* how many */
 	__u64 guessed_total;
@@ -90,6 +98,13 @@ struct {
 	__type(key, __u32);
 	__type(value, struct stat);
 } stats SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1 << 18);
+	__type(key, __u32);
+	__type(value, struct block);
+} blocks SEC(".maps");
 
 struct settings {
 	__u32 mask; /* `mask` of a sampled block that is not sparse: 2^n - 1, at most 63; 0 times all */
@@ -209,82 +224,85 @@ static __always_inline __u64 variance_of(__u64 untimed, __u64 n, __u64 s2)
 }
 
 /* Estimates the untimed calls of the block that ends. Returns the variance of its timed calls. */
-static __attribute__((noinline)) __u64 estimate(struct stat *s, __u64 mean, __u64 overhead, __u64 self, __u64 s2)
+static __attribute__((noinline)) __u64 estimate(struct stat *s, struct block *b, __u64 mean, __u64 self, __u64 s2)
 {
-	__u64 untimed, n, room, guess, guess_self, more = 0;
+	__u32 zero = 0;
+	struct settings *set = bpf_map_lookup_elem(&settings, &zero);
+	__u64 untimed, n, room, guess, guess_self, overhead, more = 0;
 
-	if (!s)
+	if (!s || !b || !set)
 		return 0;
-	n = s->n + s->outliers;
+	overhead = set->overhead;
+	n = b->n + b->outliers;
 	if (!n)
 		return s2;
-	if (s->n < SAMPLE / 4 && s2 < s->spread)
-		s2 = s->spread;
-	untimed = s->calls - s->entered - s->guessed;
+	if (b->n < SAMPLE / 4 && s2 < b->spread)
+		s2 = b->spread;
+	untimed = s->calls - s->entered - b->guessed;
 	/* Means are rounded, which is too much of what takes a nanosecond. */
 	guess = untimed * mean;
 	guess_self = untimed * self;
-	if (s->n) {
-		guess = s->sum * untimed / s->n;
-		guess_self = (__s64)s->self_sum > 0 ? s->self_sum * untimed / s->n : 0;
+	if (b->n) {
+		guess = b->sum * untimed / b->n;
+		guess_self = (__s64)b->self_sum > 0 ? b->self_sum * untimed / b->n : 0;
 		guess_self = guess_self > untimed * overhead ? guess_self - untimed * overhead : 0;
 	}
 	guess = guess > untimed * overhead ? guess - untimed * overhead : 0;
-	if (s->outliers) {
+	if (b->outliers) {
 		/* The untimed calls were all between timed ones. */
-		room = s->last - s->began - s->sum - s->outlier_sum;
+		room = s->last - b->began - b->sum - b->outlier_sum;
 		room = (__s64)room > (__s64)guess ? room - guess : 0;
-		more = min(s->outlier_sum / n * untimed, room);
+		more = min(b->outlier_sum / n * untimed, room);
 	}
-	s->guessed += untimed;
-	s->guessed_total += guess + more;
-	s->guessed_self += guess_self + (guess_self * 2 > guess ? more : 0);
-	s->variance += variance_of(untimed, n, s2);
-	if (s->outliers) {
+	b->guessed += untimed;
+	b->guessed_total += guess + more;
+	b->guessed_self += guess_self + (guess_self * 2 > guess ? more : 0);
+	b->variance += variance_of(untimed, n, s2);
+	if (b->outliers) {
 		/* There may have been such calls in blocks before, unless they would have been seen as pauses. */
-		if (s->outlier_sum <= s->limit)
-			more = s->outlier_sum * WEIGHT(s->mask);
-		s->variance += square(more >> VARIANCE_SHIFT / 2);
+		if (b->outlier_sum <= s->limit)
+			more = b->outlier_sum * WEIGHT(s->mask);
+		b->variance += square(more >> VARIANCE_SHIFT / 2);
 	}
-	return s->outliers ? s2 + square(s->outlier_sum) / n : s2;
+	return b->outliers ? s2 + square(b->outlier_sum) / n : s2;
 }
 
 /* Whether the thread was preempted in this block, since this was asked last. */
-static __attribute__((noinline)) int preempted(struct stat *s)
+static __attribute__((noinline)) int preempted(struct block *b)
 {
 	__u32 now = skep_get_preemptions();
 
-	if (!s || s->preemptions == now)
+	if (!b || b->preemptions == now)
 		return 0;
-	s->preemptions = now;
+	b->preemptions = now;
 	return 1;
 }
 
 /* A pause among untimed calls in which another thread ran: the calls get the share of it that they have of the time before. */
-static __attribute__((noinline)) int share(struct stat *s, __u64 gap)
+static __attribute__((noinline)) int share(struct stat *s, struct block *b, __u64 gap)
 {
 	__u32 zero = 0;
 	struct settings *set = bpf_map_lookup_elem(&settings, &zero);
 	__u64 calls, part = 0;
 
-	if (!s || !set)
+	if (!s || !b || !set)
 		return 0;
-	if (!s->n) {
+	if (!b->n) {
 		/* Nothing is known of the first pause in a block. */
-		s->began += gap;
+		b->began += gap;
 		return 0;
 	}
-	calls = s->calls - s->entered - s->guessed + s->n;
-	if (s->mean > set->overhead)
-		part = (s->mean - set->overhead) * calls * 256 / (s->last - s->began + 1);
+	calls = s->calls - s->entered - b->guessed + b->n;
+	if (b->mean > set->overhead)
+		part = (b->mean - set->overhead) * calls * 256 / (s->last - b->began + 1);
 	part = min(part, 256);
 	gap = min(gap, 1ULL << 40);
-	s->guessed_total += gap * part >> 8;
-	if (s->mean_self * 2 > s->mean)
-		s->guessed_self += gap * part >> 8;
-	s->unsure += (square(gap >> VARIANCE_SHIFT / 2) >> 16) * part * (256 - part);
+	b->guessed_total += gap * part >> 8;
+	if (s->mean_self * 2 > b->mean)
+		b->guessed_self += gap * part >> 8;
+	b->unsure += (square(gap >> VARIANCE_SHIFT / 2) >> 16) * part * (256 - part);
 	/* It says nothing of the rest of the block. */
-	s->began += gap;
+	b->began += gap;
 	return 0;
 }
 
@@ -297,127 +315,127 @@ static __always_inline __u64 block_variance(__u64 s2, __u64 mask)
 }
 
 /* Ends a block and decides whether all calls of the next one are timed. */
-static __attribute__((noinline)) int review(struct stat *s)
+static __attribute__((noinline)) int review(struct stat *s, struct block *b)
 {
 	__u32 zero = 0;
 	struct settings *set = bpf_map_lookup_elem(&settings, &zero);
 	__u64 mean, self, s2, total, allowed, used = 0, each, sampled;
 	__u32 mask, fits = 0, fading;
 
-	if (!s || !set)
+	if (!s || !b || !set)
 		return 0;
 	s->always = !set->mask;
-	mean = s->mean;
+	mean = b->mean;
 	self = s->mean_self;
-	s2 = s->spread;
+	s2 = b->spread;
 	sampled = s->next;
-	if (s->n) {
-		__u64 n = s->n, off;
+	if (b->n) {
+		__u64 n = b->n, off;
 
-		s2 = s->squares / n;
-		mean = s->sum / n;
-		self = (__s64)s->self_sum > 0 ? (s->self_sum + n / 2) / n : 0;
+		s2 = b->squares / n;
+		mean = b->sum / n;
+		self = (__s64)b->self_sum > 0 ? (b->self_sum + n / 2) / n : 0;
 		self = self > set->overhead ? self - set->overhead : 0;
-		off = square(mean - s->mean);
+		off = square(mean - b->mean);
 		s2 = s2 > off ? s2 - off : 0;
 	}
 	/* By a 16th in as many calls as a block of the usual mask has. */
 	fading = !sampled ? 64 : s->mask < SPARSE_MASK ? 512 / WEIGHT(s->mask & 63) : 16;
-	s->spread -= s->spread / fading;
-	s->usual -= s->usual / fading;
+	b->spread -= b->spread / fading;
+	b->usual -= b->usual / fading;
 	s->worst -= s->worst / fading;
 	if (sampled)
-		s2 = estimate(s, mean, set->overhead, self, s2);
-	if (s2 > s->spread)
-		s->spread = s2;
-	s->usual += s2 / fading;
-	total = s->total + s->guessed_total;
+		s2 = estimate(s, b, mean, self, s2);
+	if (s2 > b->spread)
+		b->spread = s2;
+	b->usual += s2 / fading;
+	total = s->total + b->guessed_total;
 	/* What takes less than reading the clock does cannot be told within 5 % of itself: there the overhead counts as time. */
 	if (mean < 2 * set->overhead)
-		total += s->guessed * set->overhead;
+		total += b->guessed * set->overhead;
 	allowed = min(ALLOWED(total), 1ULL << 31);
 	mask = set->mask & 63;
 	for (int i = 0; i < 5; i++) {
 		/* The error that is told is 2.2 standard deviations; and the error must stay within the limit however long it goes on. */
-		used = s->variance + block_variance(s->spread, mask);
+		used = b->variance + block_variance(b->spread, mask);
 		fits = mask > 1 && mean < SHORT && used < 1ULL << 60 && 5 * used <= allowed * allowed &&
-		       block_variance(s->usual, mask) <= ALLOWED(allowed * mean * (SAMPLE * WEIGHT(mask))) && s->worst * WEIGHT(mask) <= total / 80;
+		       block_variance(b->usual, mask) <= ALLOWED(allowed * mean * (SAMPLE * WEIGHT(mask))) && s->worst * WEIGHT(mask) <= total / 80;
 		if (fits)
 			break;
 		mask >>= 1;
 	}
 	sampled = fits;
 	if (s->next) {
-		__u64 change = mean > s->mean ? mean - s->mean : s->mean - mean;
+		__u64 change = mean > b->mean ? mean - b->mean : b->mean - mean;
 
-		if (s->outliers || change > s->mean / 4 + 16)
+		if (b->outliers || change > b->mean / 4 + 16)
 			sampled = 0;
 	} else if (s->entered < FIRST) {
 		sampled = 0;
 	}
-	if (s->calls < s->probe && s->pending > total / 64) {
+	if (s->calls < b->probe && b->pending > total / 64) {
 		sampled = 0;
-	} else if (s->pending) {
-		if (s->pause < s->pending)
-			s->pause = min(s->pending, MOST);
-		s->pending = 0;
+	} else if (b->pending) {
+		if (b->pause < b->pending)
+			b->pause = min(b->pending, MOST);
+		b->pending = 0;
 	}
-	each = (s->last - s->began) / (s->n + s->outliers + (s->next ? s->n * WEIGHT(s->mask) : 0) + 1);
+	each = (s->last - b->began) / (b->n + b->outliers + (s->next ? b->n * WEIGHT(s->mask) : 0) + 1);
 	if (sampled) {
 		s->mask = mask;
-		used = s->variance + (1 + SPARSE_VARIANCE) * s->spread;
+		used = b->variance + (1 + SPARSE_VARIANCE) * b->spread;
 		if (mask == 63 && s->calls > SPARSE_CALLS && mean < 2 * set->overhead && 8 * used <= allowed * allowed)
 			s->mask = SPARSE_MASK;
-		s->limit = min(4 * (s->mask + 1ULL) * each + 2ULL * s->pause + SHORT, MOST);
+		s->limit = min(4 * (s->mask + 1ULL) * each + 2ULL * b->pause + SHORT, MOST);
 		/* What matters little, also times all calls that it stands for, is an ordinary sample. */
 		each = total / (160 * WEIGHT(s->mask));
 		s->large = min(8 * mean + SHORT / 4 > each ? 8 * mean + SHORT / 4 : each, MOST);
 		draw(s);
 	} else {
-		s->limit = s->pause;
-		s->large = min(s->pending ? s->pending / 4 : 8 * mean, MOST);
+		s->limit = b->pause;
+		s->large = min(b->pending ? b->pending / 4 : 8 * mean, MOST);
 		s->next = 0;
 	}
-	s->mean = min(mean, MOST);
+	b->mean = min(mean, MOST);
 	s->mean_self = self;
-	s->began = s->last;
-	s->preemptions = skep_get_preemptions();
-	s->sum = 0;
-	s->self_sum = 0;
-	s->squares = 0;
-	s->n = 0;
-	s->outliers = 0;
-	s->outlier_sum = 0;
+	b->began = s->last;
+	b->preemptions = skep_get_preemptions();
+	b->sum = 0;
+	b->self_sum = 0;
+	b->squares = 0;
+	b->n = 0;
+	b->outliers = 0;
+	b->outlier_sum = 0;
 	return 0;
 }
 
 /* A pause before a timed call. Returns whether the block has to end. */
-static __attribute__((noinline)) int paused(struct stat *s, __u64 gap, int was_preempted)
+static __attribute__((noinline)) int paused(struct stat *s, struct block *b, __u64 gap, int was_preempted)
 {
-	if (!s || !s->last)
+	if (!s || !b || !s->last)
 		return 0;
 	if (was_preempted) {
 		if (s->next)
-			share(s, gap);
+			share(s, b, gap);
 		return 0;
 	}
 	if (s->next) {
 		/* What matters little is only counted as an error. */
-		if (gap < (s->total + s->guessed_total) / 64) {
-			s->variance += square(gap >> (VARIANCE_SHIFT / 2 + 1));
+		if (gap < (s->total + b->guessed_total) / 64) {
+			b->variance += square(gap >> (VARIANCE_SHIFT / 2 + 1));
 			return 0;
 		}
-		s->pending = gap;
-		s->probe = (1 + PROBE) * s->calls;
+		b->pending = gap;
+		b->probe = (1 + PROBE) * s->calls;
 		return 1;
 	}
-	if (s->pause < gap)
-		s->pause = min(gap, MOST);
-	s->limit = s->pause;
-	if (s->pending && gap >= s->pending / 4) {
-		s->pending = 0;
-		s->probe = 0;
-		s->large = min(8 * s->mean, MOST);
+	if (b->pause < gap)
+		b->pause = min(gap, MOST);
+	s->limit = b->pause;
+	if (b->pending && gap >= b->pending / 4) {
+		b->pending = 0;
+		b->probe = 0;
+		s->large = min(8 * b->mean, MOST);
 	}
 	return 0;
 }
@@ -425,58 +443,57 @@ static __attribute__((noinline)) int paused(struct stat *s, __u64 gap, int was_p
 /* What a long call says of others: nothing, the same as all calls, or that the block has to end. */
 enum { NOTHING, USUAL, END };
 
-static __attribute__((noinline)) int outlier(struct stat *s, __u64 took, int was_preempted)
+static __attribute__((noinline)) int outlier(struct stat *s, struct block *b, __u64 took, int was_preempted)
 {
-	if (!s || was_preempted)
+	if (!s || !b || was_preempted)
 		return NOTHING;
 	if (s->next) {
-		s->outliers++;
-		s->outlier_sum += took;
+		b->outliers++;
+		b->outlier_sum += took;
 		if (took <= s->limit && took > s->worst)
 			s->worst = took;
 		return END;
 	}
-	if (!s->pending || took < s->pending / 4)
+	if (!b->pending || took < b->pending / 4)
 		return USUAL;
 	/* So the pause was such a call, too. */
-	s->guessed_total += s->pending;
-	s->guessed_self += s->pending;
-	s->variance += square(s->pending >> (VARIANCE_SHIFT / 2 + 2));
-	s->pending = 0;
-	s->probe = 0;
-	s->large = min(8 * s->mean, MOST);
+	b->guessed_total += b->pending;
+	b->guessed_self += b->pending;
+	b->variance += square(b->pending >> (VARIANCE_SHIFT / 2 + 2));
+	b->pending = 0;
+	b->probe = 0;
+	s->large = min(8 * b->mean, MOST);
 	return USUAL;
 }
 
 /* Counts a timed call in its block. */
-static __attribute__((noinline)) int learn(struct stat *s, __u64 start, __u64 now, __u64 took, __u64 self)
+static __attribute__((noinline)) int learn(struct stat *s, struct block *b, __u64 start, __u64 now, __u64 self)
 {
 	int end = 0, says = USUAL, was_preempted = 0;
-	__u64 gap;
+	__u64 gap, took = now - start;
 
-	if (!s)
+	if (!s || !b)
 		return 0;
 	gap = start - s->last;
-	/* Most functions of a program are called once, and the first call says nothing of others. */
 	if (s->last && ((gap > LONG && gap > s->limit) || (took > LONG && took > s->large)))
-		was_preempted = preempted(s);
+		was_preempted = preempted(b);
 	if (gap > s->limit)
-		end = paused(s, gap, was_preempted);
+		end = paused(s, b, gap, was_preempted);
 	s->last = now;
 	if (s->timed <= WARM_UP)
 		return 0;
 	if (took > s->large)
-		says = outlier(s, took, was_preempted);
+		says = outlier(s, b, took, was_preempted);
 	if (says == END) {
 		end = 1;
 	} else if (says == USUAL) {
-		s->sum += took;
-		s->self_sum += self;
-		s->squares += square(took - s->mean);
-		s->n++;
+		b->sum += took;
+		b->self_sum += self;
+		b->squares += square(took - b->mean);
+		b->n++;
 	}
-	if (end || s->n >= (s->next ? SAMPLE : REVIEW)) {
-		review(s);
+	if (end || b->n >= (s->next ? SAMPLE : REVIEW)) {
+		review(s, b);
 	} else if (s->next) {
 		draw(s);
 	}
@@ -484,12 +501,12 @@ static __attribute__((noinline)) int learn(struct stat *s, __u64 start, __u64 no
 }
 
 /* Before a bucket overflows all are halved: they tell proportions. */
-static __attribute__((noinline)) int halve(struct stat *s)
+static __attribute__((noinline)) int halve(struct block *b)
 {
-	if (!s)
+	if (!b)
 		return 0;
 	for (int i = 0; i < BUCKETS; i++)
-		s->hist[i] >>= 1;
+		b->hist[i] >>= 1;
 	return 0;
 }
 
@@ -542,6 +559,7 @@ static __attribute__((noinline)) int returned(__u64 *ctx, struct thread *t)
 	__u32 bucket;
 	struct frame *f;
 	struct stat *s;
+	struct block *b;
 
 	if (!t)
 		return 0;
@@ -562,18 +580,26 @@ static __attribute__((noinline)) int returned(__u64 *ctx, struct thread *t)
 	bucket = log2_of(took);
 	if (bucket >= BUCKETS)
 		bucket = BUCKETS - 1;
-	s->hist[bucket] += s->next ? WEIGHT(s->mask) : 1;
-	if (s->hist[bucket] > 1U << 31)
-		halve(s);
 	if (s->outer == call) {
 		s->outer = 0;
 		s->outermost++;
 		s->total += took;
 	}
-	if (!s->always)
-		learn(s, f->start, now, took, self);
-	else if (s->always & DROP)
+	if (s->always & DROP)
 		skep_detach_func(ctx);
+	if (s->timed <= FEW) {
+		s->first[(s->timed - 1) & (FEW - 1)] = bucket;
+		s->last = now;
+		return 0;
+	}
+	b = bpf_map_lookup_elem(&blocks, &f->function);
+	if (!b)
+		return 0;
+	b->hist[bucket] += s->next ? WEIGHT(s->mask) : 1;
+	if (b->hist[bucket] > 1U << 31)
+		halve(b);
+	if (!s->always)
+		learn(s, b, f->start, now, self);
 	return 0;
 }
 

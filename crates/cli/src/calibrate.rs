@@ -129,10 +129,11 @@ fn known<const N: usize>(
 }
 
 fn measure(dir: &Dir, library: &Path, object: &Object) -> Option<[u32; 1]> {
-    let loaded = Loader::new(dir).max_entries("stats", 1).load(object).ok()?;
+    let loader = Loader::new(dir).max_entries("stats", 1).max_entries("blocks", 1);
+    let loaded = loader.load(object).ok()?;
     let settings = [63_u32.to_le_bytes(), [0; 4]].concat();
     run(dir, library, &loaded, &settings, &[NOTHING], "1")?;
-    let value = loaded.map("stats")?.lookup(&0_u32.to_le_bytes()).ok()?;
+    let value = loaded.map("blocks")?.lookup(&0_u32.to_le_bytes()).ok()?;
     estimate::mean(&value).and_then(|ticks| Some([u32::try_from(ticks).ok()?]))
 }
 

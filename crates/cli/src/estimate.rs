@@ -6,14 +6,21 @@
 
 /// Buckets of the histogram.
 const BUCKETS: usize = 40;
-/// Words of one thread's `struct stat` before the histogram (`bpf/trace.bpf.c`).
-const WORDS: usize = 28;
-/// Bytes of one thread's `struct stat`: with the histogram, and up to whole cache lines.
-pub const STAT_SIZE: usize = (8 * WORDS + 4 * BUCKETS).next_multiple_of(64);
+/// Words of one thread's `struct stat` before the buckets of the first calls (`bpf/trace.bpf.c`).
+const WORDS: usize = 14;
+/// How many calls these are.
+const FEW: usize = 16;
+/// Words of its `struct block` before the histogram.
+const BLOCK_WORDS: usize = 16;
+/// Bytes of one thread's `struct stat`.
+#[cfg(test)]
+pub const STAT_SIZE: usize = 8 * WORDS + FEW;
+/// Bytes of one thread's `struct block`: with the histogram, and up to whole cache lines.
+pub const BLOCK_SIZE: usize = (8 * BLOCK_WORDS + 4 * BUCKETS).next_multiple_of(64);
 /// Variances are in units of 2^this.
 const VARIANCE_SHIFT: i32 = 16;
 /// Fewer timed calls in a block say too little of its others.
-const FEW: u64 = 16;
+const TOO_FEW: u64 = 16;
 /// 95 % of a normal distribution lie within 1.96 standard deviations. Those here are estimates
 /// themselves, and times are skewed.
 const CONFIDENCE: f64 = 2.2;
@@ -61,8 +68,21 @@ pub struct Stat {
 /// What one thread wrote. Counters come from memory that the traced process can write: no sum of
 /// theirs may fail.
 struct Thread<'a> {
-    head: &'a [[u8; 8]; WORDS],
-    hist: &'a [[u8; 4]; BUCKETS],
+    head: &'a [[u8; 8]],
+    /// Buckets of the first calls.
+    first: &'a [u8],
+    /// Nothing, where there were no more calls.
+    block: &'a [[u8; 8]],
+    hist: &'a [[u8; 4]],
+}
+
+/// What one thread wrote of a function.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// Its `struct stat`.
+    pub stat: &'a [u8],
+    /// Its `struct block`; nothing, where it has none.
+    pub block: &'a [u8],
 }
 
 /// Estimated ticks of the calls that were not timed, without overhead.
@@ -78,20 +98,44 @@ struct Untimed {
 }
 
 impl<'a> Thread<'a> {
-    /// The thread's part of a value; `None`: it is not whole.
-    fn new(part: &'a [u8; STAT_SIZE]) -> Option<Self> {
-        let (head, rest) = part.as_chunks::<8>().0.split_first_chunk()?;
-        let hist = rest.as_flattened().as_chunks::<4>().0.first_chunk()?;
-        Some(Self { head, hist })
+    /// `None`: it is not whole.
+    fn new(part: &Part<'a>) -> Option<Self> {
+        let (head, first) = part.stat.split_at_checked(8 * WORDS)?;
+        let (block, hist) = part.block.split_at_checked(8 * BLOCK_WORDS).unwrap_or_default();
+        let hist = hist.as_chunks().0;
+        Some(Self {
+            head: head.as_chunks().0,
+            first: first.get(..FEW)?,
+            block: block.as_chunks().0,
+            hist: hist.get(..BUCKETS).unwrap_or_default(),
+        })
     }
 
-    /// All threads' parts of a per-CPU value. An incomplete one at the end is left out.
-    fn all(value: &'a [u8]) -> impl Iterator<Item = Self> {
-        value.as_chunks::<STAT_SIZE>().0.iter().filter_map(Self::new)
+    /// All threads that wrote of a function. Incomplete ones are left out.
+    fn all(value: &[Part<'a>]) -> impl Iterator<Item = Self> {
+        value.iter().filter_map(Self::new)
     }
 
     fn word(&self, i: usize) -> u64 {
         self.head.get(i).map_or(0, |word| u64::from_le_bytes(*word))
+    }
+
+    /// A word of the block.
+    fn learned(&self, i: usize) -> u64 {
+        self.block.get(i).map_or(0, |word| u64::from_le_bytes(*word))
+    }
+
+    /// Adds its calls to a histogram.
+    fn add_times(&self, hist: &mut [u64; BUCKETS]) {
+        let first = usize::try_from(self.timed()).unwrap_or(FEW).min(FEW);
+        for bucket in self.first.iter().take(first) {
+            if let Some(to) = hist.get_mut(usize::from(*bucket)) {
+                *to = to.saturating_add(1);
+            }
+        }
+        for (to, from) in hist.iter_mut().zip(self.hist) {
+            *to = to.saturating_add(u32::from_le_bytes(*from).into());
+        }
     }
 
     fn calls(&self) -> u64 {
@@ -124,25 +168,28 @@ impl<'a> Thread<'a> {
     /// The estimates of finished blocks, and that of the current one from what was timed of it so
     /// far.
     fn untimed(&self, overhead: f64) -> Untimed {
-        let guessed = self.word(24);
+        let guessed = self.learned(12);
         let open = self.calls().saturating_sub(self.word(4)).saturating_sub(guessed);
         let mut all = Untimed {
             calls: guessed,
-            total: self.word(25) as f64,
-            own: self.word(26) as f64,
-            variance: (self.word(27) as f64 + self.word(12) as f64)
+            total: self.learned(13) as f64,
+            own: self.learned(14) as f64,
+            variance: (self.learned(15) as f64 + self.learned(0) as f64)
                 * f64::from(VARIANCE_SHIFT).exp2(),
             pending: 0.0,
         };
         if open > 0 {
-            let (sum, own_sum, squares) =
-                (self.word(14) as f64, self.word(15).cast_signed() as f64, self.word(16) as f64);
-            let (n, before, spread) = (
-                self.word(17) & 0xffff,
-                (self.word(19) & 0xffff_ffff) as f64,
-                self.word(20) as f64,
+            let (sum, own_sum, squares) = (
+                self.learned(2) as f64,
+                self.learned(3).cast_signed() as f64,
+                self.learned(4) as f64,
             );
-            let known = n >= FEW;
+            let (n, before, spread) = (
+                self.learned(5) & 0xffff,
+                (self.learned(7) & 0xffff_ffff) as f64,
+                self.learned(8) as f64,
+            );
+            let known = n >= TOO_FEW;
             let count = n.max(1) as f64;
             let mean = if known { sum / count } else { before };
             let net = (mean - overhead).max(0.0);
@@ -155,7 +202,7 @@ impl<'a> Thread<'a> {
             all.own += open * own.max(0.0);
             all.variance += spread * open * (open + count) / count;
         }
-        let pending = self.word(22) as f64;
+        let pending = self.learned(10) as f64;
         // A longer one than all calls together is taken for a pause of the caller.
         if pending <= self.total() as f64 + all.total {
             all.pending = pending;
@@ -164,20 +211,22 @@ impl<'a> Thread<'a> {
     }
 }
 
-/// What calls of one thread took on average in the last finished block, in ticks as measured.
-pub fn mean(value: &[u8]) -> Option<u64> {
-    Thread::all(value).map(|thread| thread.word(19) & 0xffff_ffff).find(|mean| *mean > 0)
+/// What calls of one thread took on average in the last finished block, in ticks as measured: by the
+/// `struct block` of all threads.
+pub fn mean(blocks: &[u8]) -> Option<u64> {
+    let all = blocks.as_chunks::<BLOCK_SIZE>().0.iter();
+    let means = all.filter_map(|block| block.as_chunks::<4>().0.get(14));
+    means.map(|mean| u32::from_le_bytes(*mean).into()).find(|mean| *mean > 0)
 }
 
-/// How many calls were timed, in a per-CPU value.
-pub fn timed_calls(value: &[u8]) -> u64 {
+/// How many calls were timed.
+pub fn timed_calls(value: &[Part<'_>]) -> u64 {
     Thread::all(value).map(|thread| thread.timed()).fold(0, u64::saturating_add)
 }
 
 impl Stat {
-    /// Adds up a per-CPU value: one `struct stat` after the other. An incomplete one at the end is
-    /// left out.
-    pub fn sum(value: &[u8], clock: Clock, running: Running) -> Self {
+    /// Adds up what threads wrote. What is incomplete is left out.
+    pub fn sum(value: &[Part<'_>], clock: Clock, running: Running) -> Self {
         let overhead = f64::from(clock.overhead);
         let (mut total, mut own, mut variance, mut pending, mut untimed) =
             (0.0, 0.0, 0.0, 0.0, 0_u64);
@@ -199,9 +248,7 @@ impl Stat {
             total += (thread.total() as f64 - overhead * thread.outermost() as f64).max(0.0)
                 + guess.total;
             own += thread.own() as f64 + guess.own - overhead * thread.timed() as f64;
-            for (to, from) in sum.hist.iter_mut().zip(thread.hist) {
-                *to = to.saturating_add(u32::from_le_bytes(*from).into());
-            }
+            thread.add_times(&mut sum.hist);
         }
         sum.total_ns = ((total + running.total as f64) * clock.tick) as u64;
         // Estimates of callees may make a function's own time a little more than its whole time, or
@@ -217,7 +264,7 @@ impl Stat {
     }
 
     /// When a timed call returned last, on any thread, in ticks.
-    pub fn last(value: &[u8]) -> u64 {
+    pub fn last(value: &[Part<'_>]) -> u64 {
         Thread::all(value).map(|thread| thread.last()).max().unwrap_or(0)
     }
 
@@ -265,57 +312,79 @@ pub mod tests {
     /// Ticks are nanoseconds, and cost nothing.
     pub const CLOCK: Clock = Clock { tick: 1.0, overhead: 0 };
 
-    /// A `struct stat` as the program writes it.
-    fn value(words: [u64; WORDS], hist: &[(usize, u32)]) -> Vec<u8> {
-        let mut out: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+    /// A `struct stat` and a `struct block` as the program writes them.
+    pub struct Written([Vec<u8>; 2]);
+
+    impl Written {
+        pub fn part(&self) -> Part<'_> {
+            let [stat, block] = &self.0;
+            Part { stat, block }
+        }
+    }
+
+    /// Words of both, the block's behind the others.
+    const ALL: usize = WORDS + BLOCK_WORDS;
+
+    fn value(words: [u64; ALL], hist: &[(usize, u32)]) -> Written {
+        let bytes = |words: &[u64]| words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<_>>();
+        let (mut stat, mut block) = (bytes(&words[..WORDS]), bytes(&words[WORDS..]));
         let mut buckets = [0_u32; BUCKETS];
         for (i, n) in hist {
             buckets[*i] = *n;
+            // The first calls are not in the histogram.
+            while buckets[*i] > 0 && stat.len() < 8 * WORDS + FEW {
+                stat.push(*i as u8);
+                buckets[*i] -= 1;
+            }
         }
-        out.extend(buckets.iter().flat_map(|n| n.to_le_bytes()));
-        out.resize(STAT_SIZE, 0);
-        out
+        stat.resize(STAT_SIZE, u8::MAX);
+        block.extend(buckets.iter().flat_map(|n| n.to_le_bytes()));
+        block.resize(BLOCK_SIZE, 0);
+        Written([stat, block])
     }
 
     /// The same for a function whose calls were all timed.
-    pub fn bytes(calls: u64, total: u64, own: u64, hist: &[(usize, u32)]) -> Vec<u8> {
-        let mut words = [0; WORDS];
+    pub fn bytes(calls: u64, total: u64, own: u64, hist: &[(usize, u32)]) -> Written {
+        let mut words = [0; ALL];
         (words[0], words[1], words[4], words[6], words[7]) = (calls, 7, calls, calls, calls);
         (words[8], words[9]) = (total, own);
         value(words, hist)
     }
 
-    fn sum(value: &[u8], tick: f64) -> Stat {
-        Stat::sum(value, Clock { tick, overhead: 0 }, Running::default())
+    fn sum(value: &Written, tick: f64) -> Stat {
+        Stat::sum(&[value.part()], Clock { tick, overhead: 0 }, Running::default())
     }
 
     #[test]
     fn threads_are_added_up() {
-        let value =
-            [bytes(2, 10, 6, &[(2, 2)]), bytes(0, 0, 0, &[]), bytes(3, 50, 40, &[(2, 1), (4, 2)])]
-                .concat();
-        let stat = sum(&value, 1.0);
+        let mut written =
+            [bytes(2, 10, 6, &[(2, 2)]), bytes(0, 0, 0, &[]), bytes(3, 50, 40, &[(2, 1), (4, 2)])];
+        let of = |written: &[Written]| {
+            let value: Vec<_> = written.iter().map(Written::part).collect();
+            Stat::sum(&value, CLOCK, Running::default())
+        };
+        let stat = of(&written);
         assert_eq!((stat.calls, stat.total_ns, stat.self_ns), (5, 60, 46));
         assert_eq!((stat.hist[2], stat.hist[4], stat.hist.iter().sum::<u64>()), (3, 2, 5));
-        assert_eq!(sum(&value[..STAT_SIZE + 3], 1.0).calls, 2, "half a value is none");
-        assert_eq!(
-            sum(&[bytes(u64::MAX, 0, 0, &[]), bytes(u64::MAX, 0, 0, &[])].concat(), 1.0).calls,
-            u64::MAX
-        );
+        written[2].0[0].pop();
+        assert_eq!(of(&written).calls, 2, "half a value is none");
+        written[0].0[1].clear();
+        assert_eq!(of(&written), sum(&bytes(2, 10, 6, &[(2, 2)]), 1.0), "few calls have no block");
+        assert_eq!(of(&[bytes(u64::MAX, 0, 0, &[]), bytes(u64::MAX, 0, 0, &[])]).calls, u64::MAX);
     }
 
     #[test]
     fn estimates_of_finished_and_open_blocks_come_with_their_error() {
         // 1,000 calls: 300 timed, 500 in finished blocks, 200 in the open one, of which 20 timed
         // ones took 10 ticks on average.
-        let mut words = [0_u64; WORDS];
+        let mut words = [0_u64; ALL];
         (words[0], words[4], words[6], words[7]) = (1000, 300, 300, 300);
         (words[8], words[9]) = (3000, 2000);
-        (words[14], words[15], words[16], words[17]) = (200, 120, 20 * 9, 20);
-        words[19] = 10;
-        (words[24], words[25], words[26], words[27]) = (500, 5000, 3000, 4);
+        (words[16], words[17], words[18], words[19]) = (200, 120, 20 * 9, 20);
+        words[21] = 10;
+        (words[26], words[27], words[28], words[29]) = (500, 5000, 3000, 4);
         let stat = Stat::sum(
-            &value(words, &[(3, 300)]),
+            &[value(words, &[(3, 300)]).part()],
             Clock { tick: 1.0, overhead: 2 },
             Running::default(),
         );
@@ -326,21 +395,20 @@ pub mod tests {
         assert_eq!(stat.error_ns, Some((CONFIDENCE * f64::sqrt(variance)) as u64));
         // A pause that may have been a call is part of the error; one longer than all calls
         // together is none.
-        words[22] = 5000;
-        let with =
-            |words| Stat::sum(&value(words, &[]), CLOCK, Running::default()).error_ns.unwrap();
+        words[24] = 5000;
+        let with = |words| sum(&value(words, &[]), 1.0).error_ns.unwrap();
         let pending = with(words);
-        words[22] = 50_000;
+        words[24] = 50_000;
         assert_eq!(pending - with(words), 5000);
     }
 
     #[test]
     fn what_runs_is_added_and_nothing_overflows() {
         let running = Running { calls: 1, total: 500, own: 400 };
-        let stat = Stat::sum(&bytes(2, 10, 6, &[(2, 2)]), CLOCK, running);
+        let stat = Stat::sum(&[bytes(2, 10, 6, &[(2, 2)]).part()], CLOCK, running);
         assert_eq!((stat.total_ns, stat.self_ns, stat.running, stat.error_ns), (510, 406, 1, None));
         let odd = Stat::sum(
-            &[value([u64::MAX; WORDS], &[]), value([1; WORDS], &[])].concat(),
+            &[value([u64::MAX; ALL], &[]).part(), value([1; ALL], &[]).part()],
             CLOCK,
             running,
         );

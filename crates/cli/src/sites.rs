@@ -254,7 +254,7 @@ mod tests {
             cookie: Cookie::Index,
             entry_only: false,
             max_functions: 9,
-            by_function: 0,
+            by_function: Vec::new(),
             include: LinkTarget::all(["nosuch"]),
             exclude: Vec::new(),
         };

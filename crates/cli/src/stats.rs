@@ -12,8 +12,58 @@ use rustix::io::Errno;
 use skep::isa::ShapeKind;
 use skep::maps::Map;
 
+use crate::estimate::Part;
+
 /// Entries looked at together.
 const BLOCK: u64 = 512;
+
+/// A per-CPU array that is read in blocks of entries.
+struct Column<'m> {
+    map: &'m Map,
+    file: OwnedFd,
+    stride: u64,
+    slot_stride: u64,
+    /// Memory that is used again costs no page faults.
+    block: Vec<Vec<u8>>,
+}
+
+impl<'m> Column<'m> {
+    fn open(map: &'m Map) -> io::Result<Self> {
+        let stride = u64::from(map.def().value_size).next_multiple_of(8).max(8);
+        let ShapeKind::PercpuArray { slot_stride, .. } = map.shape().kind else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        let file = map.file().reopen().map_err(io::Error::other)?;
+        Ok(Self { map, file, stride, slot_stride, block: Vec::new() })
+    }
+
+    fn slots(&self) -> u64 {
+        self.map.user_value_size() as u64 / self.stride
+    }
+
+    /// Reads entries of a slot into a block; false: they have no memory. `n`: which block.
+    fn read(&mut self, n: usize, slot: u64, first: u64, entries: u64) -> io::Result<bool> {
+        let at = slot * self.slot_stride + first * self.stride;
+        if self.block.len() <= n {
+            self.block.resize(n + 1, Vec::new());
+        }
+        let Some(block) = self.block.get_mut(n) else { return Ok(false) };
+        if next_data(&self.file, at)? >= at + entries * self.stride {
+            block.clear();
+            return Ok(false);
+        }
+        block.resize((entries * self.stride) as usize, 0);
+        read(&self.file, at, block)?;
+        Ok(true)
+    }
+
+    /// An entry in a block; nothing, if that has no memory.
+    fn entry(&self, n: usize, entry: u64) -> &[u8] {
+        let (at, size) = ((entry * self.stride) as usize, self.stride as usize);
+        let block = self.block.get(n).and_then(|block| block.get(at..at + size));
+        block.unwrap_or_default()
+    }
+}
 
 /// Calls `visit` for the first `count` entries of a per-CPU array, with the values of the slots
 /// that were ever used, one after the other. Entries that no slot has memory for are left out.
@@ -21,51 +71,61 @@ const BLOCK: u64 = 512;
 /// # Errors
 /// When the file cannot be read.
 pub fn each(map: &Map, count: u32, mut visit: impl FnMut(u32, &[u8])) -> io::Result<()> {
-    let def = map.def();
-    let stride = u64::from(def.value_size).next_multiple_of(8).max(8);
-    let slots = map.user_value_size() as u64 / stride;
-    let ShapeKind::PercpuArray { slot_stride, .. } = map.shape().kind else {
-        return Err(io::ErrorKind::Unsupported.into());
-    };
-    let file = map.file().reopen().map_err(io::Error::other)?;
-    let count = u64::from(count.min(def.max_entries));
-    // Memory that is used again costs no page faults.
-    let mut blocks: Vec<Vec<u8>> = Vec::new();
     let mut value = Vec::new();
+    each_slot(map, None, count, |index, parts| {
+        if let [only] = parts {
+            return visit(index, only.stat);
+        }
+        value.clear();
+        parts.iter().for_each(|part| value.extend_from_slice(part.stat));
+        visit(index, &value);
+    })
+}
+
+/// The same for an array of `struct stat` and one of `struct block`.
+///
+/// # Errors
+/// When a file cannot be read.
+pub fn each_with(
+    stats: &Map,
+    blocks: &Map,
+    count: u32,
+    visit: impl FnMut(u32, &[Part<'_>]),
+) -> io::Result<()> {
+    each_slot(stats, Some(blocks), count, visit)
+}
+
+fn each_slot(
+    stats: &Map,
+    blocks: Option<&Map>,
+    count: u32,
+    mut visit: impl FnMut(u32, &[Part<'_>]),
+) -> io::Result<()> {
+    let mut stats = Column::open(stats)?;
+    let mut blocks = blocks.map(Column::open).transpose()?;
+    let count = u64::from(count.min(stats.map.def().max_entries));
+    let slots = stats.slots();
     let mut first = 0;
     while first < count {
         let entries = BLOCK.min(count - first);
         let mut used = 0;
         for slot in 0..slots {
-            let at = slot * slot_stride + first * stride;
-            if next_data(&file, at)? < at + entries * stride {
-                if blocks.len() == used {
-                    blocks.push(Vec::new());
-                }
-                if let Some(block) = blocks.get_mut(used) {
-                    block.resize((entries * stride) as usize, 0);
-                    read(&file, at, block)?;
+            if stats.read(used, slot, first, entries)? {
+                if let Some(blocks) = &mut blocks {
+                    blocks.read(used, slot, first, entries)?;
                 }
                 used += 1;
             }
         }
-        let used = blocks.get(..used).unwrap_or_default();
-        let mut parts: Vec<_> =
-            used.iter().map(|block| block.chunks_exact(stride as usize)).collect();
-        for index in first..first + entries {
-            let index = u32::try_from(index).unwrap_or(u32::MAX);
-            if let [only] = &mut *parts {
-                only.next().into_iter().for_each(|part| visit(index, part));
-                continue;
-            }
-            value.clear();
-            parts
-                .iter_mut()
-                .filter_map(Iterator::next)
-                .for_each(|part| value.extend_from_slice(part));
-            if !value.is_empty() {
-                visit(index, &value);
-            }
+        let mut parts = Vec::with_capacity(used);
+        for entry in 0..if used > 0 { entries } else { 0 } {
+            let index = u32::try_from(first + entry).unwrap_or(u32::MAX);
+            parts.clear();
+            parts.extend((0..used).map(|n| Part {
+                stat: stats.entry(n, entry),
+                block: blocks.as_ref().map_or(&[], |blocks| blocks.entry(n, entry)),
+            }));
+            visit(index, &parts);
         }
         first += entries;
     }

@@ -80,7 +80,7 @@ pub fn describe(program: &LoadedProgram, patterns: &[String]) -> Result<LinkSpec
         cookie: Cookie::Target,
         entry_only: false,
         max_functions: 1 << 20,
-        by_function: 0,
+        by_function: Vec::new(),
         include: LinkTarget::all(include),
         exclude: Vec::new(),
     })

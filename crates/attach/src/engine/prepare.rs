@@ -1,13 +1,11 @@
 //! Giving functions what they lack before they can be hooked: a patch site, islands, a path to an
 //! exit trampoline.
 
-use super::entries::Entries;
-use super::site::{Form, Origin, Site};
+use super::site::{NewSite, Origin, Site};
 use super::state::State;
 use super::targets::{ModuleTargets, Taken, set_result};
 use crate::frame::UNTYPED_ARGS;
 use crate::hook_list::Meta;
-use crate::hook_lists::CookieWords;
 use crate::island::{self, Builder, Part};
 use crate::jump::{PATCH, jump};
 use crate::patch_site::{PatchSite, Shape};
@@ -59,23 +57,35 @@ impl State {
             }
         };
         let mut origins: Vec<Arc<Origin>> = Vec::new();
+        // What functions had in common that were hooked before, and what they have now.
+        let mut joined = None;
         let mut followed = Followed::default();
-        let mut added = Vec::with_capacity(targets.items.len());
+        // For each of them that was given what it lacks, in order: whether it is new.
+        let mut added: Vec<bool> = Vec::with_capacity(targets.items.len());
         for some in targets.items.chunks(AT_ONCE) {
             let module = targets.module;
             let examined = self.examine(module, some, results, targets.exits, &mut followed, taken);
             let new = examined.iter().filter(|item| item.patch_site.is_some());
             let mut metas = Meta::for_all(new.map(|item| item.f.addr), UNTYPED_ARGS as u64).iter();
             for item in examined {
-                let (n, addr) = (item.n, item.f.addr);
-                let is_there = origins.iter().find(|origin| origin.begins_at(item.text.start));
-                let origin = is_there.cloned().unwrap_or_else(|| {
-                    let new = Arc::new(Origin::new(module, item.text.clone(), builder.range()));
-                    origins.push(Arc::clone(&new));
-                    new
-                });
-                match self.add_site(&mut builder, &origin, &mut metas, item) {
-                    Ok(new) => added.push((n, addr, new)),
+                let n = item.n;
+                let begins = |origin: &Arc<Origin>| origin.begins_at(item.text.start);
+                if !origins.last().is_some_and(begins) {
+                    // The one of now is the last.
+                    match origins.iter().position(begins) {
+                        Some(at) => {
+                            let origin = origins.remove(at);
+                            origins.push(origin);
+                        }
+                        None => {
+                            let (text, islands) = (item.text.clone(), builder.range());
+                            origins.push(Arc::new(Origin::new(module, text, islands)));
+                        }
+                    }
+                }
+                let Some(origin) = origins.last() else { continue };
+                match self.add_site(&mut builder, origin, &mut joined, &mut metas, item) {
+                    Ok(new) => added.push(new),
                     Err(skip) => set_result(results, n, Err(skip)),
                 }
             }
@@ -85,14 +95,17 @@ impl State {
         }
         let finished = builder.finish();
         if finished.is_err() || looking.is_lost() {
-            for (n, addr, new) in added {
+            let is_added = |n: usize| results.get(n).is_some_and(Result::is_ok);
+            let given: Vec<_> = targets.items.iter().filter(|(n, _)| is_added(*n)).collect();
+            for ((n, f), new) in given.into_iter().zip(added) {
+                let addr = f.addr;
                 if new {
                     self.sites.remove(&addr);
                 } else if let Some(site) = self.sites.get_mut(&addr) {
-                    site.exit = 0;
+                    site.forget_exit();
                 }
                 let why = finished.clone().err().unwrap_or(Skip::NotCode { addr });
-                set_result(results, n, Err(why));
+                set_result(results, *n, Err(why));
             }
         }
     }
@@ -139,6 +152,7 @@ impl State {
         &mut self,
         builder: &mut Builder,
         origin: &Arc<Origin>,
+        joined: &mut Option<(Arc<Origin>, Arc<Origin>)>,
         metas: &mut Iter<'static, Meta>,
         item: Examined<'_>,
     ) -> Result<bool, Skip> {
@@ -146,8 +160,17 @@ impl State {
         let Some((patch_site, meta)) = item.patch_site.and_then(|p| Some((p, metas.next()?)))
         else {
             if let (Some(site), Some(exit)) = (self.sites.get_mut(&f.addr), item.exit) {
-                site.exit = builder.exit(site.meta, exit);
-                site.exit_origin = Arc::clone(origin);
+                let at = builder.exit(site.meta, exit);
+                // Those that were prepared together before share what they have in common again.
+                let known = joined.as_ref().filter(|(before, _)| Arc::ptr_eq(before, &site.origin));
+                let joint = known.map_or_else(
+                    || Arc::new(site.origin.with_exits(origin.exits.clone())),
+                    |(_, joint)| Arc::clone(joint),
+                );
+                *joined = Some((Arc::clone(&site.origin), Arc::clone(&joint)));
+                if !site.set_exit(at, joint) {
+                    return Err(Skip::NoRoom);
+                }
             }
             return Ok(false);
         };
@@ -192,24 +215,9 @@ impl State {
         self.has_calls |= patch_site.shape == Shape::Nop;
         let exit = item.exit.map_or(0, |exit| builder.exit(meta, exit));
         meta.body.store(body, Ordering::Release);
-        self.sites.insert(
-            f.addr,
-            Box::new(Site {
-                origin: Arc::clone(origin),
-                patch_site,
-                meta,
-                nr_args: None,
-                entry,
-                exit,
-                head,
-                exit_origin: Arc::clone(origin),
-                form: Form::Plain,
-                aim: Form::Plain,
-                entries: Entries::default(),
-                cookies: CookieWords::default(),
-                relocation_map,
-            }),
-        );
+        let origin = Arc::clone(origin);
+        let new = NewSite { origin, patch_site, meta, entry, exit, head, relocation_map };
+        self.sites.insert(f.addr, Box::new(Site::new(new).ok_or(Skip::NoRoom)?));
         Ok(true)
     }
 }

@@ -40,6 +40,12 @@ impl Work {
     }
 }
 
+/// Where nobody is stopped, a part of the changes is made after the other: all of a million would take
+/// memory that was never touched before, and what is known of a function is still near.
+fn parts(addrs: &[u64], alone: bool) -> std::slice::Chunks<'_, u64> {
+    addrs.chunks(if alone { AT_ONCE } else { addrs.len().max(1) })
+}
+
 impl FromIterator<(Change, u64)> for Work {
     /// Changes of what no function's form says.
     fn from_iter<T: IntoIterator<Item = (Change, u64)>>(changes: T) -> Self {
@@ -53,11 +59,20 @@ impl State {
     /// Makes calls of functions go where their hooks need them: by changing the first bytes, or the
     /// island that they lead to. Returns those where that failed.
     pub(super) fn repatch(&mut self, addrs: &[u64]) -> Vec<(u64, Skip)> {
-        // Where nobody is stopped, a part of the changes after the other: all of a million would take
-        // memory that was never touched before.
         let alone = patch::is_alone();
-        let parts = addrs.chunks(if alone { AT_ONCE } else { addrs.len().max(1) });
-        parts.flat_map(|part| self.repatch_part(part, alone)).collect()
+        parts(addrs, alone).flat_map(|part| self.repatch_part(part, alone)).collect()
+    }
+
+    /// Makes new hook lists for functions whose hooks changed, and has calls of them go where these need
+    /// them. Returns those where that failed.
+    pub(super) fn publish_and_repatch(&mut self, addrs: &[u64]) -> Vec<(u64, Skip)> {
+        self.enter_table(addrs);
+        let (mut failed, alone) = (Vec::new(), patch::is_alone());
+        for part in parts(addrs, alone) {
+            self.publish_lists(part);
+            failed.extend(self.repatch_part(part, alone));
+        }
+        failed
     }
 
     /// `alone`: no other thread can run the code.
@@ -97,7 +112,7 @@ impl State {
         }
         // SAFETY: changes of functions, which `forget` has found mapped, from one of the forms that
         // `Site` knows to another.
-        for (result, (addr, form)) in unsafe { self.apply(work) } {
+        for (result, (addr, form)) in unsafe { self.apply_if(work, alone) } {
             let Some(site) = self.sites.get_mut(&addr) else { continue };
             match (result, form) {
                 (Ok(()), Some(form)) => {
@@ -122,9 +137,22 @@ impl State {
         &mut self,
         work: Work,
     ) -> impl Iterator<Item = (Result<(), Skip>, (u64, Option<Form>))> + use<> {
+        // SAFETY: the caller's promise.
+        unsafe { self.apply_if(work, patch::is_alone()) }
+    }
+
+    /// The same. `alone`: what [`patch::is_alone`] has said, since the lock was taken.
+    ///
+    /// # Safety
+    /// As for [`patch::apply`].
+    unsafe fn apply_if(
+        &mut self,
+        work: Work,
+        alone: bool,
+    ) -> impl Iterator<Item = (Result<(), Skip>, (u64, Option<Form>))> + use<> {
         let Work { changes, of } = work.sorted();
         // SAFETY: the caller's promise.
-        let results = unsafe { patch::apply(&changes, &mut self.limbo) };
+        let results = unsafe { patch::apply(&changes, alone, &mut self.limbo) };
         results.into_iter().zip(of)
     }
 

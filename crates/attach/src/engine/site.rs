@@ -30,15 +30,25 @@ pub(super) struct Origin {
     module: Weak<Module>,
     /// The executable range that they are in.
     text: Range<u64>,
-    /// The chunk that their islands are in.
+    /// The chunk that their islands are in,
     pub(super) islands: Range<u64>,
+    /// and those for exit hooks.
+    pub(super) exits: Range<u64>,
     /// Those of the module, if it is of Go.
     pub(super) goroutines: Option<&'static Goroutines>,
 }
 
 impl Origin {
     pub(super) fn new(module: &Arc<Module>, text: Range<u64>, islands: Range<u64>) -> Self {
-        Self { module: Arc::downgrade(module), text, islands, goroutines: module.goroutines() }
+        let (module, goroutines) = (Arc::downgrade(module), module.goroutines());
+        Self { module, text, exits: islands.clone(), islands, goroutines }
+    }
+
+    /// The same with islands for exit hooks in another chunk.
+    pub(super) fn with_exits(&self, exits: Range<u64>) -> Self {
+        let Self { module, text, islands, goroutines, .. } = self;
+        let (module, text, islands) = (module.clone(), text.clone(), islands.clone());
+        Self { module, text, islands, exits, goroutines: *goroutines }
     }
 
     /// Tells whether they are in the executable range that begins there.
@@ -54,14 +64,13 @@ pub(super) struct Site {
     pub(super) meta: &'static Meta,
     /// Argument words, when one of the attachments knows them.
     pub(super) nr_args: Option<u8>,
-    /// Where the five bytes lead for entry hooks: called at compiled-in sites, else jumped to.
-    pub(super) entry: u64,
-    /// Where they lead for exit hooks; 0: not made yet.
-    pub(super) exit: u64,
+    /// Where the five bytes lead for entry hooks, counted from the islands' chunk: called at compiled-in
+    /// sites, else jumped to.
+    entry: u32,
+    /// Where they lead for exit hooks, in the chunk for those; 0: not made yet.
+    exit: u32,
     /// The first five bytes of the island of a place inside a function, as they were made.
     pub(super) head: Option<[u8; PATCH]>,
-    /// What has the chunk that `exit` is in.
-    pub(super) exit_origin: Arc<Origin>,
     pub(super) form: Form,
     /// What calls get: another form than that of the bytes while the island they lead to is
     /// redirected.
@@ -70,10 +79,74 @@ pub(super) struct Site {
     pub(super) cookies: CookieWords,
     /// For each of the five bytes after the first that begins an instruction: how far behind the
     /// start of the moved instructions that is.
+    relocation_map: [u8; PATCH - 1],
+}
+
+/// No instruction begins there.
+const NO_START: u8 = u8::MAX;
+
+/// What a site is made of, besides what is the same for all.
+#[derive(Debug)]
+pub(super) struct NewSite {
+    pub(super) origin: Arc<Origin>,
+    pub(super) patch_site: PatchSite,
+    pub(super) meta: &'static Meta,
+    /// Addresses in the chunk of the origin; of the second 0: there is none.
+    pub(super) entry: u64,
+    pub(super) exit: u64,
+    pub(super) head: Option<[u8; PATCH]>,
+    /// Of all five bytes: how far behind the start of the moved instructions each is.
     pub(super) relocation_map: [Option<u8>; PATCH],
 }
 
 impl Site {
+    /// `None`: its islands are too far from the start of their chunk.
+    pub(super) fn new(new: NewSite) -> Option<Self> {
+        let NewSite { origin, patch_site, meta, entry, exit, head, relocation_map } = new;
+        let [_, inner @ ..] = relocation_map;
+        Some(Self {
+            patch_site,
+            meta,
+            nr_args: None,
+            entry: distance(entry, &origin.islands)?,
+            exit: if exit == 0 { 0 } else { distance(exit, &origin.exits)? },
+            origin,
+            head,
+            form: Form::Plain,
+            aim: Form::Plain,
+            entries: Entries::default(),
+            cookies: CookieWords::default(),
+            relocation_map: inner.map(|moved| moved.unwrap_or(NO_START)),
+        })
+    }
+
+    /// Where the five bytes lead for entry hooks.
+    fn entry(&self) -> u64 {
+        self.origin.islands.start + u64::from(self.entry)
+    }
+
+    /// Where they lead for exit hooks; 0: nowhere yet.
+    fn exit(&self) -> u64 {
+        if self.exit == 0 { 0 } else { self.origin.exits.start + u64::from(self.exit) }
+    }
+
+    /// Tells whether there is a path to an exit trampoline.
+    pub(super) fn has_exit(&self) -> bool {
+        self.exit != 0
+    }
+
+    /// Gives it one, in the chunk of `origin`; false: that is too far from the chunk's start.
+    pub(super) fn set_exit(&mut self, exit: u64, origin: Arc<Origin>) -> bool {
+        let Some(exit) = distance(exit, &origin.exits) else { return false };
+        (self.exit, self.origin) = (exit, origin);
+        true
+    }
+
+    /// The path is gone again.
+    pub(super) fn forget_exit(&mut self) {
+        self.exit = 0;
+    }
+
     /// Tells whether the code is the one that was looked at, with the changes that were made to it.
     /// All of it was read then that moves: another library may begin with the same five bytes.
     ///
@@ -124,7 +197,7 @@ impl Site {
         let end = self.patch_site.end();
         match self.patch_site.shape {
             Shape::Nop => end..end + 1,
-            Shape::Inline => self.entry..self.entry + island::LARGEST,
+            Shape::Inline => self.entry()..self.entry() + island::LARGEST,
         }
     }
 
@@ -146,9 +219,11 @@ impl Site {
                     Detour::Jump(self.meta.body.load(Ordering::Relaxed)),
                 ));
             }
-            Form::Entry if self.patch_site.shape == Shape::Nop => (0xe8, Detour::Call(self.entry)),
-            Form::Entry => (0xe9, Detour::Jump(self.entry)),
-            Form::Exit => (0xe9, Detour::Jump(self.exit)),
+            Form::Entry if self.patch_site.shape == Shape::Nop => {
+                (0xe8, Detour::Call(self.entry()))
+            }
+            Form::Entry => (0xe9, Detour::Jump(self.entry())),
+            Form::Exit => (0xe9, Detour::Jump(self.exit())),
         };
         let (Detour::Call(to) | Detour::Jump(to)) = detour;
         if to == 0 {
@@ -165,7 +240,10 @@ impl Site {
         let inner = match self.form {
             Form::Plain => {
                 let body = self.meta.body.load(Ordering::Relaxed);
-                self.relocation_map.map(|moved| moved.map_or(0, |by| body + u64::from(by)))
+                let [a, b, c, d] = self.relocation_map;
+                // A thread that is about to run the first byte runs what is there then.
+                [NO_START, a, b, c, d]
+                    .map(|by| if by == NO_START { 0 } else { body + u64::from(by) })
             }
             _ => [0; PATCH],
         };
@@ -184,8 +262,8 @@ impl Site {
     pub(super) fn island(&self) -> Option<u64> {
         match self.form {
             Form::Plain => None,
-            Form::Entry => (self.patch_site.shape == Shape::Inline).then_some(self.entry),
-            Form::Exit => Some(self.exit),
+            Form::Entry => (self.patch_site.shape == Shape::Inline).then(|| self.entry()),
+            Form::Exit => Some(self.exit()),
         }
     }
 
@@ -193,12 +271,12 @@ impl Site {
     /// an island lies in one word.
     pub(super) fn redirect(&self, to: Form) -> Result<Change, Skip> {
         let at = self.island().ok_or(Skip::Busy { tid: 0 })?;
-        let origin = if self.form == Form::Exit { &self.exit_origin } else { &self.origin };
-        let chunk = &origin.islands;
+        let origin = &self.origin;
+        let chunk = if self.form == Form::Exit { &origin.exits } else { &origin.islands };
         let target = match to {
             Form::Plain => self.meta.body.load(Ordering::Relaxed),
-            Form::Entry if self.patch_site.shape == Shape::Inline => self.entry,
-            Form::Exit if self.exit != 0 => self.exit,
+            Form::Entry if self.patch_site.shape == Shape::Inline => self.entry(),
+            Form::Exit if self.has_exit() => self.exit(),
             _ => return Err(Skip::Busy { tid: 0 }),
         };
         let new = match to == self.form {
@@ -220,6 +298,11 @@ impl Site {
     }
 }
 
+/// How far an address is behind the start of its chunk.
+fn distance(at: u64, chunk: &Range<u64>) -> Option<u32> {
+    u32::try_from(at.checked_sub(chunk.start)?).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -227,6 +310,6 @@ mod tests {
     /// There may be a million of them.
     #[test]
     fn a_site_is_small() {
-        assert!(size_of::<Site>() <= 168, "{}", size_of::<Site>());
+        assert!(size_of::<Site>() <= 136, "{}", size_of::<Site>());
     }
 }

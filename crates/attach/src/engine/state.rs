@@ -112,6 +112,7 @@ impl State {
         let mut by_module: Vec<ModuleTargets<'_>> = Vec::new();
         for Group { targets, hooks } in groups {
             let exits = hooks.iter().any(|h| h.position.needs_exit());
+            let first = results.len();
             for (f, _) in *targets {
                 let n = results.len();
                 let site = self.sites.get(&f.addr).map(Box::as_ref);
@@ -120,7 +121,7 @@ impl State {
                 } else {
                     Err(Skip::Duplicate)
                 });
-                let known = site.is_some_and(|s| !exits || s.exit != 0);
+                let known = site.is_some_and(|s| !exits || s.has_exit());
                 if known || results.last().is_some_and(Result::is_err) {
                     continue;
                 }
@@ -138,7 +139,11 @@ impl State {
                         set_result(&mut results, n, Err(Skip::NotCode { addr: f.addr }));
                     }
                     None => {
-                        let items = vec![(n, *f)];
+                        // Those of a module come together.
+                        let rest = targets.get(n - first..).unwrap_or_default().iter();
+                        let own = rest.take_while(|(g, _)| Arc::ptr_eq(&g.module, &f.module));
+                        let mut items = Vec::with_capacity(own.count());
+                        items.push((n, *f));
                         by_module.push(ModuleTargets { module: &f.module, exits, items });
                     }
                 }
@@ -172,8 +177,7 @@ impl State {
                 chosen.push(f.addr);
             }
         }
-        self.publish(&chosen);
-        let failed = self.repatch(&chosen);
+        let failed = self.publish_and_repatch(&chosen);
         if !failed.is_empty() {
             let addrs: Vec<u64> = failed.iter().map(|f| f.0).collect();
             let failed: AddressMap<Skip> = failed.into_iter().collect();
@@ -188,8 +192,7 @@ impl State {
             for addr in &addrs {
                 self.sites.get_mut(addr).map(|s| s.remove(id));
             }
-            self.publish(&addrs);
-            self.repatch(&addrs);
+            self.publish_and_repatch(&addrs);
             chosen.retain(|a| !failed.contains_key(a));
         }
         self.attachments.insert(id, chosen);
@@ -325,6 +328,11 @@ impl State {
     /// Makes new hook lists for functions whose hooks changed.
     pub(super) fn publish(&mut self, addrs: &[u64]) {
         self.enter_table(addrs);
+        self.publish_lists(addrs);
+    }
+
+    /// The same for functions that are in the table, if they shall be.
+    pub(super) fn publish_lists(&mut self, addrs: &[u64]) {
         for addr in addrs {
             let Some(site) = self.sites.get_mut(addr) else { continue };
             let wants = site.entries.iter().any(|e| usize::from(e.hook.wants_args) > UNTYPED_ARGS);
@@ -413,7 +421,7 @@ impl State {
         if !self.collect() {
             return true;
         }
-        let exits = self.sites.values().filter(|site| site.exit != 0);
+        let exits = self.sites.values().filter(|site| site.has_exit());
         let mut metas: Vec<u64> = exits.map(|site| ptr::from_ref(site.meta) as u64).collect();
         metas.sort_unstable();
         calls_in_progress::any(&metas)

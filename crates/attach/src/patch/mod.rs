@@ -42,7 +42,8 @@ pub(crate) fn executable() -> Option<Vec<Range<u64>>> {
 /// [`executable`], once somebody has asked.
 pub(crate) type Executable = Option<Option<Vec<Range<u64>>>>;
 
-/// Makes all changes, and tells for each whether it was made. `changes` are sorted by address.
+/// Makes all changes, and tells for each whether it was made. `changes` are sorted by address. `alone`:
+/// what [`is_alone`] says, of this thread's time with the engine's lock: only it could make others.
 ///
 /// # Safety
 /// Each lies in mapped code; what shall be there is code that does what was there before, wherever
@@ -50,13 +51,12 @@ pub(crate) type Executable = Option<Option<Vec<Range<u64>>>>;
 /// the instructions it was about to run. The caller has the engine's lock.
 pub(crate) unsafe fn apply(
     changes: &[Change],
+    alone: bool,
     limbo: &mut live::LimboLists,
 ) -> Vec<Result<(), Skip>> {
     if changes.is_empty() {
         return Vec::new();
     }
-    let one = threads::Tasks::open().is_ok_and(|t| t.is_one());
-    let alone = one && sys::has_memory_alone();
     // One store, as a function makes that takes itself out of its own code, takes less time than a
     // look at the mappings.
     let unwatched = alone || matches!(changes, [one] if one.is_one_store());
@@ -74,11 +74,14 @@ pub(crate) unsafe fn apply(
     let mut results: Vec<Result<(), Skip>> = changes.iter().map(store).collect();
     let _ = sys::membarrier(sys::Barrier::SyncCore);
     let rest: Vec<Change> = changes.iter().filter(|c| !c.is_one_store()).cloned().collect();
-    if one {
+    if rest.is_empty() {
+        return results;
+    }
+    if threads::Tasks::open().is_ok_and(|t| t.is_one()) {
         // Nobody can stop a child that runs in this memory.
         let of_rest = results.iter_mut().zip(changes).filter(|(_, c)| !c.is_one_store());
         of_rest.for_each(|(result, _)| *result = Err(Skip::Busy { tid: 0 }));
-    } else if !rest.is_empty() {
+    } else {
         let of_rest = results.iter_mut().zip(changes).filter(|(_, c)| !c.is_one_store());
         // SAFETY: the caller's promise.
         let done = unsafe { live::apply(&writable, &rest, limbo) };

@@ -336,7 +336,7 @@ fn may_be_nop(bytes: &[u8], at: u64) -> bool {
 /// check of the stack, which the second answer tells. `next`: where the next function begins.
 fn first_place(function: &Function, next: u64) -> Result<(u64, bool), Skip> {
     let addr = function.addr;
-    let Convention::BehindStackCheck { leaf_functions, .. } = function.convention else {
+    let Convention::BehindStackCheck { leaf_functions, .. } = function.convention() else {
         return Ok((addr, false));
     };
     let own = addr..(addr + function.size.max(1)).min(next);

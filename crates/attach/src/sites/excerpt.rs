@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-use super::{Convention, Entry, Kind, List, Module, NameTable};
+use super::{ConventionNumber, ConventionTable, Entry, Kind, List, Module, NameTable};
 
 impl Module {
     /// Gives a module that has these functions only, by what the dynamic linker knows of them. Those that
@@ -39,7 +39,7 @@ impl Module {
             let Some((name, at)) = next else { break };
             from = at.end;
             let (kind, names) = (Kind::Func, table.add([name.as_bytes()]));
-            let (addr, size, convention) = (at.start, at.end - at.start, Convention::C);
+            let (addr, size, convention) = (at.start, at.end - at.start, ConventionNumber::C);
             entries.push(Entry { addr, size, kind, convention, names });
             text.push(at.clone());
         }
@@ -49,7 +49,12 @@ impl Module {
             text,
             role: self.role,
             file: self.file.clone(),
-            list: OnceLock::from(List { entries, names: table, edges: Vec::new() }),
+            list: OnceLock::from(List {
+                entries,
+                names: table,
+                conventions: ConventionTable::default(),
+                edges: Vec::new(),
+            }),
             code: OnceLock::new(),
             goroutines: OnceLock::new(),
         })

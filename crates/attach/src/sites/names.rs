@@ -63,10 +63,18 @@ impl NameTable {
 
     /// The other names.
     pub(super) fn aliases(&self, names: Names) -> impl Iterator<Item = &str> + Clone {
-        // Each begins with what is between them.
-        let others = self.0.get(names.best_end as usize..names.end as usize).unwrap_or_default();
-        others.split(BETWEEN).skip(1)
+        aliases(self.others(names))
     }
+
+    /// The other names, each behind what is between them.
+    pub(super) fn others(&self, names: Names) -> &str {
+        self.0.get(names.best_end as usize..names.end as usize).unwrap_or_default()
+    }
+}
+
+/// Each of the [other names](NameTable::others).
+pub(super) fn aliases(others: &str) -> impl Iterator<Item = &str> + Clone {
+    others.split(BETWEEN).skip(1)
 }
 
 #[cfg(test)]

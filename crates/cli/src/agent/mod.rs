@@ -25,7 +25,7 @@ const LIBRARY: &str = "libskep_preload.so";
 struct Carried<'a> {
     /// As the build [compresses](calls) it.
     compressed: &'a [u8],
-    /// The [hash](hash::hash) of the library.
+    /// The [hash](hash::Hash) of the library.
     hash: &'a str,
 }
 

@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::{OFlags, StatVfsMountFlags};
 
-use super::hash::hash;
+use super::hash::Hash;
 use super::{Carried, LIBRARY, calls, can_be_preloaded};
 use crate::args::ENV_PRELOAD;
 use crate::failure::{Failure, Result};
@@ -29,6 +29,8 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// The file system has to have room for the agent this many times, or what is left would be too
 /// little for maps.
 const ROOM: u64 = 4;
+/// Bytes of a file that are read together.
+const AT_ONCE: usize = 1 << 16;
 
 /// Tells why a place is not used.
 #[derive(Debug, thiserror::Error)]
@@ -155,8 +157,7 @@ fn is_usable(path: &Path, wanted: &str) -> bool {
     };
     let Ok(meta) = file.metadata() else { return false };
     let ours = meta.is_file() && meta.uid() == me() && meta.mode() & 0o022 == 0;
-    let mut there = Vec::new();
-    if !ours || file.read_to_end(&mut there).is_err() || hash(&there) != wanted {
+    if !ours || hash_of(&mut file).ok().as_deref() != Some(wanted) {
         return false;
     }
     if age(&meta) > DAY {
@@ -164,6 +165,27 @@ fn is_usable(path: &Path, wanted: &str) -> bool {
         drop(file.set_modified(SystemTime::now()));
     }
     true
+}
+
+/// The hash of what is in a file. A part of it after the other is read: memory for all would take longer
+/// than that.
+fn hash_of(file: &mut File) -> io::Result<String> {
+    let mut buffer = vec![0; AT_ONCE];
+    let (mut hash, mut filled) = (Hash::default(), 0);
+    loop {
+        let Some(room) = buffer.get_mut(filled..) else { return Err(ErrorKind::Other.into()) };
+        match file.read(room) {
+            Ok(0) => return Ok(hash.end(buffer.get(..filled).unwrap_or_default())),
+            Ok(n) => filled += n,
+            Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+            Err(e) => return Err(e),
+        }
+        let (words, rest) = buffer.get(..filled).unwrap_or_default().as_chunks::<8>();
+        hash.add(words);
+        let (used, rest) = (filled - rest.len(), rest.len());
+        buffer.copy_within(used..filled, 0);
+        filled = rest;
+    }
 }
 
 /// Puts the agent into a directory, whole from the first moment.

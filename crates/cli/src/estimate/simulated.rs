@@ -79,6 +79,7 @@ const FUNCTIONS: u32 = 512;
 struct Traced {
     code: Code,
     stats: Arc<Map>,
+    blocks: Arc<Map>,
     frames: Box<[u64; FRAME * DEPTH]>,
     sessions: Box<[u64; DEPTH]>,
     depth: usize,
@@ -92,7 +93,8 @@ impl Traced {
         let temp = TempDir::in_memory();
         let dir = Dir::create(&temp.join("skep")).unwrap();
         let object = Object::parse(include_bytes!("../../bpf/trace.bpf.o")).unwrap();
-        let loaded = Loader::new(&dir).max_entries("stats", FUNCTIONS).load(&object).unwrap();
+        let loader = Loader::new(&dir).max_entries("stats", FUNCTIONS);
+        let loaded = loader.max_entries("blocks", FUNCTIONS).load(&object).unwrap();
         SlotTable::open_or_create(dir.path()).unwrap().install();
         let settings = [63_u32.to_le_bytes(), (OVERHEAD as u32).to_le_bytes()].concat();
         loaded.map("settings").unwrap().update(&[0; 4], &settings, 0).unwrap();
@@ -113,6 +115,7 @@ impl Traced {
         Self {
             code,
             stats: Arc::clone(loaded.map("stats").unwrap()),
+            blocks: Arc::clone(loaded.map("blocks").unwrap()),
             frames: Box::new([0; FRAME * DEPTH]),
             sessions: Box::new([0; DEPTH]),
             depth: 0,
@@ -159,7 +162,10 @@ impl Traced {
     }
 
     fn stat(&self, function: u64) -> Stat {
-        let value = self.stats.lookup(&(function as u32).to_le_bytes()).unwrap();
+        let of = |map: &Map| map.lookup(&(function as u32).to_le_bytes()).unwrap();
+        let (stats, blocks) = (of(&self.stats), of(&self.blocks));
+        let parts = stats.chunks(STAT_SIZE).zip(blocks.chunks(BLOCK_SIZE));
+        let value: Vec<Part<'_>> = parts.map(|(stat, block)| Part { stat, block }).collect();
         Stat::sum(&value, Clock { tick: 1.0, overhead: OVERHEAD as u32 }, Running::default())
     }
 }

@@ -21,7 +21,7 @@ use skep_proc::demangle::demangle;
 
 use super::objects::Trace;
 use crate::estimate::{Clock, Running, Stat, timed_calls};
-use crate::failure::{Context, Result};
+use crate::failure::{Context, Failure, Result};
 use crate::printer::Printer;
 use crate::report::file_name;
 use crate::sites::module_path;
@@ -70,6 +70,10 @@ impl Budget {
         let (stop, stopped) = channel();
         let mut looks = Looks {
             stats: Arc::clone(&trace.stats),
+            blocks: trace
+                .blocks
+                .clone()
+                .ok_or_else(|| Failure::environment("calls are counted by path"))?,
             file: trace.stats.file().reopen().context("cannot open the statistics")?,
             clock: trace.clock(),
             before: BTreeMap::new(),
@@ -102,6 +106,7 @@ impl Budget {
 /// What is known from one look to the next.
 struct Looks {
     stats: Arc<Map>,
+    blocks: Arc<Map>,
     file: OwnedFd,
     clock: Clock,
     /// Calls, timed calls and self times of functions.
@@ -116,7 +121,7 @@ impl Looks {
         let nanos = passed.as_nanos() as f64;
         let (before, clock) = (&mut self.before, self.clock);
         let functions = self.stats.def().max_entries;
-        stats::each(&self.stats, functions, |function, value| {
+        stats::each_with(&self.stats, &self.blocks, functions, |function, value| {
             let stat = Stat::sum(value, clock, Running::default());
             let now = (stat.calls, timed_calls(value), stat.self_ns);
             let old = before.insert(function, now).unwrap_or_default();

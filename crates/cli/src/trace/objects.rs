@@ -1,5 +1,6 @@
 //! The objects of a trace: its link and the maps that its report is made from.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use skep::object::Object;
 use skep::prog::ProgramFile;
 
 use crate::args::TraceArgs;
-use crate::estimate::{Clock, Stat};
+use crate::estimate::{Clock, Part, Stat};
 use crate::failure::{Context, ENVIRONMENT, Failure, Result};
 use crate::running::Threads;
 use crate::{calibrate, rejection, stats};
@@ -32,6 +33,8 @@ const SAMPLING: u32 = 63;
 pub struct Trace {
     pub link: Link,
     pub stats: Arc<Map>,
+    /// The rest of the statistics, of functions with more than a few calls; none by call paths.
+    pub blocks: Option<Arc<Map>>,
     pub threads: Arc<Map>,
     /// The call paths; then `stats` is by their numbers, else by function.
     pub edges: Option<Arc<Map>>,
@@ -50,11 +53,12 @@ impl Trace {
         library: &Path,
     ) -> Result<(Self, Vec<(Kind, u32)>)> {
         let object = carried(OBJECT, OBJECT_NAME)?;
-        let loader = Loader::new(dir).sparse("stats");
+        let loader = Loader::new(dir).sparse("stats").sparse("blocks");
         let loaded = if args.wants_paths() {
             loader.load(&carried(PATHS_OBJECT, PATHS_NAME)?)
         } else {
-            loader.max_entries("stats", args.max_functions).load(&object)
+            let count = args.max_functions;
+            loader.max_entries("stats", count).max_entries("blocks", count).load(&object)
         };
         let loaded = loaded.map_err(own_failure)?;
         let find = |name: &str| {
@@ -71,7 +75,10 @@ impl Trace {
             entry_only: true,
             max_functions: args.max_functions,
             // Call paths have numbers of their own.
-            by_function: if args.wants_paths() { 0 } else { find("stats")?.id() },
+            by_function: match args.wants_paths() {
+                true => Vec::new(),
+                false => vec![find("stats")?.id(), find("blocks")?.id()],
+            },
             exclude,
             ..describe(traced, patterns).map_err(|e| rejection::attach_failure(e, OBJECT_NAME))?
         };
@@ -99,6 +106,7 @@ impl Trace {
         let objects = maps.chain([(Kind::Map, control), (Kind::Program, traced.id())]).collect();
         let trace = Self {
             stats: find("stats")?,
+            blocks: loaded.map("blocks").cloned(),
             threads: find("threads")?,
             edges: loaded.map("edges").cloned(),
             names: loaded.map("names").cloned(),
@@ -132,10 +140,12 @@ impl Trace {
                 Failure::environment(format!("link {id} is not that of a trace by this version of skep: it has no map `{name}`"))
             })
         };
+        let edges = find("edges").ok();
         Ok(Self {
             stats: find("stats")?,
+            blocks: if edges.is_some() { None } else { Some(find("blocks")?) },
             threads: find("threads")?,
-            edges: find("edges").ok(),
+            edges,
             names: find("names").ok(),
             settings: find("settings")?,
             link,
@@ -156,13 +166,19 @@ impl Trace {
         settings.get(12..16).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
     }
 
+    /// Visits what threads wrote of each function, where they are not counted by path.
+    pub fn each(&self, count: u32, visit: impl FnMut(u32, &[Part<'_>])) -> io::Result<()> {
+        let Some(blocks) = &self.blocks else { return Ok(()) };
+        stats::each_with(&self.stats, blocks, count, visit)
+    }
+
     /// When anything was written down last, by the clock of the link.
     pub fn seen(&self, state: &LinkState) -> Result<u64> {
         let mut last = Threads::read(&self.threads).stacks().map(|s| s.seen()).max().unwrap_or(0);
         if self.edges.is_some() {
             return Ok(last);
         }
-        stats::each(&self.stats, count(state), |_, value| last = last.max(Stat::last(value)))
+        self.each(count(state), |_, value| last = last.max(Stat::last(value)))
             .context("cannot read the statistics")?;
         Ok(last)
     }
@@ -190,7 +206,7 @@ pub fn own_failure(error: LoadError) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::estimate::STAT_SIZE;
+    use crate::estimate::{BLOCK_SIZE, STAT_SIZE};
 
     /// The reader knows the layout of the program's statistics by heart.
     #[test]
@@ -198,6 +214,8 @@ mod tests {
         let object = carried(OBJECT, OBJECT_NAME)?;
         let stats = object.maps.iter().find(|m| m.name == "stats").unwrap();
         assert_eq!(stats.value_size as usize, STAT_SIZE);
+        let blocks = object.maps.iter().find(|m| m.name == "blocks").unwrap();
+        assert_eq!(blocks.value_size as usize, BLOCK_SIZE);
         let object = carried(PATHS_OBJECT, PATHS_NAME)?;
         let stats = object.maps.iter().find(|m| m.name == "stats").unwrap();
         assert_eq!(stats.value_size as usize, crate::trace::tree::STAT_SIZE);

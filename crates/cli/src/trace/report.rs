@@ -23,7 +23,7 @@ use crate::report::{self, Function, Row, Wall};
 use crate::running::Threads;
 use crate::sites::{Sites, module_path};
 use crate::stacks::Files;
-use crate::{missed, stats, units};
+use crate::{missed, units};
 
 /// Rows of the table when nothing else is asked for.
 const ROWS: usize = 30;
@@ -213,7 +213,7 @@ impl Trace {
     ) -> Result<Vec<Row<'a>>> {
         let mut rows = Vec::new();
         let clock = self.clock();
-        stats::each(&self.stats, count(state), |index, value| {
+        self.each(count(state), |index, value| {
             let Some(function) = state.functions.get(index as usize) else { return };
             let stat = Stat::sum(value, clock, running.get(&index).copied().unwrap_or_default());
             if stat.calls > 0 {

@@ -32,6 +32,9 @@ impl Fde {
     }
 }
 
+/// Bytes that a description takes at least, and those of most small functions.
+const LEAST_SIZE: usize = 20;
+
 impl Elf {
     /// Reads all frame descriptions of the code, sorted by address. A file without any gives none.
     ///
@@ -40,8 +43,11 @@ impl Elf {
         self.frames().map(<[Fde]>::to_vec)
     }
 
-    /// The same, read once.
-    pub(super) fn frames(&self) -> Result<&[Fde], ElfError> {
+    /// The same, read once and lent.
+    ///
+    /// # Errors
+    /// As for [`fdes`](Self::fdes).
+    pub fn frames(&self) -> Result<&[Fde], ElfError> {
         if let Some(known) = self.fdes.get() {
             return Ok(known);
         }
@@ -79,6 +85,7 @@ impl Elf {
         }
         let mut out = Vec::new();
         for (vaddr, data) in self.frame_data()? {
+            out.reserve(data.len() / LEAST_SIZE);
             each_frame(vaddr, &data, |mut fde, entered_at| {
                 fde.function_entry = entered_at(fde.start);
                 out.push(fde);

@@ -203,6 +203,8 @@ impl Functions {
         self.strings = from.section_data(strings)?;
         let (text, not) = (elf.text(), elf.not_functions());
         let inside = |ranges, at| super::range_of(ranges, at).is_some();
+        // Most are of functions.
+        self.symbols.reserve(data.len() / 24);
         for sym in data.chunks_exact(24) {
             let info = sym.get(4).copied().unwrap_or(0);
             let (kind, label) = match info & 15 {
@@ -349,6 +351,7 @@ impl Functions {
         }
         self.symbols.dedup_by(|b, a| a.vaddr == b.vaddr && name(a) == name(b) && a.kind == b.kind);
         self.entries.clear();
+        self.entries.reserve(self.symbols.len());
         for (i, s) in self.symbols.iter().enumerate() {
             let i = u32::try_from(i).unwrap_or(u32::MAX);
             match self.entries.last_mut() {

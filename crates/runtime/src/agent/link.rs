@@ -59,12 +59,19 @@ pub(super) struct ActiveLink {
 }
 
 /// Functions that get the same hooks.
-#[derive(Default)]
 struct Group<'f> {
     /// With their cookies.
     targets: Vec<(&'f Function, u64)>,
     /// Their indexes in the link.
     indexes: Vec<u32>,
+}
+
+impl Group<'_> {
+    /// For so many.
+    fn with_capacity(functions: usize) -> Self {
+        let (targets, indexes) = (Vec::with_capacity(functions), Vec::with_capacity(functions));
+        Self { targets, indexes }
+    }
 }
 
 /// For each program of a link, the layout that it sees a function by.
@@ -246,9 +253,12 @@ impl ActiveLink {
         }
         let need = room_to_hook(&functions);
         check_room(need)?;
-        let found: Vec<FoundFunction<'_>> = functions.iter().map(found).collect();
-        let indexes = self.file.register(&found)?;
-        drop(found);
+        let paths: Vec<_> = new.iter().map(|m| (*m, m.path().to_string_lossy())).collect();
+        let found = functions.iter().map(|function| {
+            let own = paths.iter().find(|(module, _)| Arc::ptr_eq(module, function.module()));
+            found(function, own.map_or("", |(_, path)| path))
+        });
+        let indexes = self.file.register(found)?;
         let mut skipped = Vec::new();
         let groups = self.group(&mut functions, &cookies, &indexes, &mut skipped);
         let last = groups.values().flat_map(|group| &group.indexes).max();
@@ -320,6 +330,9 @@ impl ActiveLink {
             function.set_nr_args(of.max());
         }
         let mut groups: BTreeMap<(bool, Layouts), Group<'_>> = BTreeMap::new();
+        let count = functions.len();
+        let mut layouts: Vec<Option<u32>> = Vec::with_capacity(known.len());
+        let mut last: Option<(bool, Layouts)> = None;
         for (at, ((function, &index), &cookie)) in
             functions.iter().zip(indexes).zip(cookies).enumerate()
         {
@@ -328,11 +341,26 @@ impl ActiveLink {
                 skipped.push((index, format!("more than {max} functions in one link")));
                 continue;
             }
-            let layouts: Result<Layouts, String> =
-                known.iter().map(|(p, known)| p.layout(known.get(at).copied().flatten())).collect();
-            match layouts {
-                Ok(layouts) => {
-                    let group = groups.entry((function.is_inside(), layouts)).or_default();
+            layouts.clear();
+            let mut own = known.iter().map(|(p, known)| p.layout(known.get(at).copied().flatten()));
+            let found = own.try_for_each(|layout| layout.map(|layout| layouts.push(layout)));
+            match found {
+                Ok(()) => {
+                    // Nearly all are like the one before.
+                    let is_same = |last: &(bool, Layouts)| {
+                        last.0 == function.is_inside() && *last.1 == *layouts
+                    };
+                    if !last.as_ref().is_some_and(is_same) {
+                        let key = (function.is_inside(), Layouts::from(&*layouts));
+                        // Usually there is one.
+                        let room = if groups.is_empty() { count } else { 0 };
+                        let new = || Group::with_capacity(room);
+                        groups.entry(key.clone()).or_insert_with(new);
+                        last = Some(key);
+                    }
+                    let Some(group) = last.as_ref().and_then(|key| groups.get_mut(key)) else {
+                        continue;
+                    };
                     let cookie = match self.spec.cookie {
                         Cookie::Target => cookie,
                         Cookie::Index => {
@@ -434,9 +462,10 @@ fn mapped(module: &Module) -> MappedModule {
     }
 }
 
-fn found(function: &Function) -> FoundFunction<'_> {
+/// `module`: the path of its module.
+fn found<'f>(function: &'f Function, module: &'f str) -> FoundFunction<'f> {
     FoundFunction {
-        module: function.module().path().to_string_lossy(),
+        module,
         name: function.name(),
         vaddr: function.addr().wrapping_sub(function.module().bias()),
         size: function.size(),

@@ -60,7 +60,7 @@ pub(super) fn load(
         if let Some(map) = maps.get(&id) {
             return Ok(Arc::clone(map));
         }
-        let elements = if id == spec.by_function && !shared { room } else { u32::MAX };
+        let elements = if spec.by_function.contains(&id) && !shared { room } else { u32::MAX };
         let path = dir.object(Kind::Map, id);
         let map = Arc::new(Map::open_first(&path, Access::ReadWrite, elements)?);
         maps.insert(id, Arc::clone(&map));

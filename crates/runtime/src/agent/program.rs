@@ -57,10 +57,11 @@ impl ActiveProgram {
         self.running.push(Arc::new(running));
     }
 
-    /// Finds what is known of functions; those of a module come together.
+    /// Finds what is known of functions; those of a module come together. It is nothing of those that the
+    /// answer does not have.
     pub(super) fn known(&self, functions: &[Function]) -> Vec<Option<FunctionTypes>> {
         if self.types.is_empty() {
-            return vec![None; functions.len()];
+            return Vec::new();
         }
         let mut last: Option<(&Arc<Module>, Option<&ModuleTypes>)> = None;
         let find = |f: &'_ Function| -> Option<&ModuleTypes> {

@@ -116,7 +116,7 @@ mod tests {
             cookie: Cookie::Target,
             entry_only: false,
             max_functions: 1,
-            by_function: 0,
+            by_function: Vec::new(),
             include: vec![],
             exclude: vec![],
         };

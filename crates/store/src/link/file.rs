@@ -4,7 +4,6 @@
 //! place in the file is its index, the same in all processes: a target that maps a module which
 //! another target has registered uses the same indexes.
 
-use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -128,9 +127,9 @@ pub struct LinkSpec {
     pub entry_only: bool,
     /// Functions beyond this many are skipped.
     pub max_functions: u32,
-    /// Id of the map that has an element for each function, by its index: a process maps only those of
-    /// its own functions. 0: there is none.
-    pub by_function: u32,
+    /// Ids of the maps that have an element for each function, by its index: a process maps only those
+    /// of its own functions.
+    pub by_function: Vec<u32>,
     /// Patterns a function must match one of; the first that it matches is its target.
     pub include: Vec<LinkTarget>,
     /// Patterns it must match none of.
@@ -261,7 +260,9 @@ impl LinkSpec {
             w.str(&target.pattern).u64(target.cookie);
         }
         strings(&mut w, &self.exclude);
-        w.u32(self.by_function);
+        for id in &self.by_function {
+            w.u32(*id);
+        }
         (TAG_SPEC, w.finish())
     }
 
@@ -284,8 +285,9 @@ impl LinkSpec {
             })
             .collect::<Result<_, _>>()?;
         let exclude = read_strings(&mut r, "excluding patterns")?;
-        // Earlier versions did not write it.
-        let by_function = r.u32("map by function").unwrap_or(0);
+        // All that follows. Earlier versions wrote nothing, or 0.
+        let by_function = std::iter::from_fn(|| r.u32("map by function").ok());
+        let by_function = by_function.filter(|id| *id != 0).collect();
         Ok(Self {
             programs,
             control,
@@ -331,6 +333,8 @@ impl Untraced {
 
 /// What a function takes in the file, without its name and a reason.
 const FUNCTION_SIZE: usize = HEAD_LEN + 4 + 4 + 8 + 8 + 4 + 4;
+/// Room for the modules of functions, which are few.
+const MODULES_SIZE: usize = 1 << 14;
 
 /// A function as it stands in the file.
 #[derive(Clone, Copy)]
@@ -470,12 +474,37 @@ impl Indexes {
 
     /// The same for a function.
     fn function(&mut self, f: &RawFunction<'_>, batch: &mut Batch) -> u32 {
-        *self.functions.entry((f.module, f.vaddr)).or_insert_with(|| {
-            batch.push(TAG_FUNCTION, |w| f.encode(w));
-            self.next_function += 1;
-            self.next_function - 1
-        })
+        if let Some(index) = self.functions.get(&(f.module, f.vaddr)) {
+            return *index;
+        }
+        let index = self.new_function(f, batch);
+        self.functions.insert((f.module, f.vaddr), index);
+        index
     }
+
+    /// The same for one that has no index.
+    fn new_function(&mut self, f: &RawFunction<'_>, batch: &mut Batch) -> u32 {
+        batch.push(TAG_FUNCTION, |w| f.encode(w));
+        self.next_function += 1;
+        self.next_function - 1
+    }
+}
+
+/// Tells whether no function is there twice, as far as that is seen at once: by their order.
+fn are_distinct<'a>(mut found: impl Iterator<Item = FoundFunction<'a>>) -> bool {
+    let (mut modules, mut last) = (Vec::new(), None);
+    found.all(|f| {
+        let is_behind = match last {
+            Some((module, vaddr)) if std::ptr::eq(module, f.module) => vaddr < f.vaddr,
+            _ if modules.contains(&f.module) => false,
+            _ => {
+                modules.push(f.module);
+                true
+            }
+        };
+        last = Some((f.module, f.vaddr));
+        is_behind
+    })
 }
 
 /// Mixes the numbers that functions go by. They come from the user's own files: whoever makes them
@@ -503,10 +532,10 @@ impl Hasher for Mixer {
 }
 
 /// A function a target found, before it has an index.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct FoundFunction<'a> {
     /// The module's path.
-    pub module: Cow<'a, str>,
+    pub module: &'a str,
     /// The symbol.
     pub name: &'a str,
     /// Virtual address in the module's file.
@@ -549,30 +578,32 @@ impl LinkFile {
     ///
     /// # Errors
     /// When the file cannot be locked, read or written.
-    pub fn register(&self, found: &[FoundFunction]) -> Result<Vec<u32>, RecordError> {
+    pub fn register<'a>(
+        &self,
+        found: impl ExactSizeIterator<Item = FoundFunction<'a>> + Clone,
+    ) -> Result<Vec<u32>, RecordError> {
         self.file.append_with(|records, batch| {
             let mut known = Indexes::read(records).map_err(|e| self.file.damaged(e))?;
             let mut indexes = Vec::with_capacity(found.len());
-            known.functions.reserve(found.len());
-            batch.reserve(found.iter().map(|f| f.name.len() + FUNCTION_SIZE).sum());
+            // As in the first process of a link: nobody needs to look for any.
+            let are_new = known.functions.is_empty() && are_distinct(found.clone());
+            known.functions.reserve(if are_new { 0 } else { found.len() });
+            let names: usize = found.clone().map(|f| f.name.len() + FUNCTION_SIZE).sum();
+            batch.reserve(names + MODULES_SIZE);
             let mut last: Option<(&str, u32)> = None;
             for f in found {
-                // Functions of a module come together.
-                let module = match last.filter(|(path, _)| *path == f.module) {
+                // Functions of a module come together, and have the same text.
+                let module = match last.filter(|(path, _)| std::ptr::eq(*path, f.module)) {
                     Some((_, module)) => module,
-                    None => known.module(&f.module, batch),
+                    None => known.module(f.module, batch),
                 };
-                last = Some((&f.module, module));
-                indexes.push(known.function(
-                    &RawFunction {
-                        module,
-                        name: f.name,
-                        vaddr: f.vaddr,
-                        size: f.size,
-                        skipped: f.skipped,
-                    },
-                    batch,
-                ));
+                last = Some((f.module, module));
+                let FoundFunction { name, vaddr, size, skipped, .. } = f;
+                let function = RawFunction { module, name, vaddr, size, skipped };
+                indexes.push(match are_new {
+                    true => known.new_function(&function, batch),
+                    false => known.function(&function, batch),
+                });
             }
             Ok(indexes)
         })
@@ -713,14 +744,14 @@ mod tests {
             cookie: Cookie::Index,
             entry_only: true,
             max_functions: 100,
-            by_function: 6,
+            by_function: vec![6, 7],
             include: vec![LinkTarget { pattern: "libc.so.6:*".to_owned(), cookie: 1 << 40 }],
             exclude: vec!["mem*".to_owned()],
         }
     }
 
     fn found<'a>(module: &'a str, vaddr: u64, skipped: Option<&'a str>) -> FoundFunction<'a> {
-        FoundFunction { module: module.into(), name: "f", vaddr, size: 16, skipped }
+        FoundFunction { module, name: "f", vaddr, size: 16, skipped }
     }
 
     #[test]
@@ -731,11 +762,13 @@ mod tests {
         let one = LinkFile::create(&dir, &spec())?;
         let two = LinkFile::open(&dir, one.id)?;
         assert_eq!(
-            one.register(&[found("/a", 16, None), found("/b", 16, Some("too short"))])?,
+            one.register([found("/a", 16, None), found("/b", 16, Some("too short"))].into_iter())?,
             [0, 1]
         );
         assert_eq!(
-            two.register(&[found("/c", 8, None), found("/b", 16, None), found("/a", 32, None)])?,
+            two.register(
+                [found("/c", 8, None), found("/b", 16, None), found("/a", 32, None)].into_iter()
+            )?,
             [2, 1, 3]
         );
         let agent = AgentRecord {
@@ -779,10 +812,36 @@ mod tests {
         let dir = dir("again")?;
         let link = LinkFile::create(&dir, &spec())?;
         let both = [("/a", 16), ("/b", 16), ("/a", 32), ("/b", 16)];
-        assert_eq!(link.register(&both.map(|(m, vaddr)| found(m, vaddr, None)))?, [0, 1, 2, 1]);
+        assert_eq!(
+            link.register(both.map(|(m, vaddr)| found(m, vaddr, None)).into_iter())?,
+            [0, 1, 2, 1]
+        );
         let state = link.read()?;
         assert_eq!(state.modules, ["/a", "/b"]);
         assert_eq!(state.functions.iter().map(|f| f.module).collect::<Vec<_>>(), [0, 1, 0]);
+        std::fs::remove_dir_all(dir.path())?;
+        Ok(())
+    }
+
+    /// Functions of a first process are taken for different if their order says so, else looked for.
+    #[test]
+    fn functions_have_one_index_in_any_order() -> Result<(), Box<dyn std::error::Error>> {
+        let dir = dir("order")?;
+        let again = String::from("/a");
+        for (list, expected) in [
+            (&[("/a", 16), ("/a", 32), ("/b", 8), ("/b", 16)][..], &[0, 1, 2, 3][..]),
+            (&[("/a", 16), ("/a", 16), ("/a", 32)], &[0, 0, 1]),
+            (&[("/a", 32), ("/a", 16), ("/a", 32)], &[0, 1, 0]),
+            (&[("/a", 16), ("/b", 16), (&again, 16), (&again, 32)], &[0, 1, 0, 2]),
+            (&[("/a", 16), (&again, 16), (&again, 32)], &[0, 0, 1]),
+        ] {
+            let link = LinkFile::create(&dir, &spec())?;
+            let found = list.iter().map(|(module, vaddr)| found(module, *vaddr, None));
+            assert_eq!(link.register(found.clone())?, expected, "{list:?}");
+            assert_eq!(link.register(found)?, expected, "once more: {list:?}");
+            let count = expected.iter().max().map_or(0, |last| *last as usize + 1);
+            assert_eq!(link.read()?.functions.len(), count);
+        }
         std::fs::remove_dir_all(dir.path())?;
         Ok(())
     }

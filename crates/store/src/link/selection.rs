@@ -76,6 +76,12 @@ impl InModule<'_> {
         aliases: impl Iterator<Item = &'n str> + Clone,
     ) -> Option<usize> {
         let whole = self.include.iter().copied().filter(|(_, p)| p.offset == 0);
+        if self.exclude.is_empty()
+            && let Some((at, _)) = whole.clone().next().filter(|(_, p)| p.matches_function(name))
+        {
+            // As most functions of most links.
+            return Some(at);
+        }
         let at = first(whole, name, aliases.clone())?;
         first(self.exclude.iter().map(|p| (0, *p)), name, aliases).is_none().then_some(at)
     }

@@ -123,7 +123,7 @@ fn nothing() -> Summary {
         cookie: Cookie::Index,
         entry_only: true,
         max_functions: u32::MAX,
-        by_function: 0,
+        by_function: Vec::new(),
         include: Vec::new(),
         exclude: Vec::new(),
     };
