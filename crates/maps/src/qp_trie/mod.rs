@@ -31,6 +31,7 @@
 //! A hash beside the tree finds the leaf of a key at once, unless the map was made without
 //! ([`cache`]).
 
+mod ahead;
 mod cache;
 mod change;
 mod heap;
@@ -119,6 +120,7 @@ pub(crate) fn open(file: MapFile) -> Result<Box<dyn MapOps>, MapError> {
         pause: AtomicU64::new(0),
         last_heaps: std::array::from_fn(|_| AtomicU8::new(0)),
         met: Default::default(),
+        typical: AtomicU64::new(0),
     }))
 }
 
@@ -140,6 +142,8 @@ struct QpTrie {
     last_heaps: [AtomicU8; 64],
     /// What this process last saw of the locks of heaps that others hold.
     met: [AtomicU64; HEAPS as usize],
+    /// Bytes of most leaves, as far as walks of this process know; 0 is not known.
+    typical: AtomicU64,
 }
 
 const BUSY: MapError = MapError::Busy { what: "the trie" };
