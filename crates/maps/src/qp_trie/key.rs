@@ -62,6 +62,13 @@ impl Key {
         (i < self.len).then(|| unsafe { copy::load1(self.at.add(i)) })
     }
 
+    /// As [`Key::byte`], for who multiplies it.
+    #[inline(always)]
+    pub(super) fn wide_byte(&self, i: usize) -> Option<u64> {
+        // SAFETY: inside the key.
+        (i < self.len).then(|| unsafe { copy::load1_at(self.at, i) })
+    }
+
     /// # Safety
     /// `i + 8 <= len`.
     #[inline(always)]

@@ -61,6 +61,7 @@ use crate::ops::{
     Element, ElementKey, ExactTake, KeyWalk, LastKey, MapOps, OrderedWalk, PREFETCH_KEYS, ProgOps,
     Span, UserOps, WalkOps,
 };
+use crate::shm::bits;
 use crate::shm::copy;
 use crate::shm::epoch::InsertionEpochs;
 use crate::shm::lock::{self, Held};
@@ -107,6 +108,7 @@ pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
 }
 
 pub(crate) fn open(file: MapFile) -> Result<Box<dyn MapOps>, MapError> {
+    bits::look_at_processor();
     let memory = QpMemory::new(file.object, geometry(&file.def)?)
         .ok_or(MapError::Damaged { what: "the file is too short" })?;
     Ok(Box::new(QpTrie {

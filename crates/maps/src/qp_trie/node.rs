@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Acquire, Ordering::Relaxed};
 
 use super::key::Key;
 use crate::shm::qp::{END, LEAF, N, OBSOLETE, WIDE};
-use crate::shm::{PAGE, copy};
+use crate::shm::{PAGE, bits, copy};
 
 /// Most bytes of a narrow node.
 const NARROW: u32 = 16;
@@ -227,7 +227,7 @@ impl Node {
         if self.is_wide() {
             // SAFETY: inside the head.
             let rank = unsafe { copy::load1(self.at.add(7)) };
-            u32::from(rank).wrapping_add(self.bits(3).count_ones())
+            u32::from(rank).wrapping_add(bits::count_ones(self.bits(3)))
         } else {
             (self.head & N).min(NARROW)
         }
@@ -299,17 +299,17 @@ impl Node {
     /// [`Node::step`] and [`Node::byte_of_child`], but shorter: for the way down.
     #[inline(always)]
     pub(super) fn way(&self, key: &Key) -> u64 {
-        let Some(byte) = key.byte(self.offset()) else {
+        let Some(byte) = key.wide_byte(self.offset()) else {
             return if self.has_end() { self.children_at() as u64 } else { 0 };
         };
         if self.is_wide() {
-            return self.find(Some(byte)).map_or(0, |i| self.byte_of_child(i));
+            return self.find(Some(byte as u8)).map_or(0, |i| self.byte_of_child(i));
         }
         // The lowest mark is of the first byte that is equal; others may be wrong.
         let marks = |at: usize| {
             // SAFETY: inside a whole node.
             let bytes = unsafe { copy::load8(self.at.add(at)) };
-            let bytes = bytes ^ u64::from(byte).wrapping_mul(ONES);
+            let bytes = bytes ^ byte.wrapping_mul(ONES);
             bytes.wrapping_sub(ONES) & !bytes & TOPS
         };
         let n = self.head & N;
@@ -393,7 +393,7 @@ impl Node {
             }
             // SAFETY: inside the head.
             let rank = unsafe { copy::load1(self.at.add(4usize.wrapping_add(quarter))) };
-            let below = (bits & bit.wrapping_sub(1)).count_ones();
+            let below = bits::count_ones(bits & bit.wrapping_sub(1));
             return Some(u32::from(rank).wrapping_add(below).wrapping_add(end));
         }
         let n = self.head & N;
@@ -431,7 +431,7 @@ impl Node {
             let (quarter, bit) = (usize::from(byte >> 6), 1u64 << (byte & 63));
             // SAFETY: inside the head.
             let rank = unsafe { copy::load1(self.at.add(4usize.wrapping_add(quarter))) };
-            let below = (self.bits(quarter) & bit.wrapping_sub(1)).count_ones();
+            let below = bits::count_ones(self.bits(quarter) & bit.wrapping_sub(1));
             return u32::from(rank).wrapping_add(below).wrapping_add(end);
         }
         count_less(self.symbols(), byte).wrapping_add(end)

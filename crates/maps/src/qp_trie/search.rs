@@ -94,24 +94,26 @@ impl QpTrie {
         let mut reference = self.memory.root().load(Acquire);
         // Offsets grow on the way; only damage makes it longer.
         let mut least = 0usize;
-        while let Some(at) = self.memory.block(reference) {
-            if reference & LEAF != 0 {
-                return if self.has_key(at, &key) { at } else { std::ptr::null_mut() };
-            }
+        while reference & LEAF == 0 {
+            let Some(at) = self.memory.node_block(reference) else { return std::ptr::null_mut() };
+            // Many nodes lie in two cache lines, and both are needed.
             let node = Node::at(at);
             let offset = node.offset();
             if offset < least {
-                break;
+                return std::ptr::null_mut();
             }
             least = offset.wrapping_add(1);
             let byte = node.way(&key);
             if byte == 0 {
-                break;
+                return std::ptr::null_mut();
             }
             // SAFETY: it is the way.
             reference = unsafe { node.child_on(byte) }.load(Acquire);
         }
-        std::ptr::null_mut()
+        match self.memory.block(reference) {
+            Some(leaf) if self.has_key(leaf, &key) => leaf,
+            _ => std::ptr::null_mut(),
+        }
     }
 
     /// Finds the leaves of several keys, or null; while one's memory is waited for, the others go on.

@@ -92,6 +92,20 @@ pub(crate) unsafe fn load1(p: *const u8) -> u8 {
     w as u8
 }
 
+/// Loads the byte at `p + i`.
+///
+/// # Safety
+/// It is readable.
+#[inline(always)]
+pub(crate) unsafe fn load1_at(p: *const u8, i: usize) -> u64 {
+    let w: u64;
+    // SAFETY: as for `load8`.
+    unsafe {
+        asm!("movzx {w:e}, byte ptr [{p} + {i}]", p = in(reg) p, i = in(reg) i, w = lateout(reg) w, options(nostack, readonly, preserves_flags))
+    };
+    w
+}
+
 /// Loads `n` (below eight) bytes from any address into the low bytes of a word.
 ///
 /// # Safety

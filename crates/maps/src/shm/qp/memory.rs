@@ -419,6 +419,13 @@ impl QpMemory {
         self.block_at(self.arena_offset(reference))
     }
 
+    /// As [`QpMemory::block`], of a reference without mark.
+    #[inline(always)]
+    pub(crate) fn node_block(&self, reference: u32) -> Option<*mut u8> {
+        let shift = self.geometry.unit_shift.wrapping_sub(1) & 63;
+        self.block_at(u64::from(reference) << shift)
+    }
+
     /// As [`QpMemory::block`], by where the block lies in the arena.
     #[inline(always)]
     pub(crate) fn block_at(&self, at: u64) -> Option<*mut u8> {
