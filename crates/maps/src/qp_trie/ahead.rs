@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering::Acquire;
 
 use super::QpTrie;
 use super::node::{Links, Node};
+use crate::shm::PAGE;
 use crate::shm::qp::{Arena, LEAF};
 
 /// References in a list, at most.
@@ -124,17 +125,35 @@ impl List {
 }
 
 /// References that come later, in order.
-#[derive(Default)]
 struct Later {
     /// They lie at the end.
     all: Vec<u32>,
     first: usize,
+    /// Only damage has more.
+    most: usize,
+    is_damaged: bool,
 }
 
 impl Later {
+    fn new(trie: &QpTrie) -> Self {
+        // A node is entered when less than a list comes before it, so of each length of a way there are no
+        // more than the children of one and a list; and each has a place in the arena.
+        let g = &trie.memory.geometry;
+        let most = (512 * (g.max_key + 2)).min(g.arena_pages * (PAGE / 4));
+        Self { all: Vec::new(), first: 0, most: most as usize, is_damaged: false }
+    }
+
+    fn clear(&mut self) {
+        self.first = self.all.len();
+    }
+
     /// Makes room before the first one.
     #[inline(never)]
     fn make_room(&mut self, n: usize) {
+        if self.all.len() - self.first + n > self.most {
+            self.is_damaged = true;
+            self.clear();
+        }
         let len = self.all.len() - self.first;
         let mut all = vec![0; (2 * self.all.len()).max(256).max(len + n)];
         let first = all.len() - len;
@@ -179,7 +198,7 @@ impl Ahead {
         Self {
             backward,
             steps: Vec::new(),
-            later: Later::default(),
+            later: Later::new(trie),
             lists: [List::EMPTY; 2],
             left: NODES + 4 * trie.memory.geometry.max_key,
         }
@@ -223,9 +242,10 @@ impl Ahead {
             }
             while now.nodes != 0 {
                 let entered = expand::<BACKWARD>(arena, now, next, later, most);
-                let Some(fewer) = entered.and_then(|n| left.checked_sub(n)) else {
+                let fewer = entered.and_then(|n| left.checked_sub(n));
+                let Some(fewer) = fewer.filter(|_| !later.is_damaged) else {
                     // Damage, or what others do at this moment.
-                    later.first = later.all.len();
+                    later.clear();
                     steps.clear();
                     return &[];
                 };
