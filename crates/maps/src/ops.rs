@@ -22,6 +22,9 @@ use crate::shm::lock::Held;
 /// can wait for at the same time.
 pub(crate) const PREFETCH_KEYS: usize = 32;
 
+/// Elements that an ordered map reads at a time, between two looks at its version.
+pub(crate) const READ_ELEMENTS: usize = 1024;
+
 /// All that a map type does.
 #[cfg(feature = "users")]
 pub(crate) trait MapOps: WalkOps + ProgOps + Send + Sync {}

@@ -156,6 +156,42 @@ impl<'a> Output<'a> {
         self.used += n;
     }
 
+    /// Writes to the memory of `n` elements behind `before` others that are not put in yet, with
+    /// `write` until it says no; tells how many. They must fit.
+    #[inline(always)]
+    pub(crate) fn write_ahead(
+        &mut self,
+        before: usize,
+        n: usize,
+        mut write: impl FnMut(&mut [u8], &mut [u8]) -> bool,
+    ) -> usize {
+        let (k, v, first) = (self.key_size, self.value_size, self.used + before);
+        let mut done = 0;
+        match &mut self.memory {
+            Memory::Rows { buf, stride, value_at } => {
+                let rows = buf.get_mut(first * *stride..).unwrap_or_default();
+                for row in rows.chunks_exact_mut((*stride).max(1)).take(n) {
+                    let (key, rest) = row.split_at_mut(*value_at);
+                    if !write(&mut key[..k], &mut rest[..v]) {
+                        break;
+                    }
+                    done += 1;
+                }
+            }
+            Memory::Columns { keys, values } => {
+                let values = values.chunks_exact_mut(v.max(1)).skip(first);
+                for (key, value) in keys.chunks_exact_mut(k.max(1)).skip(first).zip(values).take(n)
+                {
+                    if !write(key, value) {
+                        break;
+                    }
+                    done += 1;
+                }
+            }
+        }
+        done
+    }
+
     /// Keeps what was written to [`Output::next`].
     #[inline]
     pub(crate) fn push(&mut self) {

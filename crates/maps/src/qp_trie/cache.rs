@@ -151,8 +151,27 @@ impl QpTrie {
         let bucket = self.memory.bucket(hash);
         let found = self.marks::<OfUsers>(bucket, hash);
         if found == 0 {
+            QpMemory::prefetch(self.memory.bucket_beside(bucket));
             return 0;
         }
+        self.prefetch_named(bucket, found, key)
+    }
+
+    /// As [`QpTrie::prefetch_likely`], of the other bucket of the pair, if it has any key of the first.
+    #[inline(always)]
+    pub(super) fn prefetch_beside(&self, key: &Key, hash: u64) -> u32 {
+        let bucket = self.memory.bucket(hash);
+        // SAFETY: the map has a cache.
+        if unsafe { self.memory.bucket_state(bucket) }.load(Acquire) & BESIDE == 0 {
+            return 0;
+        }
+        let beside = self.memory.bucket_beside(bucket);
+        let found = self.marks::<OfUsers>(beside, hash);
+        if found == 0 { 0 } else { self.prefetch_named(beside, found, key) }
+    }
+
+    #[inline(always)]
+    fn prefetch_named(&self, bucket: *mut u8, found: u32, key: &Key) -> u32 {
         // SAFETY: one of the bucket's leaves.
         let cached = unsafe { self.memory.cached(bucket, found.trailing_zeros()) };
         let reference = cached.load(Acquire);

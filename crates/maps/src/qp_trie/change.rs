@@ -163,11 +163,10 @@ impl QpTrie {
         // below tells: the first one. `links` counts those that may be below where the key parts.
         let mut links = 1usize;
         let leaf = loop {
-            let at = self.memory.block(to)?;
             if to & LEAF != 0 {
-                break at;
+                break self.memory.block(to)?;
             }
-            let node = Node::at(at);
+            let node = Node::at(self.memory.node_block(to)?);
             let offset = node.offset();
             if offset < least {
                 return None;
@@ -731,31 +730,27 @@ impl QpTrie {
         let (mut above, mut owner) = (none, none);
         let mut to = self.memory.root().load(Acquire);
         let mut least = 0usize;
-        while let Some(at) = self.memory.block(to) {
-            if to & LEAF != 0 {
-                if !self.has_key(at, key) {
-                    break;
-                }
-                let link = self.link_in(owner.0, owner.1, owner.2, to);
-                let above =
-                    (owner.0 != 0).then(|| self.link_in(above.0, above.1, above.2, owner.0));
-                return Some((above, link, at));
-            }
+        while to & LEAF == 0 {
+            let at = self.memory.node_block(to)?;
             let node = Node::at(at);
-            if node.offset() < least {
-                break;
+            let offset = node.offset();
+            if offset < least {
+                return None;
             }
-            least = node.offset().wrapping_add(1);
+            least = offset.wrapping_add(1);
             let byte = node.way(key);
             if byte == 0 {
-                break;
+                return None;
             }
             above = owner;
             owner = (to, at, byte);
             // SAFETY: it is the way.
             to = unsafe { node.child_on(byte) }.load(Acquire);
         }
-        None
+        let at = self.memory.block(to).filter(|at| self.has_key(*at, key))?;
+        let link = self.link_in(owner.0, owner.1, owner.2, to);
+        let above = (owner.0 != 0).then(|| self.link_in(above.0, above.1, above.2, owner.0));
+        Some((above, link, at))
     }
 
     /// Removes a key: its leaf, 0 when it is not there.

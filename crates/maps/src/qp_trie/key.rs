@@ -4,6 +4,8 @@ use std::hint::select_unpredictable;
 
 use skep_isa::KeyShape;
 
+#[cfg(feature = "users")]
+use crate::shm::PAGE;
 use crate::shm::copy;
 
 /// A key somewhere in memory that others may write to at the same time.
@@ -58,6 +60,13 @@ impl Key {
     pub(super) fn byte(&self, i: usize) -> Option<u8> {
         // SAFETY: inside the key.
         (i < self.len).then(|| unsafe { copy::load1(self.at.add(i)) })
+    }
+
+    /// As [`Key::byte`], for who multiplies it.
+    #[inline(always)]
+    pub(super) fn wide_byte(&self, i: usize) -> Option<u64> {
+        // SAFETY: inside the key.
+        (i < self.len).then(|| unsafe { copy::load1_at(self.at, i) })
     }
 
     /// # Safety
@@ -203,6 +212,12 @@ impl Key {
 
     /// Fills a cell with the key; one that is too long for it is garbage, and cut.
     pub(super) fn write_cell(&self, keys: KeyShape, cell: &mut [u8]) {
+        self.write_this_cell(keys, cell);
+    }
+
+    /// As [`Key::write_cell`], for who fills many.
+    #[inline(always)]
+    pub(super) fn write_this_cell(&self, keys: KeyShape, cell: &mut [u8]) {
         let room = match keys {
             KeyShape::Fixed(_) => cell,
             KeyShape::Bytes { .. } => {
@@ -212,6 +227,11 @@ impl Key {
             }
         };
         let n = self.len.min(room.len());
+        #[cfg(feature = "users")]
+        if room.len() >= 16 && self.at as u64 % PAGE <= PAGE - 16 {
+            // SAFETY: inside the key, or in the page that it begins in.
+            return unsafe { copy::load_padded(room, self.at, n) };
+        }
         // SAFETY: inside the key.
         unsafe { self.copy_to(n, room) };
         room[n..].fill(0);

@@ -31,6 +31,7 @@
 //! A hash beside the tree finds the leaf of a key at once, unless the map was made without
 //! ([`cache`]).
 
+mod ahead;
 mod cache;
 mod change;
 mod heap;
@@ -60,6 +61,7 @@ use crate::ops::{
     Element, ElementKey, ExactTake, KeyWalk, LastKey, MapOps, OrderedWalk, PREFETCH_KEYS, ProgOps,
     Span, UserOps, WalkOps,
 };
+use crate::shm::bits;
 use crate::shm::copy;
 use crate::shm::epoch::InsertionEpochs;
 use crate::shm::lock::{self, Held};
@@ -106,6 +108,7 @@ pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
 }
 
 pub(crate) fn open(file: MapFile) -> Result<Box<dyn MapOps>, MapError> {
+    bits::look_at_processor();
     let memory = QpMemory::new(file.object, geometry(&file.def)?)
         .ok_or(MapError::Damaged { what: "the file is too short" })?;
     Ok(Box::new(QpTrie {
@@ -119,6 +122,7 @@ pub(crate) fn open(file: MapFile) -> Result<Box<dyn MapOps>, MapError> {
         pause: AtomicU64::new(0),
         last_heaps: std::array::from_fn(|_| AtomicU8::new(0)),
         met: Default::default(),
+        typical: AtomicU64::new(0),
     }))
 }
 
@@ -140,6 +144,8 @@ struct QpTrie {
     last_heaps: [AtomicU8; 64],
     /// What this process last saw of the locks of heaps that others hold.
     met: [AtomicU64; HEAPS as usize],
+    /// Bytes of most leaves, as far as walks of this process know; 0 is not known.
+    typical: AtomicU64,
 }
 
 const BUSY: MapError = MapError::Busy { what: "the trie" };

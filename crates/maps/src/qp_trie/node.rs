@@ -6,8 +6,8 @@
 use std::sync::atomic::{AtomicU32, Ordering::Acquire, Ordering::Relaxed};
 
 use super::key::Key;
-use crate::shm::copy;
-use crate::shm::qp::{END, N, OBSOLETE, WIDE};
+use crate::shm::qp::{END, LEAF, N, OBSOLETE, WIDE};
+use crate::shm::{PAGE, bits, copy};
 
 /// Most bytes of a narrow node.
 const NARROW: u32 = 16;
@@ -126,6 +126,57 @@ impl Links {
         // SAFETY: as in [`Node::child`].
         unsafe { AtomicU32::from_ptr(self.0.add(i as usize)) }
     }
+
+    /// Copies eight children from a number on, the last one first if `REVERSED`; tells which of them are
+    /// leaves. Only those with numbers in a range, which may begin or end within the eight, are
+    /// children; of others there may be anything.
+    #[inline(always)]
+    pub(super) fn copy_some<const REVERSED: bool>(
+        &self,
+        first: usize,
+        range: (usize, usize),
+        to: &mut [u32; 8],
+    ) -> u32 {
+        let from = self.0.wrapping_add(first);
+        // In another page there may be no memory, and none to be had: then reading there is a SIGBUS.
+        if from as u64 % PAGE > PAGE - 32 {
+            return self.copy_each::<REVERSED>(first, range, to);
+        }
+        // SAFETY: in the page of a child.
+        unsafe { copy::load_links::<REVERSED>(to, from) }
+    }
+
+    /// Copies up to eight children that [`Node::some_links`] returned, the last one first if `REVERSED`;
+    /// tells which are leaves.
+    #[inline(always)]
+    pub(super) fn copy_near<const REVERSED: bool>(&self, n: usize, to: &mut [u32; 8]) -> u32 {
+        if REVERSED {
+            return self.copy_some::<true>(n.wrapping_sub(8), (0, n), to);
+        }
+        // SAFETY: in the page of the first.
+        unsafe { copy::load_links::<false>(to, self.0) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn copy_each<const REVERSED: bool>(
+        &self,
+        first: usize,
+        (least, end): (usize, usize),
+        to: &mut [u32; 8],
+    ) -> u32 {
+        let mut leaves = 0;
+        for i in 0..8 {
+            let number = first.wrapping_add(i);
+            let at = if REVERSED { 7 - i } else { i };
+            to[at] = 0;
+            if number >= least && number < end {
+                to[at] = self.get(number as u32).load(Acquire);
+            }
+            leaves |= (to[at] & LEAF) << at;
+        }
+        leaves
+    }
 }
 
 /// What leads to a child: a byte, or the end of the key.
@@ -176,7 +227,7 @@ impl Node {
         if self.is_wide() {
             // SAFETY: inside the head.
             let rank = unsafe { copy::load1(self.at.add(7)) };
-            u32::from(rank).wrapping_add(self.bits(3).count_ones())
+            u32::from(rank).wrapping_add(bits::count_ones(self.bits(3)))
         } else {
             (self.head & N).min(NARROW)
         }
@@ -213,6 +264,28 @@ impl Node {
         Links(self.child(0).as_ptr())
     }
 
+    /// Returns the children of most nodes: of those that have one to eight, if eight words from the first
+    /// one on are in the same page.
+    #[inline(always)]
+    pub(super) fn some_links(&self) -> Option<(Links, usize)> {
+        let n = (self.head & N) as usize;
+        let links = self.at.wrapping_add((n + 7) & !3);
+        let n = n + (self.head >> 6 & 1) as usize;
+        let is_far = links as u64 % PAGE > PAGE - 32 || self.is_wide() || n.wrapping_sub(1) >= 8;
+        (!is_far).then_some((Links(links.cast()), n))
+    }
+
+    /// Returns all children, and how many there are: at most 288, of garbage.
+    #[inline(always)]
+    pub(super) fn all_links(&self) -> (Links, usize) {
+        if self.is_wide() {
+            return (self.links(), self.children() as usize);
+        }
+        let n = (self.head & N) as usize;
+        let links = Links(self.at.wrapping_add((n + 7) & !3).cast());
+        (links, n + (self.head >> 6 & 1) as usize)
+    }
+
     /// Returns the child with a number below 257.
     #[inline(always)]
     pub(super) fn child(&self, i: u32) -> &'static AtomicU32 {
@@ -226,17 +299,17 @@ impl Node {
     /// [`Node::step`] and [`Node::byte_of_child`], but shorter: for the way down.
     #[inline(always)]
     pub(super) fn way(&self, key: &Key) -> u64 {
-        let Some(byte) = key.byte(self.offset()) else {
+        let Some(byte) = key.wide_byte(self.offset()) else {
             return if self.has_end() { self.children_at() as u64 } else { 0 };
         };
         if self.is_wide() {
-            return self.find(Some(byte)).map_or(0, |i| self.byte_of_child(i));
+            return self.find(Some(byte as u8)).map_or(0, |i| self.byte_of_child(i));
         }
         // The lowest mark is of the first byte that is equal; others may be wrong.
         let marks = |at: usize| {
             // SAFETY: inside a whole node.
             let bytes = unsafe { copy::load8(self.at.add(at)) };
-            let bytes = bytes ^ u64::from(byte).wrapping_mul(ONES);
+            let bytes = bytes ^ byte.wrapping_mul(ONES);
             bytes.wrapping_sub(ONES) & !bytes & TOPS
         };
         let n = self.head & N;
@@ -320,7 +393,7 @@ impl Node {
             }
             // SAFETY: inside the head.
             let rank = unsafe { copy::load1(self.at.add(4usize.wrapping_add(quarter))) };
-            let below = (bits & bit.wrapping_sub(1)).count_ones();
+            let below = bits::count_ones(bits & bit.wrapping_sub(1));
             return Some(u32::from(rank).wrapping_add(below).wrapping_add(end));
         }
         let n = self.head & N;
@@ -358,7 +431,7 @@ impl Node {
             let (quarter, bit) = (usize::from(byte >> 6), 1u64 << (byte & 63));
             // SAFETY: inside the head.
             let rank = unsafe { copy::load1(self.at.add(4usize.wrapping_add(quarter))) };
-            let below = (self.bits(quarter) & bit.wrapping_sub(1)).count_ones();
+            let below = bits::count_ones(self.bits(quarter) & bit.wrapping_sub(1));
             return u32::from(rank).wrapping_add(below).wrapping_add(end);
         }
         count_less(self.symbols(), byte).wrapping_add(end)

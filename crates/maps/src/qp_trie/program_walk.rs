@@ -6,8 +6,9 @@
 //! goes on behind the key.
 //!
 //! While the version stays the same, nodes are nodes, and the walk also remembers its way to the
-//! leaf. Where that is still the way, the next leaf is a step away; where somebody replaced a node on
-//! it, it is looked for from the root.
+//! leaf. A node that is not obsolete is in the trie, so the next of its children leads to the next
+//! leaf; where the walk goes on in a node above, that one must still lead to the one below. Where
+//! somebody replaced what is needed, the next leaf is looked for from the root.
 
 use std::sync::atomic::{Ordering::Acquire, fence};
 
@@ -62,17 +63,7 @@ impl QpTrie {
 
     /// Finds the element behind a place by the way to that.
     fn step_on_way(&self, at: &mut Position, last: &mut LastKey, version: u64) -> Way {
-        // What is not new in it any more would lead past what was put in meanwhile.
-        let mut reference = self.memory.root().load(Acquire);
-        let mut i = 0usize;
-        while let Some((node, child)) = last.step(i) {
-            let Some(block) = self.memory.block(node).filter(|_| node == reference) else {
-                return Way::Lost;
-            };
-            reference = Node::at(block).child(child).load(Acquire);
-            i = i.wrapping_add(1);
-        }
-        if i == 0 {
+        if last.depth() == 0 {
             return Way::Lost;
         }
         let Some(leaf) = self.next_on_way(last) else { return Way::Lost };
@@ -89,20 +80,25 @@ impl QpTrie {
         }
     }
 
-    /// Goes on to the next leaf: 0 for none, `None` where the way is too long to be remembered.
+    /// Goes on to the next leaf: 0 for none, `None` where the way is too long to be remembered, or not
+    /// the way any more.
     fn next_on_way(&self, last: &mut LastKey) -> Option<u32> {
+        let mut below = 0u32;
         loop {
             let depth = last.depth().wrapping_sub(1);
-            let Some((reference, child)) = last.step(depth) else { return Some(0) };
+            let Some((reference, child)) = last.step(depth) else {
+                return (self.memory.root().load(Acquire) == below).then_some(0);
+            };
             last.cut(depth);
             let node = Node::at(self.memory.block(reference)?);
+            // What is not in the trie any more would lead past what was put in meanwhile.
+            if node.is_obsolete() || (below != 0 && node.child(child).load(Acquire) != below) {
+                return None;
+            }
+            below = reference;
             let Some((next, found)) = node.live_from(child.wrapping_add(1)) else { continue };
             last.push(reference, next)?;
-            // Where the leaf after it is, if it is one.
-            if next.wrapping_add(1) < node.children() {
-                let after = node.child(next.wrapping_add(1));
-                self.memory.prefetch_block(after.load(Acquire));
-            }
+            self.prefetch_child(&node, next.wrapping_add(1));
             let (mut reference, mut least) = (found, node.offset().wrapping_add(1));
             while reference & LEAF == 0 {
                 let node = Node::at(self.memory.block(reference)?);
@@ -113,9 +109,18 @@ impl QpTrie {
                 least = node.offset().wrapping_add(1);
                 let (first, child) = node.live_from(0)?;
                 last.push(reference, first)?;
+                self.prefetch_child(&node, first.wrapping_add(1));
                 reference = child;
             }
             return Some(reference);
+        }
+    }
+
+    /// Asks for what a child of a node leads to, if there is one with that number.
+    #[inline(always)]
+    fn prefetch_child(&self, node: &Node, number: u32) {
+        if number < node.children() {
+            self.memory.prefetch_block(node.child(number).load(Acquire));
         }
     }
 

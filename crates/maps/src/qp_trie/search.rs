@@ -94,24 +94,26 @@ impl QpTrie {
         let mut reference = self.memory.root().load(Acquire);
         // Offsets grow on the way; only damage makes it longer.
         let mut least = 0usize;
-        while let Some(at) = self.memory.block(reference) {
-            if reference & LEAF != 0 {
-                return if self.has_key(at, &key) { at } else { std::ptr::null_mut() };
-            }
+        while reference & LEAF == 0 {
+            let Some(at) = self.memory.node_block(reference) else { return std::ptr::null_mut() };
+            // Many nodes lie in two cache lines, and both are needed.
             let node = Node::at(at);
             let offset = node.offset();
             if offset < least {
-                break;
+                return std::ptr::null_mut();
             }
             least = offset.wrapping_add(1);
             let byte = node.way(&key);
             if byte == 0 {
-                break;
+                return std::ptr::null_mut();
             }
             // SAFETY: it is the way.
             reference = unsafe { node.child_on(byte) }.load(Acquire);
         }
-        std::ptr::null_mut()
+        match self.memory.block(reference) {
+            Some(leaf) if self.has_key(leaf, &key) => leaf,
+            _ => std::ptr::null_mut(),
+        }
     }
 
     /// Finds the leaves of several keys, or null; while one's memory is waited for, the others go on.
@@ -119,17 +121,27 @@ impl QpTrie {
         let mut leaves = [std::ptr::null_mut(); PREFETCH_KEYS];
         let keys = keys.get(..PREFETCH_KEYS).unwrap_or(keys);
         if self.has_cache() {
-            let hashes: [u64; PREFETCH_KEYS] =
-                std::array::from_fn(|i| keys.get(i).map_or(0, |key| key.hash(&self.seeds)));
-            let hashes = hashes.get(..keys.len()).unwrap_or_default();
-            hashes.iter().for_each(|hash| self.prefetch_bucket(*hash));
-            let mut likely = [0; PREFETCH_KEYS];
-            for ((likely, key), hash) in likely.iter_mut().zip(keys).zip(hashes) {
-                *likely = self.prefetch_likely(key, *hash);
+            // A key's hash, and the leaf that it is likely to be in.
+            let mut ways = [(0u64, 0u32); PREFETCH_KEYS];
+            for ((hash, _), key) in ways.iter_mut().zip(keys) {
+                *hash = key.hash(&self.seeds);
+                self.prefetch_bucket(*hash);
             }
-            let each = leaves.iter_mut().zip(likely).zip(keys).zip(hashes);
-            for (((leaf, likely), key), hash) in each {
-                *leaf = match self.leaf_with(likely, key) {
+            let mut beside = 0u32;
+            for (i, ((hash, likely), key)) in ways.iter_mut().zip(keys).enumerate() {
+                *likely = self.prefetch_likely(key, *hash);
+                beside |= u32::from(*likely == 0) << i;
+            }
+            while beside != 0 {
+                let i = beside.trailing_zeros() as usize % PREFETCH_KEYS;
+                if let (Some(key), (hash, likely)) = (keys.get(i), &mut ways[i]) {
+                    *likely = self.prefetch_beside(key, *hash);
+                }
+                beside &= beside - 1;
+            }
+            let each = leaves.iter_mut().zip(&ways).zip(keys);
+            for ((leaf, (hash, likely)), key) in each {
+                *leaf = match self.leaf_with(*likely, key) {
                     Some(found) => found,
                     None => self.find_hashed::<OfUsers>(key, *hash),
                 };

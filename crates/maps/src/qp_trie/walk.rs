@@ -1,167 +1,34 @@
 //! Elements in the order of their keys.
 
 use std::ops::Bound;
-use std::sync::atomic::Ordering::Acquire;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use super::QpTrie;
+use super::ahead::{Ahead, LIST, Step};
 use super::key::Key;
-use super::node::{Links, Node, Symbol};
+use super::node::{Node, Symbol};
 use crate::dump::output::Output;
 #[cfg(feature = "users")]
-use crate::dump::packed::{AT_LEAST, ElementLayout, Packed};
+use crate::dump::packed::{ElementLayout, Packed};
 use crate::dump::position::{Position, Strict};
 use crate::error::MapError;
-use crate::ops::{OrderedWalk, Span};
+use crate::ops::{OrderedWalk, READ_ELEMENTS, Span};
 use crate::shm::qp::LEAF;
 #[cfg(feature = "users")]
 use crate::shm::{PAGE, copy};
-
-/// Elements that are read at a time, between two looks at the version.
-const MANY: usize = 512;
-
-/// Leaves whose memory is asked for before they are read.
-const LEAVES_AHEAD: usize = 64;
-
-const _: () = assert!(LEAVES_AHEAD.is_power_of_two());
 
 /// Of a leaf or node two cache lines are asked for: those of its beginning and of this byte, as most
 /// keys are shorter and lie in two.
 const LAST: usize = 44;
 
-/// A node on the way to a leaf: its children that are left.
-#[derive(Clone, Copy)]
-struct Step {
-    links: Links,
-    /// The next one, and behind the last one, counted from the side that the walk begins on.
-    next: u32,
-    children: u32,
-    offset: usize,
-}
-
-impl Step {
-    #[inline(always)]
-    fn new(node: &Node, next: u32) -> Self {
-        let children = node.children();
-        let next = next.min(children);
-        Self { links: node.links(), next, children, offset: node.offset() }
-    }
-}
-
-/// A way through the leaves in order.
-///
-/// What it takes are wrong guesses: which children are leaves, and how many there are. Tried instead: a
-/// list of all references that lie ahead, in which a node's children take its place without a branch,
-/// up to four leaves at a time. Visits of strings and paths then took 14 and 12 % less, of random
-/// bytes 10 % more, as their nodes have many children, and of a million names as much. Nothing came of
-/// reading two elements for each step to later ones, nor of twice as many elements between two looks
-/// at the version.
-#[derive(Default)]
-struct Path {
-    steps: Vec<Step>,
-    backward: bool,
-    /// A leaf that comes before all that the steps lead to.
-    first: u32,
-    /// Nodes that may still be entered: only damage has as many without leaves.
-    left: u64,
-}
-
-/// Nodes that are entered for some elements, besides those that the longest keys could have.
-const NODES: u64 = 1 << 20;
-
-impl Path {
-    /// Goes down to everything below a reference.
-    fn enter(&mut self, trie: &QpTrie, reference: u32) -> Option<()> {
-        if reference & LEAF != 0 {
-            self.first = reference;
-            return Some(());
-        }
-        self.steps.push(Step::new(&Node::at(trie.memory.block(reference)?), 0));
-        Some(())
-    }
-
-    /// Finds up to `most` of the next leaves, and asks for their memory; tells how many, fewer only at
-    /// the end.
-    #[inline(always)]
-    fn find(&mut self, trie: &QpTrie, leaves: &mut [u32; LEAVES_AHEAD], most: usize) -> usize {
-        if self.backward {
-            self.find_in::<true>(trie, leaves, most)
-        } else {
-            self.find_in::<false>(trie, leaves, most)
-        }
-    }
-
-    #[inline(always)]
-    fn find_in<const BACKWARD: bool>(
-        &mut self,
-        trie: &QpTrie,
-        leaves: &mut [u32; LEAVES_AHEAD],
-        most: usize,
-    ) -> usize {
-        let most = most.min(LEAVES_AHEAD);
-        let mut found = 0;
-        if self.first != 0 && most != 0 {
-            leaves[0] = std::mem::take(&mut self.first);
-            found = 1;
-        }
-        while let Some(step) = self.steps.last_mut() {
-            let Step { links, mut next, children, offset } = *step;
-            let mut below = 0;
-            while next < children {
-                let i = if BACKWARD { children - 1 - next } else { next };
-                let child = links.get(i).load(Acquire);
-                if child & LEAF != 0 {
-                    if found >= most {
-                        step.next = next;
-                        return found;
-                    }
-                    leaves[found & (LEAVES_AHEAD - 1)] = child;
-                    found += 1;
-                } else if child != 0 {
-                    below = child;
-                    next += 1;
-                    break;
-                }
-                next += 1;
-            }
-            step.next = next;
-            if below == 0 {
-                self.steps.pop();
-            } else if !self.go_down(trie, below, offset) {
-                self.steps.clear();
-                break;
-            }
-        }
-        found
-    }
-
-    /// Steps into a node below another with an offset; `false` for damage.
-    #[inline(always)]
-    fn go_down(&mut self, trie: &QpTrie, reference: u32, above: usize) -> bool {
-        let Some(at) = trie.memory.block(reference) else { return false };
-        let step = Step::new(&Node::at(at), 0);
-        if self.left == 0 || step.offset <= above {
-            return false;
-        }
-        self.left -= 1;
-        let (mut i, some) = (0, step.children.min(32));
-        while i < some {
-            trie.memory.prefetch_ends(step.links.get(i).load(Acquire), LAST);
-            i += 1;
-        }
-        self.steps.push(step);
-        true
-    }
-}
-
 impl QpTrie {
     /// Stands before the first leaf at or behind a bound, in a direction.
-    fn seek(&self, bound: Bound<&[u8]>, backward: bool) -> Path {
-        let left = NODES + 4 * self.memory.geometry.max_key;
-        let mut path = Path { backward, left, ..Path::default() };
+    fn seek(&self, bound: Bound<&[u8]>, backward: bool) -> Ahead {
+        let mut path = Ahead::new(self, backward);
         let root = self.memory.root().load(Acquire);
         let (key, included) = match bound {
             Bound::Unbounded => {
-                let _ = path.enter(self, root);
+                path.push(root);
                 return path;
             }
             Bound::Included(key) => (key, true),
@@ -175,7 +42,7 @@ impl QpTrie {
 
     /// Goes down with a key in one descent, and then asks a leaf at its end how much of the way was
     /// right: all leaves that a node ever had below it begin with the same bytes.
-    fn seek_key(&self, path: &mut Path, root: u32, key: &Key, included: bool) -> Option<()> {
+    fn seek_key(&self, path: &mut Ahead, root: u32, key: &Key, included: bool) -> Option<()> {
         let mut reference = root;
         // Nodes, and the number of the child that comes after the one on the way.
         let mut nodes: Vec<(Node, u32)> = Vec::new();
@@ -203,25 +70,34 @@ impl QpTrie {
         let is_there = d == key.len && d == found.len;
         let mut parted = None;
         if is_there && included {
-            path.first = reference;
+            path.push(reference);
         }
         if !is_there {
             while let Some((node, _)) = nodes.pop_if(|(node, _)| node.offset() > d) {
                 parted = Some(node);
             }
         }
-        path.steps = nodes.iter().map(|(node, passed)| Step::new(node, *passed)).collect();
+        path.set_steps(nodes.iter().map(|(node, passed)| Step::new(node, *passed)).collect());
         // Whether what parts from the key at `d` is behind it, seen from the walk.
         let is_behind = (found.compare(key) == std::cmp::Ordering::Greater) != path.backward;
         if !is_there && is_behind {
             match parted {
                 // All below it parts from the key in the same way.
-                Some(node) => path.steps.push(Step::new(&node, 0)),
-                None if reference & LEAF != 0 => path.first = reference,
+                Some(node) => path.push_step(Step::new(&node, 0)),
+                None if reference & LEAF != 0 => path.push(reference),
                 None => {}
             }
         }
         Some(())
+    }
+
+    /// Up to where leaves are asked for before they are read: most, but for very long ones.
+    #[inline(always)]
+    fn last_of_leaves(&self) -> usize {
+        match self.typical.load(Relaxed) {
+            0..64 => LAST,
+            some => (some as usize + some as usize / 2).min(256),
+        }
     }
 
     /// Calls `each` with up to `room` leaves of a span, several at a time, and how many there were
@@ -239,18 +115,20 @@ impl QpTrie {
         let number = strict.number;
         let end = if span.backward { span.from } else { span.to };
         let is_checked = number != 0 || !matches!(end, Bound::Unbounded);
+        let (arena, last) = (self.memory.arena(), self.last_of_leaves());
         let read = self.read(|| {
             newer = 0;
             let mut path = self.seek(from, span.backward);
-            let mut leaves = [0; LEAVES_AHEAD];
             let mut n = 0;
             while n < room {
-                // Their memory comes while the way to the next ones is looked for.
-                let ahead = LEAVES_AHEAD.min(room - n);
-                let found = path.find(self, &mut leaves, ahead);
+                let leaves = path.find(self, LIST.min(room - n));
+                if leaves.is_empty() {
+                    return (n, false);
+                }
+                leaves.iter().for_each(|leaf| arena.prefetch_leaf(*leaf, last));
                 let mut i = 0;
-                while i < found {
-                    let mut run = &leaves[i..found];
+                while i < leaves.len() {
+                    let mut run = &leaves[i..];
                     if is_checked || n == 0 {
                         run = &run[..1];
                         let Some(block) = self.memory.block(run[0]) else { return (n, false) };
@@ -279,9 +157,6 @@ impl QpTrie {
                         return (n, true);
                     }
                 }
-                if found < ahead {
-                    return (n, false);
-                }
             }
             (n, true)
         });
@@ -299,16 +174,57 @@ impl QpTrie {
         strict: &mut Strict,
         out: &mut Output<'_>,
     ) -> Result<(usize, bool), MapError> {
-        let (keys, at) = (self.keys, out.used());
         self.read_leaves(from, span, room, strict, |before, leaves| {
-            for (i, leaf) in leaves.iter().enumerate() {
-                let Some(block) = self.memory.block(*leaf) else { return i };
-                let Some((cell, value)) = out.element(at + before + i) else { return i };
-                self.key_of(block).write_cell(keys, cell);
-                self.memory.read_value(block, value);
-            }
-            leaves.len()
+            self.write_leaves(leaves, before, out)
         })
+    }
+
+    /// Copies leaves into cells and values behind others; tells how many. A function of its own, for
+    /// which there are enough registers.
+    #[inline(never)]
+    fn write_leaves(&self, leaves: &[u32], before: usize, out: &mut Output<'_>) -> usize {
+        let (keys, arena) = (self.keys, self.memory.arena());
+        let mut left = leaves.iter();
+        let mut bytes = 0;
+        let n = out.write_ahead(before, leaves.len(), |cell, value| {
+            let Some(block) = left.next().and_then(|leaf| arena.leaf(*leaf)) else {
+                return false;
+            };
+            let key = self.key_of(block);
+            bytes += key.len;
+            key.write_this_cell(keys, cell);
+            self.memory.read_value(block, value);
+            true
+        });
+        self.typical.store((bytes / n.max(1)) as u64, Relaxed);
+        n
+    }
+
+    /// Copies leaves as long as there is room; tells how many. Likewise.
+    #[cfg(feature = "users")]
+    #[inline(never)]
+    fn copy_leaves(&self, leaves: &[u32], out: &mut Packed) -> usize {
+        let arena = self.memory.arena();
+        let g = &self.memory.geometry;
+        let (length_at, length_mask) = (g.length_at, g.length_mask);
+        let find = |leaf: &u32| {
+            let block = arena.leaf(*leaf)?;
+            // SAFETY: a block is readable as far as the longest leaf goes.
+            let len = unsafe { copy::load4(block.add(length_at)) } & length_mask;
+            Some((block, len as usize))
+        };
+        let copy = |to: &mut [u8], from: *mut u8, len: usize| {
+            // A short one may end before its first piece does, and behind its page there may be no
+            // memory, and none to be had: then reading there is a SIGBUS.
+            if from as u64 % PAGE > PAGE - 16 {
+                // SAFETY: a block is readable as far as the longest leaf goes.
+                unsafe { copy::store_bytes(to.as_mut_ptr(), from, len) };
+            } else {
+                // SAFETY: as before; what lies behind is in the same page.
+                unsafe { copy::load_pieces(to.as_mut_ptr(), from, to.len()) };
+            }
+        };
+        out.push(leaves, find, copy)
     }
 
     /// Finds the element behind a place, for a program.
@@ -469,7 +385,7 @@ impl OrderedWalk for QpTrie {
         let mut last: Option<Vec<u8>> = None;
         while !out.is_full() {
             let from = last.as_deref().map_or(begin, Bound::Excluded);
-            let room = out.left().min(MANY);
+            let room = out.left().min(READ_ELEMENTS);
             let (n, more) = self.read_some(from, span, room, strict, out)?;
             if n > 0 {
                 let (cell, _) = out.element(out.used() + n - 1).ok_or(MapError::KeyCell)?;
@@ -493,43 +409,21 @@ impl OrderedWalk for QpTrie {
     #[cfg(feature = "users")]
     fn element_layout(&self) -> ElementLayout {
         let g = &self.memory.geometry;
-        ElementLayout {
-            value_size: g.value_size,
-            length_at: g.length_at,
-            length_mask: g.length_mask,
-            key_at: g.key_at,
-            max_key: g.max_key as usize,
-        }
+        ElementLayout { value_size: g.value_size, key_at: g.key_at, max_key: g.max_key as usize }
     }
 
     #[cfg(feature = "users")]
     fn read(&self, span: &Span<'_>, out: &mut Packed) -> Result<bool, MapError> {
         let from = if span.backward { span.to } else { span.from };
+        let most = out.most;
         let (n, more) =
-            self.read_leaves(from, span, MANY, &mut Strict::default(), |before, leaves| {
+            self.read_leaves(from, span, most, &mut Strict::default(), |before, leaves| {
                 if before == 0 {
                     out.clear();
                 }
-                let find = |leaf: &u32| {
-                    let block = self.memory.block(*leaf)?;
-                    Some((block, self.key_of(block).len))
-                };
-                out.push(leaves, find, |to, from, len| {
-                    // Behind the page that the element ends in there may be no memory, and none to
-                    // be had: then reading there is a SIGBUS.
-                    if from as u64 % PAGE + to.len() as u64 > PAGE {
-                        // SAFETY: a block is readable as far as the longest leaf goes.
-                        unsafe { copy::store_bytes(to.as_mut_ptr(), from, len) };
-                    } else if to.len() == AT_LEAST {
-                        // Most: without a loop.
-                        // SAFETY: as before; what lies behind is in the same page.
-                        unsafe { copy::load_pieces(to.as_mut_ptr(), from, AT_LEAST) };
-                    } else {
-                        // SAFETY: as just before.
-                        unsafe { copy::load_pieces(to.as_mut_ptr(), from, to.len()) };
-                    }
-                })
+                self.copy_leaves(leaves, out)
             })?;
+        self.typical.store(out.learn(n), Relaxed);
         if n == 0 {
             out.clear();
         }

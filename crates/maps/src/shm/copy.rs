@@ -92,6 +92,20 @@ pub(crate) unsafe fn load1(p: *const u8) -> u8 {
     w as u8
 }
 
+/// Loads the byte at `p + i`.
+///
+/// # Safety
+/// It is readable.
+#[inline(always)]
+pub(crate) unsafe fn load1_at(p: *const u8, i: usize) -> u64 {
+    let w: u64;
+    // SAFETY: as for `load8`.
+    unsafe {
+        asm!("movzx {w:e}, byte ptr [{p} + {i}]", p = in(reg) p, i = in(reg) i, w = lateout(reg) w, options(nostack, readonly, preserves_flags))
+    };
+    w
+}
+
 /// Loads `n` (below eight) bytes from any address into the low bytes of a word.
 ///
 /// # Safety
@@ -221,24 +235,113 @@ pub(crate) unsafe fn store_bytes(dst: *mut u8, src: *const u8, len: usize) {
     }
 }
 
-/// Copies `len` bytes, a multiple of sixteen, by vector registers: for users' calls, as programs in
-/// the middle of an event must keep these.
+/// Copies `len` bytes, sixteen at least, by vector registers: for users' calls, as programs in
+/// the middle of an event must keep these. As in [`store_bytes`], the last pieces overlap, and up to
+/// 64 bytes are one case.
 ///
 /// # Safety
 /// `src..src+len` is readable, `dst..dst+len` writable, and they do not overlap.
 #[cfg(feature = "users")]
 #[inline(always)]
 pub(crate) unsafe fn load_pieces(dst: *mut u8, src: *const u8, len: usize) {
-    let mut i = 0usize;
-    while i < len {
+    // SAFETY: the caller vouches for both; SSE2 is part of x86-64. The destination is nobody else's.
+    let piece = |i: usize| unsafe {
         let piece: std::arch::x86_64::__m128i;
-        // SAFETY: the caller vouches for both; SSE2 is part of x86-64. The destination is nobody
-        // else's.
-        unsafe {
-            asm!("movdqu {w}, xmmword ptr [{src} + {i}]", src = in(reg) src, i = in(reg) i, w = out(xmm_reg) piece, options(nostack, readonly, preserves_flags));
-            dst.add(i).cast::<std::arch::x86_64::__m128i>().write_unaligned(piece);
+        asm!("movdqu {w}, xmmword ptr [{src}]", src = in(reg) src.add(i), w = out(xmm_reg) piece, options(nostack, readonly, preserves_flags));
+        dst.add(i).cast::<std::arch::x86_64::__m128i>().write_unaligned(piece);
+    };
+    all_pieces(len.wrapping_sub(16), piece);
+}
+
+/// Calls `piece` for pieces of sixteen bytes from 0 to one at `last`, some of them more than once.
+#[cfg(feature = "users")]
+#[inline(always)]
+fn all_pieces(last: usize, piece: impl Fn(usize)) {
+    piece(0);
+    piece(last.min(16));
+    piece(last.min(32));
+    piece(last);
+    let mut i = 48usize;
+    while i < last {
+        piece(i);
+        piece(last.min(i.wrapping_add(16)));
+        piece(last.min(i.wrapping_add(32)));
+        piece(last.min(i.wrapping_add(48)));
+        i = i.wrapping_add(64);
+    }
+}
+
+/// Copies `len` bytes to the beginning of `dst`, and clears the rest of it, as [`load_pieces`] does: no
+/// branch depends on lengths up to 64.
+///
+/// # Safety
+/// `src..src+len` is readable, and so are sixteen bytes; `dst` has sixteen and `len` at least.
+#[cfg(feature = "users")]
+#[inline(always)]
+pub(crate) unsafe fn load_padded(dst: &mut [u8], src: *const u8, len: usize) {
+    use std::arch::x86_64::{__m128i, _mm_and_si128, _mm_loadu_si128, _mm_setzero_si128};
+    /// Sixteen bytes from the sixteenth less a number on are as many that are all ones, and zeros.
+    static FIRST: [u8; 32] = {
+        let mut bytes = [0; 32];
+        let mut i = 0;
+        while i < 16 {
+            (bytes[i], i) = (0xff, i + 1);
+        }
+        bytes
+    };
+    let to = dst.as_mut_ptr();
+    let (end, last, mut i) = (dst.len().wrapping_sub(16), len.saturating_sub(16), 0usize);
+    // SAFETY: the caller vouches for both, and no piece goes behind the end of either.
+    unsafe {
+        // Not for the compiler to call `memset`: most rests are short.
+        let zero = |i: usize| {
+            asm!("movups xmmword ptr [{to}], {w}", to = in(reg) to.add(i), w = in(xmm_reg) _mm_setzero_si128(), options(nostack, preserves_flags));
         };
-        i += 16;
+        let load = |i: usize| {
+            let piece: __m128i;
+            asm!("movdqu {w}, xmmword ptr [{src}]", src = in(reg) src.add(i), w = out(xmm_reg) piece, options(nostack, readonly, preserves_flags));
+            piece
+        };
+        let copy = |i: usize| to.add(i).cast::<__m128i>().write_unaligned(load(i));
+        while i < end {
+            zero(i);
+            i = i.wrapping_add(16);
+        }
+        zero(end);
+        all_pieces(last, copy);
+        // Of a short one all pieces were this one, with what lies behind it.
+        let mask = _mm_loadu_si128(FIRST.as_ptr().add(16usize.wrapping_sub(len.min(16))).cast());
+        to.cast::<__m128i>().write_unaligned(_mm_and_si128(load(0), mask));
+    }
+}
+
+/// Copies eight words of 32 bits, with `REVERSED` the last one first; tells which are odd. By vector
+/// registers, as [`load_pieces`].
+///
+/// # Safety
+/// `src` has eight readable words.
+#[inline(always)]
+pub(crate) unsafe fn load_links<const REVERSED: bool>(dst: &mut [u32; 8], src: *const u32) -> u32 {
+    use std::arch::x86_64::{__m128i, _mm_shuffle_epi32};
+    let marks = |four: __m128i| {
+        let odd: u32;
+        // SAFETY: SSE2 is part of x86-64. (Of intrinsics, the compiler makes longer ones.)
+        unsafe {
+            asm!("pslld {w}, 31", "movmskps {odd:e}, {w}", w = inout(xmm_reg) four => _, odd = lateout(reg) odd, options(nomem, nostack, pure, preserves_flags));
+        }
+        odd
+    };
+    // SAFETY: the caller vouches for the words; SSE2 is part of x86-64.
+    unsafe {
+        let (mut low, mut high): (__m128i, __m128i);
+        asm!("movdqu {low}, xmmword ptr [{src}]", "movdqu {high}, xmmword ptr [{src} + 16]", src = in(reg) src, low = out(xmm_reg) low, high = out(xmm_reg) high, options(nostack, readonly, preserves_flags));
+        if REVERSED {
+            (low, high) = (_mm_shuffle_epi32::<0x1b>(high), _mm_shuffle_epi32::<0x1b>(low));
+        }
+        let to = dst.as_mut_ptr().cast::<__m128i>();
+        to.write_unaligned(low);
+        to.add(1).write_unaligned(high);
+        marks(low) | marks(high) << 4
     }
 }
 
@@ -359,6 +462,49 @@ mod tests {
                     "{len} at {skew}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn pieces_go_where_bytes_do() {
+        let src: Vec<u8> = (0..=255).rev().collect();
+        for len in (0..100).chain([127, 128, 129, 200]) {
+            for skew in 0..9 {
+                let from = &src[skew..];
+                if len >= 16 {
+                    let mut out = [0xeeu8; 256];
+                    // SAFETY: `len + 2 * skew` is below 256.
+                    unsafe { load_pieces(out.as_mut_ptr().add(2 * skew), from.as_ptr(), len) };
+                    assert_eq!(out[2 * skew..][..len], from[..len]);
+                    let mut others = out[..2 * skew].iter().chain(&out[2 * skew + len..]);
+                    assert!(others.all(|b| *b == 0xee), "{len} at {skew}");
+                }
+                for room in [len.max(16), len.max(16) + 1, len + 40] {
+                    let mut out = vec![0xee; room];
+                    // SAFETY: there is as much behind `from`, and room for it.
+                    unsafe { load_padded(&mut out, from.as_ptr(), len) };
+                    assert_eq!(out[..len], from[..len], "{len} of {room} at {skew}");
+                    assert!(out[len..].iter().all(|b| *b == 0), "{len} of {room} at {skew}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn links_are_copied_in_both_orders() {
+        let src: [u32; 11] = std::array::from_fn(|i| 0x1234_5600 + (i * i * i / 3) as u32);
+        for first in 0..3 {
+            let eight: &[u32; 8] = src[first..].first_chunk().expect("there are");
+            let odd = |all: &[u32; 8]| (0..8).map(|i| (all[i] & 1) << i).sum::<u32>();
+            let mut reversed = *eight;
+            reversed.reverse();
+            let mut out = [0; 8];
+            // SAFETY: there are eight.
+            let marks = unsafe { load_links::<false>(&mut out, eight.as_ptr()) };
+            assert_eq!((out, marks), (*eight, odd(eight)));
+            // SAFETY: as before.
+            let marks = unsafe { load_links::<true>(&mut out, eight.as_ptr()) };
+            assert_eq!((out, marks), (reversed, odd(&reversed)));
         }
     }
 

@@ -14,6 +14,7 @@
 //!
 //! The file format is described byte by byte in `docs/shm-format.md`.
 
+pub(crate) mod bits;
 pub(crate) mod columns;
 pub(crate) mod copy;
 pub(crate) mod epoch;

@@ -7,8 +7,8 @@ use std::sync::atomic::{
 
 use super::geometry::Geometry;
 use super::{
-    BLOCK_CLASSES, CACHE_AT, CACHE_BUCKET, ENTRY, HEAP, HEAPS, LIMBO, LIMBO_AT, LOG, MAGAZINE,
-    MAGAZINE_LEN, MAGAZINES, STRIPE, STRIPES, STRIPES_AT,
+    BLOCK_CLASSES, CACHE_AT, CACHE_BUCKET, ENTRY, HEAP, HEAPS, LEAF, LIMBO, LIMBO_AT, LOG,
+    MAGAZINE, MAGAZINE_LEN, MAGAZINES, STRIPE, STRIPES, STRIPES_AT,
 };
 use crate::shm::object::ObjectFile;
 use crate::shm::{PAGE, copy, ranges, reserve, sys};
@@ -39,6 +39,53 @@ unsafe impl Sync for QpMemory {}
 pub(crate) struct Log<'a> {
     memory: &'a QpMemory,
     at: u64,
+}
+
+/// The arena, for who goes to many blocks: what that takes stays in registers.
+#[derive(Clone, Copy)]
+pub(crate) struct Arena {
+    at: *mut u8,
+    blocks_len: u64,
+    /// Bytes of half a unit.
+    half_unit: u64,
+}
+
+impl Arena {
+    /// As [`QpMemory::block`], of a reference that is no leaf's.
+    #[inline(always)]
+    pub(crate) fn node(self, reference: u32) -> Option<*mut u8> {
+        let at = u64::from(reference).wrapping_mul(self.half_unit);
+        // SAFETY: inside the arena, behind which there is slack for a whole block.
+        (at.wrapping_sub(PAGE) < self.blocks_len).then(|| unsafe { self.at.add(at as usize) })
+    }
+
+    /// As [`QpMemory::block`], of a leaf's reference.
+    #[inline(always)]
+    pub(crate) fn leaf(self, reference: u32) -> Option<*mut u8> {
+        self.node(reference & !LEAF)
+    }
+
+    /// Asks for the beginning of a node, and for where most others of its parts are.
+    #[inline(always)]
+    pub(crate) fn prefetch(self, reference: u32) {
+        let at = u64::from(reference).wrapping_mul(self.half_unit);
+        QpMemory::prefetch(self.at.wrapping_add(at as usize));
+        QpMemory::prefetch(self.at.wrapping_add(at as usize).wrapping_add(24));
+    }
+
+    /// Asks for a leaf up to a byte.
+    #[inline(always)]
+    pub(crate) fn prefetch_leaf(self, reference: u32, last: usize) {
+        let at = u64::from(reference & !LEAF).wrapping_mul(self.half_unit);
+        let at = self.at.wrapping_add(at as usize);
+        QpMemory::prefetch(at);
+        QpMemory::prefetch(at.wrapping_add(last));
+        let mut i = 64usize;
+        while i < last {
+            QpMemory::prefetch(at.wrapping_add(i));
+            i = i.wrapping_add(64);
+        }
+    }
 }
 
 /// Where a word of 32 bits lies in the payload: aligned, and inside it.
@@ -372,11 +419,27 @@ impl QpMemory {
         self.block_at(self.arena_offset(reference))
     }
 
+    /// As [`QpMemory::block`], of a reference without mark.
+    #[inline(always)]
+    pub(crate) fn node_block(&self, reference: u32) -> Option<*mut u8> {
+        let shift = self.geometry.unit_shift.wrapping_sub(1) & 63;
+        self.block_at(u64::from(reference) << shift)
+    }
+
     /// As [`QpMemory::block`], by where the block lies in the arena.
     #[inline(always)]
     pub(crate) fn block_at(&self, at: u64) -> Option<*mut u8> {
         // SAFETY: inside the arena, behind which there is slack for a whole block.
         (at.wrapping_sub(PAGE) < self.blocks_len).then(|| unsafe { self.arena.add(at as usize) })
+    }
+
+    /// Returns the arena.
+    #[inline(always)]
+    pub(crate) fn arena(&self) -> Arena {
+        // A multiplication needs no register of its own, as a shift does that the compiler would make of
+        // what it knows.
+        let half_unit = std::hint::black_box(1 << (self.geometry.unit_shift.wrapping_sub(1) & 63));
+        Arena { at: self.arena, blocks_len: self.blocks_len, half_unit }
     }
 
     /// Returns where the block of a reference lies in the arena.

@@ -34,7 +34,7 @@ mod memory;
 pub(crate) use geometry::Geometry;
 #[cfg(test)]
 pub(crate) use geometry::MAX_NODE;
-pub(crate) use memory::{Log, QpMemory, WordAt};
+pub(crate) use memory::{Arena, Log, QpMemory, WordAt};
 
 use crate::shm::PAGE;
 
