@@ -23,6 +23,8 @@ pub struct Frame {
     pub less: bool,
     /// Turns taken by the callback of the helper that is being called.
     pub turns: u32,
+    /// [`State::loops`] when that helper was called.
+    pub began: u32,
 }
 
 impl Frame {
@@ -31,7 +33,16 @@ impl Frame {
     pub fn new(depth: u8, func: usize, ret: usize) -> Self {
         let mut regs = [Reg::UNINIT; op::REGS];
         regs[op::FP as usize] = Reg::of(Kind::Stack(depth));
-        Self { regs, stack: Stack::default(), func, ret, held: None, less: false, turns: 0 }
+        Self {
+            regs,
+            stack: Stack::default(),
+            func,
+            ret,
+            held: None,
+            less: false,
+            turns: 0,
+            began: 0,
+        }
     }
 }
 

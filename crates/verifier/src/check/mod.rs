@@ -113,6 +113,30 @@ const LATER_LIMIT: u32 = 100_000;
 /// Where a path goes on; `None` at its end.
 type Next = Option<usize>;
 
+/// What tells the turns of a loop from those of the same loop when it was begun another time, as in the
+/// turns of a loop around it: what differs between those is not the loop's.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Begun {
+    /// By a call of a helper that calls back, after so many turns of any loops.
+    Call(u32),
+    /// By a call that made an iterator, with this reference.
+    Iterator(Id),
+}
+
+impl Begun {
+    /// `None` where nobody can tell.
+    fn of(head: Insn, state: &State) -> Option<Self> {
+        if crate::cfg::calls_back(head) {
+            return Some(Self::Call(state.top().began));
+        }
+        let iterator = state.reg(1);
+        let Kind::Stack(frame) = iterator.kind else { return None };
+        let at = iterator.val.as_const()? as i64 + i64::from(iterator.off);
+        let slot = state.slot(frame, i32::try_from(at).ok()?);
+        crate::cfg::is_iter_next(head).then_some(Self::Iterator(slot.reg.reference))
+    }
+}
+
 impl<'a> Walk<'a> {
     /// Prepares the walk.
     pub fn new(prog: &'a Linked, opts: &'a Options, mut cfg: Cfg) -> Self {
@@ -265,12 +289,15 @@ impl<'a> Walk<'a> {
             Comparison::New { .. } => {}
         }
         let few = self.few_turns(insn);
-        if let Some(last) = self
-            .explored
-            .last_visit(insn, &self.state)
-            .filter(|s| !few && s.loops < self.state.loops)
-        {
-            let keep = self.explored.visits(insn, &self.state) < self.turns;
+        let code = self.prog.insns.get(insn).copied();
+        if self.state.top().turns == 0 {
+            self.state.top_mut().began = self.state.loops;
+        }
+        let begun = |s: &State| code.and_then(|code| Begun::of(code, s));
+        let this = begun(&self.state);
+        let is_turn = |s: &State| !few && s.loops < self.state.loops && begun(s) == this;
+        if let Some((last, visits)) = self.explored.last_visit(insn, &self.state, is_turn) {
+            let keep = visits < self.turns;
             self.has_lost |= crate::compare::widen(last, &mut self.state, &self.flow, keep);
             if self.widened.len() >= 64 {
                 self.widened.remove(0);

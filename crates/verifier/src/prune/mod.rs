@@ -196,17 +196,17 @@ impl Explored {
         Comparison::New { looping: false }
     }
 
-    /// The state in which this path was at a loop head last.
-    pub fn last_visit(&self, insn: usize, cur: &State) -> Option<&State> {
-        self.stored(insn, cur)
-            .filter(|cp| cp.branches > 0)
-            .last()
-            .and_then(|cp| cp.state.as_deref())
-    }
-
-    /// How often this path has been at a loop head.
-    pub fn visits(&self, insn: usize, cur: &State) -> usize {
-        self.stored(insn, cur).filter(|cp| cp.branches > 0).count()
+    /// The state in which this path was at a loop head last, and how often it was, of those that
+    /// `is_turn` says are turns of the same loop.
+    pub fn last_visit(
+        &self,
+        insn: usize,
+        cur: &State,
+        is_turn: impl Fn(&State) -> bool,
+    ) -> Option<(&State, usize)> {
+        let open = self.stored(insn, cur).filter(|cp| cp.branches > 0);
+        let turns = open.filter_map(|cp| cp.state.as_deref()).filter(|s| is_turn(s));
+        turns.fold(None, |last, s| Some((s, last.map_or(1, |(_, n)| n + 1))))
     }
 
     fn stored(&self, insn: usize, cur: &State) -> impl Iterator<Item = &Checkpoint> {
