@@ -7,14 +7,13 @@
 /// Buckets of the histogram.
 const BUCKETS: usize = 40;
 /// Words of one thread's `struct stat` before the buckets of the first calls (`bpf/trace.bpf.c`).
-const WORDS: usize = 14;
+pub const WORDS: usize = 12;
 /// How many calls these are.
 const FEW: usize = 16;
 /// Words of its `struct block` before the histogram.
-const BLOCK_WORDS: usize = 16;
-/// Bytes of one thread's `struct stat`.
-#[cfg(test)]
-pub const STAT_SIZE: usize = 8 * WORDS + FEW;
+pub const BLOCK_WORDS: usize = 16;
+/// Bytes of one thread's `struct stat`: up to whole cache lines.
+pub const STAT_SIZE: usize = (8 * WORDS + FEW).next_multiple_of(64);
 /// Bytes of one thread's `struct block`: with the histogram, and up to whole cache lines.
 pub const BLOCK_SIZE: usize = (8 * BLOCK_WORDS + 4 * BUCKETS).next_multiple_of(64);
 /// Variances are in units of 2^this.
@@ -93,14 +92,14 @@ struct Untimed {
     own: f64,
     /// Of the total.
     variance: f64,
-    /// A pause that may have been one of them.
+    /// A pause that may have been one of them; and all of what nothing is known of.
     pending: f64,
 }
 
 impl<'a> Thread<'a> {
     /// `None`: it is not whole.
     fn new(part: &Part<'a>) -> Option<Self> {
-        let (head, first) = part.stat.split_at_checked(8 * WORDS)?;
+        let (head, first) = part.stat.get(..STAT_SIZE)?.split_at_checked(8 * WORDS)?;
         let (block, hist) = part.block.split_at_checked(8 * BLOCK_WORDS).unwrap_or_default();
         let hist = hist.as_chunks().0;
         Some(Self {
@@ -191,7 +190,14 @@ impl<'a> Thread<'a> {
             );
             let known = n >= TOO_FEW;
             let count = n.max(1) as f64;
-            let mean = if known { sum / count } else { before };
+            // Before calls go by, a block is finished. Where there was no memory for that, the calls may
+            // have taken anything.
+            let is_lost = self.timed() > FEW as u64 && self.learned(1) == 0 && before == 0.0;
+            let mean = match known {
+                true => sum / count,
+                false if is_lost => self.total() as f64 / self.outermost().max(1) as f64,
+                false => before,
+            };
             let net = (mean - overhead).max(0.0);
             let own = if known { own_sum / count - overhead } else { self.word(3) as f64 };
             let within = (squares / count - (mean - before).powi(2)).max(0.0);
@@ -201,11 +207,12 @@ impl<'a> Thread<'a> {
             all.total += open * net;
             all.own += open * own.max(0.0);
             all.variance += spread * open * (open + count) / count;
+            all.pending = if is_lost && !known { open * net } else { 0.0 };
         }
         let pending = self.learned(10) as f64;
         // A longer one than all calls together is taken for a pause of the caller.
         if pending <= self.total() as f64 + all.total {
-            all.pending = pending;
+            all.pending += pending;
         }
         all
     }
@@ -380,9 +387,9 @@ pub mod tests {
         let mut words = [0_u64; ALL];
         (words[0], words[4], words[6], words[7]) = (1000, 300, 300, 300);
         (words[8], words[9]) = (3000, 2000);
-        (words[16], words[17], words[18], words[19]) = (200, 120, 20 * 9, 20);
-        words[21] = 10;
-        (words[26], words[27], words[28], words[29]) = (500, 5000, 3000, 4);
+        words[WORDS + 2..WORDS + 6].copy_from_slice(&[200, 120, 20 * 9, 20]);
+        words[WORDS + 7] = 10;
+        words[WORDS + 12..].copy_from_slice(&[500, 5000, 3000, 4]);
         let stat = Stat::sum(
             &[value(words, &[(3, 300)]).part()],
             Clock { tick: 1.0, overhead: 2 },
@@ -395,11 +402,26 @@ pub mod tests {
         assert_eq!(stat.error_ns, Some((CONFIDENCE * f64::sqrt(variance)) as u64));
         // A pause that may have been a call is part of the error; one longer than all calls
         // together is none.
-        words[24] = 5000;
+        words[WORDS + 10] = 5000;
         let with = |words| sum(&value(words, &[]), 1.0).error_ns.unwrap();
         let pending = with(words);
-        words[24] = 50_000;
+        words[WORDS + 10] = 50_000;
         assert_eq!(pending - with(words), 5000);
+    }
+
+    /// As on a full file system.
+    #[test]
+    fn where_blocks_are_lost_the_error_is_as_large_as_the_estimate() {
+        let mut words = [0_u64; ALL];
+        (words[0], words[3], words[4], words[6], words[7]) = (1000, 4, 300, 300, 300);
+        (words[8], words[9]) = (3000, 2000);
+        let mut written = value(words, &[(3, 300)]);
+        for size in [BLOCK_SIZE, 0] {
+            written.0[1] = vec![0; size];
+            let stat = sum(&written, 1.0);
+            assert_eq!((stat.calls, stat.total_ns, stat.error_ns), (1000, 10_000, Some(7000)));
+            assert_eq!(stat.self_ns, 2000 + 700 * 4);
+        }
     }
 
     #[test]

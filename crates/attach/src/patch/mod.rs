@@ -77,17 +77,20 @@ pub(crate) unsafe fn apply(
     if rest.is_empty() {
         return results;
     }
-    if threads::Tasks::open().is_ok_and(|t| t.is_one()) {
-        // Nobody can stop a child that runs in this memory.
-        let of_rest = results.iter_mut().zip(changes).filter(|(_, c)| !c.is_one_store());
-        of_rest.for_each(|(result, _)| *result = Err(Skip::Busy { tid: 0 }));
-    } else {
-        let of_rest = results.iter_mut().zip(changes).filter(|(_, c)| !c.is_one_store());
+    let done = if !threads::Tasks::open().is_ok_and(|t| t.is_one()) {
         // SAFETY: the caller's promise.
-        let done = unsafe { live::apply(&writable, &rest, limbo) };
-        for ((result, _), done) in of_rest.zip(done) {
-            *result = done;
-        }
+        unsafe { live::apply(&writable, &rest, limbo) }
+    } else if sys::has_memory_alone() {
+        // The other threads have ended since that was said.
+        // SAFETY: the caller's promise.
+        unsafe { apply_alone(&writable, &rest) }
+    } else {
+        // Nobody can stop a child that runs in this memory.
+        vec![Err(Skip::Busy { tid: 0 }); rest.len()]
+    };
+    let of_rest = results.iter_mut().zip(changes).filter(|(_, c)| !c.is_one_store());
+    for ((result, _), done) in of_rest.zip(done) {
+        *result = done;
     }
     results
 }
@@ -106,4 +109,65 @@ unsafe fn apply_alone(writable: &WritableCode, changes: &[Change]) -> Vec<Result
     let results = changes.iter().map(one).collect();
     sys::set_signal_mask(mask);
     results
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use change::{Detour, Hooked};
+    use std::arch::global_asm;
+    use std::ffi::c_int;
+
+    // `mov eax, 1` over the end of a word.
+    global_asm!(
+        ".pushsection .text",
+        ".balign 64",
+        ".skip 4",
+        "skep_test_patch_one: mov eax, 1",
+        "ret",
+        ".balign 64",
+        ".popsection",
+    );
+
+    unsafe extern "C" {
+        #[link_name = "skep_test_patch_one"]
+        fn one() -> u32;
+        fn fork() -> c_int;
+        fn waitpid(pid: c_int, status: *mut c_int, flags: c_int) -> c_int;
+        fn _exit(code: c_int) -> !;
+    }
+
+    /// They were there when that was looked at, and nobody is left who has to be stopped.
+    #[test]
+    fn threads_may_end_before_a_change() {
+        let at = one as *const () as u64;
+        let new = [0xb8, 2, 0, 0, 0];
+        let change = Change {
+            at,
+            old: [0xb8, 1, 0, 0, 0],
+            new,
+            text: at..at + 6,
+            head: Detour::Jump(at),
+            inner: [0; 5],
+            hooked: Hooked { entry: new, meta: 0 },
+            goroutines: None,
+        };
+        assert!(!change.is_one_store());
+        // SAFETY: a child with one thread, which runs the code below and ends.
+        match unsafe { fork() } {
+            0 => {
+                let mut limbo = live::LimboLists::default();
+                // SAFETY: no other thread runs the code, which does nothing but return the number.
+                let done = unsafe { apply(&[change], false, &mut limbo) };
+                // SAFETY: the code above; ends the child.
+                unsafe { _exit(if done == [Ok(())] && one() == 2 { 33 } else { 1 }) }
+            }
+            pid => {
+                let mut status = 0;
+                // SAFETY: waits for the child made above.
+                assert_eq!(unsafe { waitpid(pid, &raw mut status, 0) }, pid);
+                assert_eq!(status, 33 << 8);
+            }
+        }
+    }
 }

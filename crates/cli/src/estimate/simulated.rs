@@ -278,6 +278,27 @@ fn what_takes_nothing_is_seldom_timed() {
     }
 }
 
+/// Buckets of the first calls are somewhere else than those of others.
+#[test]
+fn times_of_a_few_calls_are_told() {
+    let mut traced = Traced::new();
+    for calls in [1, 2, 15, 16, 17, 18, 100] {
+        let (stat, ..) = run(&mut traced, |_| (1500, 5), calls);
+        let percentiles = stat.percentiles([1.0, 50.0, 99.0]);
+        let usual = 1024 - OVERHEAD..2048;
+        assert!(
+            percentiles.iter().all(|p| p.is_some_and(|p| usual.contains(&p))),
+            "{calls}: {percentiles:?}"
+        );
+        let (stat, ..) = run(&mut traced, |i| (if i == 0 { 90_000 } else { 1500 }, 5), calls);
+        let first = if calls < 100 { 32_000.. } else { 1000.. };
+        assert!(
+            stat.percentiles([99.0])[0].is_some_and(|p| first.contains(&p)),
+            "{calls}: {stat:?}"
+        );
+    }
+}
+
 #[test]
 fn totals_are_within_the_error_that_is_told() {
     let mut traced = Traced::new();

@@ -206,7 +206,52 @@ pub fn own_failure(error: LoadError) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::estimate::{BLOCK_SIZE, STAT_SIZE};
+    use crate::estimate::{BLOCK_SIZE, BLOCK_WORDS, STAT_SIZE, WORDS};
+    use skep::object::btf::Kind;
+
+    /// Sizes do not tell where members are: structures end with unused bytes.
+    #[test]
+    fn the_statistics_are_where_their_reader_looks() -> Result {
+        let object = carried(OBJECT, OBJECT_NAME)?;
+        let btf = object.btf.unwrap();
+        let is_at = |structure: &str, name: &str, at: usize| {
+            let id = btf.find(structure, |kind| matches!(kind, Kind::Struct(_))).unwrap();
+            let Kind::Struct(found) = &btf.get(id).unwrap().kind else { unreachable!() };
+            let member = found.members.iter().find(|m| btf.string(m.name_off) == name).unwrap();
+            assert_eq!(member.bit_offset as usize / 8, at, "{structure}.{name}");
+        };
+        for (n, name) in [
+            (0, "calls"),
+            (3, "mean_self"),
+            (4, "entered"),
+            (6, "timed"),
+            (7, "outermost"),
+            (8, "total"),
+            (9, "self"),
+            (10, "last"),
+            (WORDS, "first"),
+        ] {
+            is_at("stat", name, 8 * n);
+        }
+        for (n, name) in [
+            (0, "unsure"),
+            (2, "sum"),
+            (3, "self_sum"),
+            (4, "squares"),
+            (5, "n"),
+            (7, "mean"),
+            (8, "spread"),
+            (10, "pending"),
+            (12, "guessed"),
+            (13, "guessed_total"),
+            (14, "guessed_self"),
+            (15, "variance"),
+            (BLOCK_WORDS, "hist"),
+        ] {
+            is_at("block", name, 8 * n);
+        }
+        Ok(())
+    }
 
     /// The reader knows the layout of the program's statistics by heart.
     #[test]
