@@ -165,7 +165,7 @@ fn accepted_programs_do_nothing_forbidden() {
 
 #[test]
 fn what_one_turn_leaves_does_nothing_forbidden_in_another() {
-    let rounds = rounds(1_500, 500_000);
+    let rounds = rounds(800, 500_000);
     for seed in seeds() {
         let mut tally = Tally::default();
         for round in 0..rounds {

@@ -100,7 +100,7 @@ impl Turns<'_> {
 
     fn one(&mut self, deep: bool) {
         let (a, b) = (self.place(), self.place());
-        match self.r.below(if deep { 15 } else { 18 }) {
+        match self.r.below(if deep { 17 } else { 20 }) {
             0..=2 => {
                 let n = self.number();
                 match a {
@@ -160,9 +160,53 @@ impl Turns<'_> {
                 self.one(true);
                 self.aim(jump);
             }
-            15 if self.main => self.call(),
+            15 | 16 => self.halves(),
+            17 if self.main => self.call(),
             _ => self.inner(),
         }
+    }
+
+    /// Copies and low halves of a number that is not known, steps apart; one is tested, one used.
+    fn halves(&mut self) {
+        let at = self.r.below(8) << 35;
+        self.out.extend(Insn::ld_imm64(1, op::PSEUDO_MAP_IDX_VALUE, at | map::DATA as u64));
+        self.emit(Insn::new(LDX | self.r.pick(&[op::B, op::W, op::DW]), 3, 1, 0, 0));
+        let kept = self.place();
+        let any = |m: &Self| m.r.pick(&[3, 4, 5]);
+        for d in [4, 5] {
+            let class = self.r.pick(&[op::ALU, op::ALU, op::ALU64]);
+            let from = self.r.pick(&[3, d - 1]);
+            self.emit(Insn::new(class | op::X | op::MOV, d, from, 0, 0));
+        }
+        for _ in 0..self.r.below(5) {
+            let d = any(self);
+            let class = self.r.pick(&[op::ALU, op::ALU64]);
+            match self.r.below(6) {
+                0 => self.emit(Insn::mov64_imm(d, 8)),
+                1 => self.store(kept, d),
+                2 => self.load(d, kept),
+                _ => {
+                    let n = self.r.pick(&[8, -8, 1, -1, 64, i32::MIN, i32::MAX]);
+                    self.emit(Insn::new(class | op::ADD, d, 0, 0, n));
+                }
+            }
+        }
+        let class = self.r.pick(&[op::JMP, op::JMP32]);
+        let code = self.r.pick(&[op::JGT, op::JGT, op::JSGT, op::JNE]);
+        let jump = self.out.len();
+        let d = any(self);
+        self.emit(Insn::new(class | code, d, 0, 0, self.r.pick(&[8, 63, 64])));
+        let used = any(self);
+        if self.r.chance(50) {
+            let jump = self.out.len();
+            self.emit(Insn::new(op::JMP | op::JGT, used, 0, 0, 63));
+            self.needed(Place::Reg(used));
+            self.aim(jump);
+        } else if self.r.chance(self.odd) {
+            self.needed(Place::Reg(used));
+        }
+        self.aim(jump);
+        self.emit(Insn::mov64_imm(1, 0));
     }
 
     /// Something that goes wrong with a number that does not suit.
