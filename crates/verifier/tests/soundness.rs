@@ -163,6 +163,28 @@ fn accepted_programs_do_nothing_forbidden() {
     }
 }
 
+#[test]
+fn what_one_turn_leaves_does_nothing_forbidden_in_another() {
+    let rounds = rounds(800, 500_000);
+    for seed in seeds() {
+        let mut tally = Tally::default();
+        for round in 0..rounds {
+            let own = seed.wrapping_add(round as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+            let r = Random::new(own);
+            let prog = random::turns::program(&r);
+            try_program(&prog, PRUNES[round % 4], true, 20, &r, &mut tally, &|| {
+                format!("seed {seed:#x}, round {round}")
+            });
+        }
+        tally.show(seed);
+        let share = 100 * tally.accepted / tally.programs;
+        assert!(
+            (10..=70).contains(&share),
+            "{share} % of the programs were accepted: the generator tests little"
+        );
+    }
+}
+
 /// The programs of every committed object that can be linked alone.
 fn real_programs() -> Vec<Linked> {
     let mut objects = Vec::new();

@@ -77,7 +77,14 @@ impl Entry {
         ids: &mut Ids,
     ) -> Option<Where> {
         let depth = cur.depth();
-        if !same_place(old, cur) || (how == How::Same && old.loops != cur.loops) {
+        // What is behind an old state that is done may lead back to where this path comes from: that
+        // way round takes a turn for certain only if the old state has no more of them behind it.
+        let round = match self.stage {
+            Stage::Open => how == How::Same && old.loops != cur.loops,
+            Stage::Done => old.loops > cur.loops,
+            Stage::Known => false,
+        };
+        if !same_place(old, cur) || round {
             return Some(Where::Other);
         }
         if let Apart::At(place) = self.apart

@@ -109,7 +109,7 @@ impl Explored {
         let newest = list.len().saturating_sub(NEWEST);
         // The newest first: paths that were put aside late go on first.
         for (n, e) in list.iter_mut().enumerate().rev().filter(|(_, e)| e.place == here) {
-            e.advance(stage(&self.points, e.point as usize));
+            e.advance(stage(&mut self.points, e.point as usize));
             let open = e.stage == Stage::Open;
             looping |= open;
             if (!open || n >= newest || e.landmark) && looks < LOOKS && !e.is_apart(cur) {
@@ -177,7 +177,7 @@ impl Explored {
         let here = place(cur);
         let list = self.at.get_mut(insn).map_or(&mut [][..], |l| l);
         for e in list.iter_mut().filter(|e| e.place == here) {
-            e.advance(stage(&self.points, e.point as usize));
+            e.advance(stage(&mut self.points, e.point as usize));
             let old = self.points.get(e.point as usize).and_then(|cp| cp.state.as_deref());
             let Some(old) = old.filter(|_| !e.is_apart(cur)) else { continue };
             let how = match e.stage {
@@ -308,7 +308,7 @@ impl Explored {
         parent: Option<Point>,
         flow: &mut Flow,
     ) {
-        let open = first_open(&self.points, p);
+        let open = first_open(&mut self.points, p);
         self.wait(parent, open);
         let Some(old) = self.points.get(p).and_then(|cp| cp.state.as_deref()) else { return };
         let mut tie = |o: &Reg, c: &Reg| {
@@ -333,19 +333,26 @@ impl Explored {
 
 /// The state that is not done yet and that `p` waits for, which may be `p` itself; `None` when it is
 /// known which numbers decide something behind `p`.
-fn first_open(points: &[Checkpoint], mut p: Point) -> Option<Point> {
-    loop {
-        let cp = points.get(p)?;
+fn first_open(points: &mut [Checkpoint], p: Point) -> Option<Point> {
+    let mut at = Some(p);
+    let open = loop {
+        let Some(cp) = at.and_then(|at| points.get(at)) else { break None };
         if cp.branches > 0 {
-            return Some(p);
+            break at;
         }
         // Always one that was stored earlier.
-        p = cp.waits?;
+        at = cp.waits;
+    };
+    // All on the way wait for that: it is asked for again and again, and the way may be long.
+    let mut at = Some(p).filter(|p| Some(*p) != open);
+    while let Some(cp) = at.and_then(|at| points.get_mut(at)) {
+        at = std::mem::replace(&mut cp.waits, open).filter(|next| Some(*next) != open);
     }
+    open
 }
 
 /// How far the paths through a stored state have come.
-fn stage(points: &[Checkpoint], p: Point) -> Stage {
+fn stage(points: &mut [Checkpoint], p: Point) -> Stage {
     match first_open(points, p) {
         None => Stage::Known,
         Some(open) if open == p => Stage::Open,

@@ -241,12 +241,12 @@ fn at_a_loop_head_numbers_that_decide_nothing_may_differ_once_all_is_walked() {
             _ => false,
         };
         assert!(
-            stage(&s.all.points, p) == Stage::Open
+            stage(&mut s.all.points, p) == Stage::Open
                 && !covered(&mut s, 0, How::Enough)
                 && !covered(&mut s, 1, How::Enough)
         );
         s.all.end(Some(p));
-        assert!((stage(&s.all.points, p) == Stage::Known));
+        assert!((stage(&mut s.all.points, p) == Stage::Known));
         assert_eq!(
             [covered(&mut s, 0, How::Enough), covered(&mut s, 1, How::Enough)],
             [!decides; 2]
@@ -330,14 +330,14 @@ fn inside_of_a_loop_what_decides_is_known_when_all_behind_its_head_is() {
         s.all.fork(Some(b));
         s.all.inherit_precision(c, &covered, Some(d), &mut s.flow);
         s.all.end(Some(d));
-        assert!(stage(&s.all.points, d) == Stage::Done);
+        assert!(stage(&mut s.all.points, d) == Stage::Done);
         s.all.end(Some(b));
         assert_eq!(
-            (stage(&s.all.points, c) == Stage::Known),
+            (stage(&mut s.all.points, c) == Stage::Known),
             levels == 0,
             "the inner loop is done"
         );
-        assert_eq!((stage(&s.all.points, d) == Stage::Known), levels == 0);
+        assert_eq!((stage(&mut s.all.points, d) == Stage::Known), levels == 0);
         assert_eq!([find(&mut s, 50), find(&mut s, 51)], [true, levels == 0]);
         // What decides something behind the head does so where the turn ended.
         let heads = [&inner, &outer].map(|head| head.reg(6).node);
@@ -347,7 +347,31 @@ fn inside_of_a_loop_what_decides_is_known_when_all_behind_its_head_is() {
         assert!(s.flow.is_precise(end.reg(6).node));
         s.all.end(Some(a));
         s.all.end(Some(a));
-        assert!([a, b, c, d].iter().all(|p| stage(&s.all.points, *p) == Stage::Known));
+        for p in [a, b, c, d] {
+            assert!(stage(&mut s.all.points, p) == Stage::Known);
+        }
         s.all.points[c].state = None;
     }
+}
+
+/// Each of many turns waits for the one before: that is not walked along each time.
+#[test]
+fn a_long_way_to_what_a_state_waits_for_is_walked_once() {
+    let mut s = Stored::new();
+    let turns: Vec<Point> = (0..50u64)
+        .map(|n| s.all.store(0, &state(n, n), n.checked_sub(1).map(|n| n as Point), &s.cfg))
+        .map(|p| p.expect("room"))
+        .collect();
+    // Two ways on from each, of which the other one ends in the turn before.
+    for (before, p) in turns.iter().zip(&turns[1..]) {
+        s.all.wait(Some(*p), Some(*before));
+        s.all.points[*p].branches = 0;
+    }
+    let waits = |s: &Stored| turns.iter().map(|p| s.all.points[*p].waits).collect::<Vec<_>>();
+    assert!(stage(&mut s.all.points, 49) == Stage::Done);
+    assert_eq!(waits(&s)[1..], [Some(0); 49]);
+    assert!(stage(&mut s.all.points, 0) == Stage::Open);
+    s.all.points[0].branches = 0;
+    assert!(stage(&mut s.all.points, 20) == Stage::Known);
+    assert_eq!((waits(&s)[20], waits(&s)[21]), (None, Some(0)));
 }

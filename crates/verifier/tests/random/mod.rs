@@ -11,6 +11,8 @@ mod memory;
 mod numbers;
 mod objects;
 mod paths;
+#[allow(dead_code, reason = "used by one of the tests that share this file")]
+pub mod turns;
 pub mod types;
 
 use maker::{Content, Maker};
