@@ -13,7 +13,7 @@ use skep::object::Object;
 use skep::prog::ProgramFile;
 
 use crate::args::TraceArgs;
-use crate::estimate::{Clock, Part, Stat};
+use crate::estimate::{BLOCK_SIZE, Clock, Part, STAT_SIZE, Stat};
 use crate::failure::{Context, ENVIRONMENT, Failure, Result};
 use crate::running::Threads;
 use crate::{calibrate, rejection, stats};
@@ -134,16 +134,28 @@ impl Trace {
         for map in program.program().maps() {
             maps.push(Arc::new(Map::open(&dir.object(Kind::Map, *map), Access::ReadOnly)?));
         }
+        let foreign = |why: String| {
+            let what = "is not that of a trace by this version of skep";
+            Failure::environment(format!("link {id} {what}: {why}"))
+        };
         let find = |name: &str| {
             let found = maps.iter().find(|m| m.def().name == name).cloned();
-            found.ok_or_else(|| {
-                Failure::environment(format!("link {id} is not that of a trace by this version of skep: it has no map `{name}`"))
-            })
+            found.ok_or_else(|| foreign(format!("it has no map `{name}`")))
+        };
+        let with_values = |name: &str, size: usize| {
+            let map = find(name)?;
+            let found = map.def().value_size;
+            if found as usize == size {
+                return Ok(map);
+            }
+            Err(foreign(format!("values of its map `{name}` have {found} bytes, not {size}")))
         };
         let edges = find("edges").ok();
+        let blocks = edges.is_none().then(|| with_values("blocks", BLOCK_SIZE)).transpose()?;
+        let stat_size = if edges.is_some() { super::tree::STAT_SIZE } else { STAT_SIZE };
         Ok(Self {
-            stats: find("stats")?,
-            blocks: if edges.is_some() { None } else { Some(find("blocks")?) },
+            stats: with_values("stats", stat_size)?,
+            blocks,
             threads: find("threads")?,
             edges,
             names: find("names").ok(),
@@ -206,7 +218,7 @@ pub fn own_failure(error: LoadError) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::estimate::{BLOCK_SIZE, BLOCK_WORDS, STAT_SIZE, WORDS};
+    use crate::estimate::{BLOCK_WORDS, WORDS};
     use skep::object::btf::Kind;
 
     /// Sizes do not tell where members are: structures end with unused bytes.
