@@ -35,16 +35,18 @@ pub struct Flow {
     nodes: Vec<Entry>,
     /// Once the first decides something, so does the second.
     promises: HashMap<Node, Vec<Node>>,
+    /// How many were ever made.
+    promised: usize,
     work: Vec<Node>,
 }
 
-/// Most nodes kept; a program that needs more is too complex.
+/// Most nodes and promises kept; a program that needs more is too complex.
 const LIMIT: usize = 24 << 20;
 
 impl Default for Flow {
     fn default() -> Self {
         let none = Entry { from: [Node::NONE; 2], precise: true };
-        Self { nodes: vec![none], promises: HashMap::new(), work: Vec::new() }
+        Self { nodes: vec![none], promises: HashMap::new(), promised: 0, work: Vec::new() }
     }
 }
 
@@ -71,7 +73,7 @@ impl Flow {
     /// Tells whether the graph has grown past what the verifier is willing to hold.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.nodes.len() >= LIMIT
+        self.nodes.len() + self.promised >= LIMIT
     }
 
     /// Records that the value decides something, and with it all it was computed from.
@@ -94,6 +96,7 @@ impl Flow {
             self.mark(new);
         } else if !self.is_precise(new) {
             self.promises.entry(old).or_default().push(new);
+            self.promised += 1;
         }
     }
 

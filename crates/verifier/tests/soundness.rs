@@ -15,6 +15,7 @@ use skep_verifier::cfg::Cfg;
 use skep_verifier::state::State;
 use skep_verifier::{Options, Prune, verify_observed};
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 /// States kept at one instruction for comparison; a program with more is run, but not compared.
@@ -139,8 +140,9 @@ fn try_program(
 
 const PRUNES: [Prune; 4] = [Prune::Never, Prune::Usual, Prune::Always, Prune::Always];
 
-#[test]
-fn accepted_programs_do_nothing_forbidden() {
+/// Tries many programs that `make` makes at random, each in so many runs; `share` of a hundred are to be
+/// accepted.
+fn try_random(make: impl Fn(&Random) -> Linked, runs: usize, share: RangeInclusive<u64>) {
     let rounds = rounds(800, 500_000);
     for seed in seeds() {
         let mut tally = Tally::default();
@@ -148,41 +150,29 @@ fn accepted_programs_do_nothing_forbidden() {
             // Each program can be made again from its own number.
             let own = seed.wrapping_add(round as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
             let r = Random::new(own);
-            let prog = random::program(&r);
+            let prog = make(&r);
             let offered = !random::needs_kernel(&prog);
-            try_program(&prog, PRUNES[round % 4], offered, 10, &r, &mut tally, &|| {
+            try_program(&prog, PRUNES[round % 4], offered, runs, &r, &mut tally, &|| {
                 format!("seed {seed:#x}, round {round}")
             });
         }
         tally.show(seed);
-        let share = 100 * tally.accepted / tally.programs;
+        let accepted = 100 * tally.accepted / tally.programs;
         assert!(
-            (20..=70).contains(&share),
-            "{share} % of the programs were accepted: the generator tests little"
+            share.contains(&accepted),
+            "{accepted} % of the programs were accepted: the generator tests little"
         );
     }
 }
 
 #[test]
+fn accepted_programs_do_nothing_forbidden() {
+    try_random(random::program, 10, 20..=70);
+}
+
+#[test]
 fn what_one_turn_leaves_does_nothing_forbidden_in_another() {
-    let rounds = rounds(800, 500_000);
-    for seed in seeds() {
-        let mut tally = Tally::default();
-        for round in 0..rounds {
-            let own = seed.wrapping_add(round as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-            let r = Random::new(own);
-            let prog = random::turns::program(&r);
-            try_program(&prog, PRUNES[round % 4], true, 20, &r, &mut tally, &|| {
-                format!("seed {seed:#x}, round {round}")
-            });
-        }
-        tally.show(seed);
-        let share = 100 * tally.accepted / tally.programs;
-        assert!(
-            (10..=70).contains(&share),
-            "{share} % of the programs were accepted: the generator tests little"
-        );
-    }
+    try_random(random::turns::program, 20, 10..=70);
 }
 
 /// The programs of every committed object that can be linked alone.
