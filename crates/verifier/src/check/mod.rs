@@ -107,8 +107,8 @@ pub struct Walk<'a> {
 /// multiplied.
 pub const TURNS: [usize; 3] = [4, 16, usize::MAX];
 
-/// [`Walk::limit`] of the walks that follow.
-const LATER_LIMIT: u32 = 100_000;
+/// [`Walk::limit`] where all turns are walked.
+const LIMIT_OF_ALL: u32 = 100_000;
 
 /// Where a path goes on; `None` at its end.
 type Next = Option<usize>;
@@ -175,8 +175,7 @@ impl<'a> Walk<'a> {
 
     /// Keeps numbers that decide something for so many turns of a loop.
     pub fn with_turns(self, turns: usize) -> Self {
-        let limit =
-            if turns == TURNS[0] { self.opts.limit } else { self.opts.limit.min(LATER_LIMIT) };
+        let limit = self.opts.limit.min(if turns == usize::MAX { LIMIT_OF_ALL } else { u32::MAX });
         Self { turns, limit, ..self }
     }
 
