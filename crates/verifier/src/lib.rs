@@ -39,6 +39,7 @@ pub mod stack;
 pub mod state;
 pub mod tnum;
 mod trace;
+pub mod turns;
 
 pub use kept::KeptProofs;
 pub use reject::{Reason, Rejection, Step};

@@ -3,6 +3,7 @@
 use crate::reg::{Id, Kind, Reg};
 use crate::scalar::{Op, Scalar};
 use crate::stack::{Slot, Stack};
+use crate::turns::{LoopId, Loops};
 use skep_isa::op;
 
 /// One function activation.
@@ -23,8 +24,10 @@ pub struct Frame {
     pub less: bool,
     /// Turns taken by the callback of the helper that is being called.
     pub turns: u32,
-    /// [`State::loops`] when that helper was called.
-    pub began: u32,
+    /// The loop that this helper is, in [`State::loops`].
+    pub helper: LoopId,
+    /// The loop that the function's `may_goto` are.
+    pub may_goto: LoopId,
 }
 
 impl Frame {
@@ -41,7 +44,8 @@ impl Frame {
             held: None,
             less: false,
             turns: 0,
-            began: 0,
+            helper: 0,
+            may_goto: 0,
         }
     }
 }
@@ -62,9 +66,9 @@ pub struct State {
     pub frames: Vec<Frame>,
     /// References held.
     pub refs: Vec<Reference>,
-    /// Iterations of loops that end by themselves (`may_goto`, callbacks): going round in one is
-    /// no endless loop.
-    pub loops: u32,
+    /// Loops that end by themselves (`may_goto`, callbacks, iterators) and that this is inside of:
+    /// going round in one is no endless loop.
+    pub loops: Loops,
     /// The spin lock held: what it lies in, and which one of those.
     pub lock: Option<(Kind, Id)>,
     /// This runs by itself, later than the program.

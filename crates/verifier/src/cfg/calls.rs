@@ -1,7 +1,7 @@
 //! Functions that call each other, and what that means for those that call.
 
 use super::Cfg;
-use super::jump::{is_func_address, is_kfunc, relative};
+use super::jump::{is_func_address, is_kfunc, is_may_goto, relative};
 use skep_isa::{Insn, helper, kfunc, op};
 
 impl Cfg {
@@ -19,6 +19,7 @@ impl Cfg {
             helper(i).is_some_and(|h| h.packet_effect == helper::PacketEffect::Moves)
         });
         self.sleeps = self.with_callers(insns, &edges, sleeps);
+        self.may_goto = self.with_callers(insns, &[], |i| is_may_goto(*i));
     }
 
     /// The functions in which such an instruction stands, and those that call them.

@@ -36,6 +36,8 @@ pub struct Cfg {
     pub moves_packet: Vec<bool>,
     /// By function: whether it may sleep, or calls one that may.
     pub sleeps: Vec<bool>,
+    /// By function: whether a `may_goto` stands in it.
+    pub may_goto: Vec<bool>,
 }
 
 impl Cfg {
@@ -58,6 +60,7 @@ impl Cfg {
             lax: false,
             moves_packet: Vec::new(),
             sleeps: Vec::new(),
+            may_goto: Vec::new(),
         };
         cfg.check_jumps(insns, &second)?;
         cfg.check_reach(insns, &second)?;

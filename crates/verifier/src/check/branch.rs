@@ -34,7 +34,8 @@ impl Walk<'_> {
         if cfg::is_may_goto(i) {
             // Behind the loop first: mistakes in one more iteration are the same ones again.
             let mut more = self.state.clone();
-            more.loops += 1;
+            let rounds = more.top().may_goto;
+            more.loops.take_turn(rounds);
             self.fork(more, at + 1);
             return Ok(Some(to));
         }

@@ -24,7 +24,9 @@ impl Walk<'_> {
             let found = if r0.is_scalar() { r0.val.to_string() } else { r0.type_name() };
             return Err(Reason::BadCallbackReturn { found, min, max });
         }
-        let held = self.state.frames.pop().and_then(|f| f.held).unwrap_or_default();
+        let frame = self.leave();
+        let (less, held) = frame.map_or_else(Default::default, |f| (f.less, f.held));
+        let held = held.unwrap_or_default();
         if let Some(r) = self.state.refs.iter().find(|r| !held.contains(&r.id)) {
             return Err(Reason::Unreleased { id: r.id, insn: r.insn });
         }
@@ -33,8 +35,10 @@ impl Walk<'_> {
         }
         let depth = self.state.frames.len() as u8;
         self.state.invalidate(self.opts.strict, |r| r.kind == Kind::Stack(depth));
-        let caller = self.state.top_mut();
-        caller.turns = caller.turns.saturating_add(1);
+        if !less {
+            let caller = self.state.top_mut();
+            caller.turns = caller.turns.saturating_add(1);
+        }
         Ok(Some(call))
     }
 
@@ -79,6 +83,10 @@ impl Walk<'_> {
         }
         // Behind the call, with the state before this turn.
         let mut called = self.state.clone();
+        let top = self.state.top_mut();
+        top.turns = 0;
+        let rounds = std::mem::take(&mut top.helper);
+        self.state.loops.end(rounds);
         let func = self.cfg.func_of(to);
         let mut callee = Frame::new(called.depth() as u8 + 1, func, at);
         callee.held = Some(called.refs.iter().map(|r| r.id).collect());
@@ -116,11 +124,11 @@ impl Walk<'_> {
             }
         }
         let turns = called.top().turns;
+        called.loops.take_turn(rounds);
         called.frames.push(callee);
-        called.loops += 1;
+        let called = self.enter(called);
         self.info.calls.insert((self.cfg.func_of(at), func));
         self.call_helper(i)?;
-        self.state.top_mut().turns = 0;
         if callback != Some(Callback::Loop) || u64::from(turns) < first.val.r64.umax {
             self.fork(called, to);
         }
@@ -151,6 +159,7 @@ impl Walk<'_> {
         let top = state.top_mut();
         top.func = self.cfg.func_of(to);
         self.show_element(top, map);
+        let state = self.enter(state);
         self.fork(state, to);
     }
 }

@@ -227,6 +227,8 @@ impl Walk<'_> {
             it.flags = Flags::RCU;
         }
         self.state.refs.push(Reference { id: it.id, insn: self.insn });
+        let id = self.fresh_loop();
+        self.state.loops.begin_iterator(id, it.id);
         self.put_object(frame, off, slots_of(k), it);
         Ok(())
     }
@@ -240,6 +242,8 @@ impl Walk<'_> {
             1
         };
         self.clear_object(frame, off, slots);
+        let rounds = self.state.loops.iterator(it.reference);
+        self.state.loops.end(rounds);
         self.release(it.reference);
     }
 
@@ -258,7 +262,8 @@ impl Walk<'_> {
         let Kind::Iter { of, drained } = it.kind else { return Ok(Some(at + 1)) };
         if !drained {
             let mut more = self.state.clone();
-            more.loops += 1;
+            let rounds = more.loops.iterator(it.reference);
+            more.loops.take_turn(rounds);
             let mut element = match k.ret {
                 KRet::MemOrNull(n) => Reg::of(Kind::Mem(n)),
                 KRet::ObjectOrNull(name) => match self.target_struct(name) {

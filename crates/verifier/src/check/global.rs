@@ -217,7 +217,7 @@ impl Walk<'_> {
                 *slot = r;
             }
         }
-        state
+        self.enter(state)
     }
 
     /// A call of a global function: the arguments must fit its prototype.

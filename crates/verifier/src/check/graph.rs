@@ -229,6 +229,7 @@ impl Walk<'_> {
         callee.regs[1] = arg;
         callee.regs[2] = arg;
         called.frames.push(callee);
+        let called = self.enter(called);
         self.fork(called, to);
         Ok(Some(at + 1))
     }

@@ -25,8 +25,9 @@ use crate::prune::{Comparison, Explored, Point};
 use crate::reg::{Id, Kind, Reg};
 use crate::reject::Reason;
 use crate::scalar::Scalar;
-use crate::state::State;
+use crate::state::{Frame, State};
 use crate::trace::Watch;
+use crate::turns::{LoopId, Since};
 use crate::{Info, Options, Prune};
 use skep_isa::{AttachType as A, Insn, ProgramType as P, op};
 use skep_object::Linked;
@@ -73,6 +74,7 @@ pub struct Walk<'a> {
     pending: Vec<Pending>,
     parent: Option<Point>,
     last_id: Id,
+    last_loop: LoopId,
     /// The instruction looked at.
     insn: usize,
     /// Instructions of the present path from the start.
@@ -117,8 +119,8 @@ type Next = Option<usize>;
 /// turns of a loop around it: what differs between those is not the loop's.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Begun {
-    /// By a call of a helper that calls back, after so many turns of any loops.
-    Call(u32),
+    /// By a call of a helper that calls back.
+    Call(LoopId),
     /// By a call that made an iterator, with this reference.
     Iterator(Id),
 }
@@ -127,7 +129,7 @@ impl Begun {
     /// `None` where nobody can tell.
     fn of(head: Insn, state: &State) -> Option<Self> {
         if crate::cfg::calls_back(head) {
-            return Some(Self::Call(state.top().began));
+            return Some(Self::Call(state.top().helper));
         }
         let iterator = state.reg(1);
         let Kind::Stack(frame) = iterator.kind else { return None };
@@ -149,12 +151,13 @@ impl<'a> Walk<'a> {
             prog,
             opts,
             layout,
-            state: State::entry(),
+            state: State::default(),
             flow: Flow::default(),
             explored: Explored::new(prog.insns.len()),
             pending: Vec::new(),
             parent: None,
             last_id: 0,
+            last_loop: 0,
             insn: 0,
             trail: Vec::new(),
             widened: Vec::new(),
@@ -163,7 +166,7 @@ impl<'a> Walk<'a> {
             depths,
             touched: HashMap::new(),
             globals: Vec::new(),
-            start: State::entry(),
+            start: State::default(),
             fields: RefCell::default(),
             info: Info::default(),
             turns: TURNS[0],
@@ -188,6 +191,8 @@ impl<'a> Walk<'a> {
     pub(crate) fn run(&mut self, watch: &mut dyn Watch) -> Result<(), Reason> {
         self.check_maps()?;
         self.check_tags()?;
+        let main = self.enter(State::entry());
+        (self.start, self.state) = (main.clone(), main);
         self.walk_from(0, watch)?;
         let mut done = 0;
         while let Some(&func) = self.globals.get(done) {
@@ -278,6 +283,12 @@ impl<'a> Walk<'a> {
     /// At the head of a loop that ends by itself: whatever its iterations do, after a few of them
     /// there is a state that stands for all.
     fn visit_head(&mut self, insn: usize) -> Result<bool, Reason> {
+        let code = self.prog.insns.get(insn).copied();
+        if code.is_some_and(crate::cfg::calls_back) && self.state.top().turns == 0 {
+            let id = self.fresh_loop();
+            self.state.top_mut().helper = id;
+            self.state.loops.begin(id);
+        }
         let done = if self.opts.prune == Prune::Never { How::Within } else { How::Enough };
         match self.explored.find_head(insn, &self.state, &self.cfg, &self.flow, done) {
             Comparison::Covered(p) => {
@@ -288,13 +299,10 @@ impl<'a> Walk<'a> {
             Comparison::New { .. } => {}
         }
         let few = self.few_turns(insn);
-        let code = self.prog.insns.get(insn).copied();
-        if self.state.top().turns == 0 {
-            self.state.top_mut().began = self.state.loops;
-        }
         let begun = |s: &State| code.and_then(|code| Begun::of(code, s));
         let this = begun(&self.state);
-        let is_turn = |s: &State| !few && s.loops < self.state.loops && begun(s) == this;
+        let is_turn =
+            |s: &State| !few && self.state.loops.since(&s.loops) == Since::Turn && begun(s) == this;
         if let Some((last, visits)) = self.explored.last_visit(insn, &self.state, is_turn) {
             let keep = visits < self.turns;
             self.has_lost |= crate::compare::widen(last, &mut self.state, &self.flow, keep);
@@ -367,6 +375,11 @@ impl<'a> Walk<'a> {
         self.last_id
     }
 
+    fn fresh_loop(&mut self) -> LoopId {
+        self.last_loop += 1;
+        self.last_loop
+    }
+
     fn step(&mut self, at: usize) -> Result<Next, Reason> {
         let Some(&i) = self.prog.insns.get(at) else { return Err(Reason::FallsOff) };
         if crate::cfg::uses(i).1 & (1 << op::FP) != 0 {
@@ -422,7 +435,7 @@ impl<'a> Walk<'a> {
             if self.state.top().held.is_some() {
                 return self.exit_callback(ret);
             }
-            self.state.frames.pop();
+            self.leave();
             // A function without a result leaves r0 as it found it: unwritten.
             self.state.set(0, r0);
             // No pointer into the frame that ended may survive (it could only be in a register:
@@ -491,8 +504,7 @@ impl<'a> Walk<'a> {
             self.call_global(func, &params)?;
             return Ok(Some(at + 1));
         }
-        let mut callee =
-            crate::state::Frame::new(self.state.depth() as u8 + 1, self.cfg.func_of(to), at + 1);
+        let mut callee = Frame::new(self.state.depth() as u8 + 1, self.cfg.func_of(to), at + 1);
         for r in 1..=5u8 {
             if let Some(slot) = callee.regs.get_mut(r as usize) {
                 *slot = *self.state.reg(r);
@@ -502,8 +514,27 @@ impl<'a> Walk<'a> {
             self.state.set(r, Reg::UNINIT);
         }
         self.state.frames.push(callee);
+        let state = std::mem::take(&mut self.state);
+        self.state = self.enter(state);
         self.info.calls.insert((self.cfg.func_of(at), self.cfg.func_of(to)));
         Ok(Some(to))
+    }
+
+    /// The function whose frame came last begins.
+    fn enter(&mut self, mut state: State) -> State {
+        if self.cfg.may_goto.get(state.top().func) == Some(&true) {
+            let id = self.fresh_loop();
+            state.top_mut().may_goto = id;
+            state.loops.begin(id);
+        }
+        state
+    }
+
+    /// The path leaves the function that runs.
+    fn leave(&mut self) -> Option<Frame> {
+        let frame = self.state.frames.pop()?;
+        self.state.loops.end(frame.may_goto);
+        Some(frame)
     }
 
     /// The stack of the longest chain of calls must fit, whether the walk took it or not.

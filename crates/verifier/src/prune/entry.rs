@@ -6,6 +6,7 @@ use crate::flow::Flow;
 use crate::reg::Reg;
 use crate::stack::Slot;
 use crate::state::State;
+use crate::turns::Since;
 
 /// A stored state in the list of its instruction, with what spares most comparisons.
 pub(super) struct Entry {
@@ -73,15 +74,16 @@ impl Entry {
         &mut self,
         old: &State,
         cur: &State,
+        since: Since,
         (insn, cfg, flow, how): (usize, &Cfg, &Flow, How),
         ids: &mut Ids,
     ) -> Option<Where> {
         let depth = cur.depth();
-        // What is behind an old state that is done may lead back to where this path comes from: that
-        // way round takes a turn for certain only if the old state has no more of them behind it.
         let round = match self.stage {
-            Stage::Open => how == How::Same && old.loops != cur.loops,
-            Stage::Done => old.loops > cur.loops,
+            Stage::Open => how == How::Same && since == Since::Turn,
+            // What is behind it may lead back to where this path comes from: that way round takes a
+            // turn for certain only if the old state has no more of them behind it.
+            Stage::Done => !matches!(since, Since::Nothing | Since::Turn),
             Stage::Known => false,
         };
         if !same_place(old, cur) || round {

@@ -8,6 +8,7 @@ use crate::compare::{How, Ids, live_regs, place, same_place};
 use crate::flow::Flow;
 use crate::reg::{Id, Reg};
 use crate::state::State;
+use crate::turns::{LoopId, Since};
 use entry::{Apart, Entry, Stage};
 
 /// Index of a stored state.
@@ -25,6 +26,8 @@ pub struct Checkpoint {
     /// before it, or at one that waits for that. What decides something behind it is known when
     /// everything behind the other one is.
     waits: Option<Point>,
+    /// The loop that began last of those that it is inside of.
+    newest: LoopId,
 }
 
 /// All stored states.
@@ -114,6 +117,7 @@ impl Explored {
             looping |= open;
             if (!open || n >= newest || e.landmark) && looks < LOOKS && !e.is_apart(cur) {
                 looks += 1;
+                let since = since(&mut self.points, e, cur);
                 let Some(old) =
                     self.points.get(e.point as usize).and_then(|cp| cp.state.as_deref())
                 else {
@@ -124,7 +128,7 @@ impl Explored {
                     Stage::Done => How::Within,
                     Stage::Known => How::Enough,
                 };
-                match e.compare(old, cur, (insn, cfg, flow, how), &mut self.ids) {
+                match e.compare(old, cur, since, (insn, cfg, flow, how), &mut self.ids) {
                     None if !open => {
                         e.hits += 1;
                         found = Some(Comparison::Covered(e.point as usize));
@@ -178,14 +182,18 @@ impl Explored {
         let list = self.at.get_mut(insn).map_or(&mut [][..], |l| l);
         for e in list.iter_mut().filter(|e| e.place == here) {
             e.advance(stage(&mut self.points, e.point as usize));
+            if e.is_apart(cur) {
+                continue;
+            }
+            let since = since(&mut self.points, e, cur);
             let old = self.points.get(e.point as usize).and_then(|cp| cp.state.as_deref());
-            let Some(old) = old.filter(|_| !e.is_apart(cur)) else { continue };
+            let Some(old) = old else { continue };
             let how = match e.stage {
                 Stage::Known => done,
-                Stage::Open if old.loops == cur.loops => How::Same,
+                Stage::Open if since != Since::Turn => How::Same,
                 Stage::Open | Stage::Done => How::Within,
             };
-            if e.compare(old, cur, (insn, cfg, flow, how), &mut self.ids).is_none() {
+            if e.compare(old, cur, since, (insn, cfg, flow, how), &mut self.ids).is_none() {
                 return if how == How::Same {
                     Comparison::Loop
                 } else {
@@ -265,7 +273,9 @@ impl Explored {
         self.total += 1;
         self.now += 1;
         self.peak = self.peak.max(self.now);
-        self.points.push(Checkpoint { state: Some(state), parent, branches: 1, waits: None });
+        let newest = state.loops.newest();
+        let state = Some(state);
+        self.points.push(Checkpoint { state, parent, branches: 1, waits: None, newest });
         Some(p)
     }
 
@@ -358,6 +368,37 @@ fn stage(points: &mut [Checkpoint], p: Point) -> Stage {
         Some(open) if open == p => Stage::Open,
         Some(_) => Stage::Done,
     }
+}
+
+/// What the path of `cur` has done since a stored state, as far as that tells whether a way round
+/// through both of them ends.
+fn since(points: &mut [Checkpoint], e: &Entry, cur: &State) -> Since {
+    let p = e.point as usize;
+    let old = points.get(p).and_then(|cp| cp.state.as_deref());
+    match old.filter(|_| e.stage != Stage::Known).map(|old| cur.loops.since(&old.loops)) {
+        // Both began behind the last state that both paths came through. A way round comes through
+        // that, or through one before it, where there was neither of them.
+        Some(Since::Apart(id)) if id > newest_before(points, p) => Since::Nothing,
+        since => since.unwrap_or(Since::Nothing),
+    }
+}
+
+/// The loop that began last of those that the last state before `p`, or `p` itself, is inside of that
+/// this path came through, too.
+fn newest_before(points: &mut [Checkpoint], p: Point) -> LoopId {
+    let mut at = Some(p);
+    while let Some(cp) = at.and_then(|at| points.get(at)).filter(|cp| cp.branches == 0) {
+        at = cp.parent;
+    }
+    // What is done will not be asked for its parent again but here.
+    let (mut from, open) = (p, at);
+    while Some(from) != open
+        && let Some(cp) = points.get_mut(from)
+        && let Some(next) = std::mem::replace(&mut cp.parent, open)
+    {
+        from = next;
+    }
+    open.and_then(|open| points.get(open)).map_or(0, |cp| cp.newest)
 }
 
 /// Takes scalars out of sets they are alone in: nothing can be learnt through them, so they need

@@ -17,6 +17,13 @@ fn cfg() -> Cfg {
 fn state(min: u64, max: u64) -> State {
     let mut s = State::entry();
     s.set(6, Reg::scalar(Scalar::between(min, max)));
+    s.loops.begin(1);
+    s
+}
+
+/// After so many turns of the loop that all are inside of.
+fn turned(mut s: State, turns: u32) -> State {
+    (0..turns).for_each(|_| s.loops.take_turn(1));
     s
 }
 
@@ -190,7 +197,7 @@ fn at_a_loop_head_only_an_earlier_turn_ends_a_path() {
             Comparison::Loop => -1,
             Comparison::New { .. } => -2,
         };
-    let later = |min, max| State { loops: 1, ..state(min, max) };
+    let later = |min, max| turned(state(min, max), 1);
     assert_eq!(
         [find(&mut s, &state(0, 9)), find(&mut s, &state(5, 5)), find(&mut s, &state(50, 50))],
         [-1, -2, -2]
@@ -219,7 +226,7 @@ fn at_a_loop_head_only_an_earlier_turn_ends_a_path() {
 fn at_a_loop_head_numbers_that_decide_nothing_may_differ_once_all_is_walked() {
     let mut s = Stored::new();
     let with = |n, node, loops| {
-        let mut st = State { loops, ..state(0, 0) };
+        let mut st = turned(state(0, 0), loops);
         st.set(6, Reg { node, ..Reg::constant(n) });
         st
     };

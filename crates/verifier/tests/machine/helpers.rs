@@ -340,10 +340,12 @@ impl Machine<'_> {
         let Tag::Func(func) = func.tag else {
             return Err(Stop::trap("the callback is no function"));
         };
-        let n = if number == id::LOOP {
-            u64::from(asked.bits as u32).min(self.r.below(6))
-        } else {
-            self.r.below(4)
+        let n = match number {
+            id::LOOP => {
+                let most = self.steady.unwrap_or_else(|| self.r.below(6));
+                u64::from(asked.bits as u32).min(most)
+            }
+            _ => self.steady.unwrap_or_else(|| self.r.below(4)),
         };
         self.next_lap(pc, number, func, ctx, map, 0, n)
     }

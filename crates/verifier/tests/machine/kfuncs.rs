@@ -95,8 +95,8 @@ impl Machine<'_> {
             let bytes = self.memory.read(place, size)?;
             let element = self.memory.make_random(Kind::Lent, 4, self.r);
             self.memory.objects[element].writable = false;
-            let fails = self.r.chance(25);
-            let left = if fails { 0 } else { self.r.below(6) };
+            let fails = self.steady.is_none() && self.r.chance(25);
+            let left = if fails { 0 } else { self.steady.unwrap_or_else(|| self.r.below(6)) };
             self.iters.insert((stack, off), Iter { kind, bytes, element, left });
             return Ok(Some(Value::number(if fails { 0xffff_ffea } else { 0 })));
         }

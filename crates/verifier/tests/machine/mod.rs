@@ -91,6 +91,9 @@ pub struct Machine<'a> {
     /// there is, and then use as much of it.
     pub reach: Reach,
     laps: u32,
+    /// In this run loops of helpers and iterators all take so many turns: what goes on for as long as
+    /// they take any does not end by chance.
+    steady: Option<u64>,
     /// The iterators, by object and offset.
     iters: HashMap<(usize, u64), kfuncs::Iter>,
     /// Sections that were begun.
@@ -137,6 +140,7 @@ impl<'a> Machine<'a> {
             flow_keys,
             reach,
             laps: 0,
+            steady: r.chance(25).then(|| 1 + r.below(3)),
             iters: HashMap::new(),
             sections: 0,
             dynptrs: HashMap::new(),

@@ -100,7 +100,7 @@ impl Turns<'_> {
 
     fn one(&mut self, deep: bool) {
         let (a, b) = (self.place(), self.place());
-        match self.r.below(if deep { 17 } else { 20 }) {
+        match self.r.below(if deep { 17 } else { 21 }) {
             0..=2 => {
                 let n = self.number();
                 match a {
@@ -162,7 +162,8 @@ impl Turns<'_> {
             }
             15 | 16 => self.halves(),
             17 if self.main => self.call(),
-            _ => self.inner(),
+            18 => self.again(),
+            _ => self.inner(None),
         }
     }
 
@@ -223,8 +224,8 @@ impl Turns<'_> {
         self.emit(Insn::new(STX | op::B, 2, 1, 0, 0));
     }
 
-    /// A loop of its own.
-    fn inner(&mut self) {
+    /// A loop of its own; each turn changes that number.
+    fn inner(&mut self, changes: Option<Place>) {
         let Some((new, _)) = kfunc::by_name("bpf_iter_num_new") else { return };
         let off = ITERATORS[usize::from(self.main)];
         let at = |m: &mut Self, function: u32| {
@@ -240,6 +241,10 @@ impl Turns<'_> {
         let over = self.out.len();
         self.emit(Insn::new(op::JMP | op::JEQ, 0, 0, 0, 0));
         let jumps = self.jumps.len();
+        if let Some(a) = changes {
+            self.emit(Insn::mov64_imm(1, self.number()));
+            self.store(a, 1);
+        }
         for _ in 0..=self.r.below(3) {
             self.one(true);
         }
@@ -253,6 +258,34 @@ impl Turns<'_> {
         at(self, new + 2);
     }
 
+    /// Round and round for as long as what lies between changes a number.
+    fn again(&mut self) {
+        let (a, top) = (self.place(), self.out.len());
+        self.emit(Insn::mov64_imm(1, 8));
+        self.store(a, 1);
+        match self.r.below(3) {
+            0 if self.main => {
+                let shared = self.r.chance(70);
+                self.call();
+                if shared {
+                    self.load(1, Place::Word(10, KEPT[1]));
+                    self.store(a, 1);
+                }
+            }
+            1 => {
+                let out = self.out.len();
+                self.emit(Insn::new(op::JMP | op::JCOND, 0, 0, 0, 0));
+                self.emit(Insn::mov64_imm(1, self.number()));
+                self.store(a, 1);
+                self.aim(out);
+            }
+            _ => self.inner(Some(a)),
+        }
+        self.load(1, a);
+        let back = top as i64 - self.out.len() as i64 - 1;
+        self.emit(Insn::new(op::JMP | op::JNE, 1, 0, back as i16, 8));
+    }
+
     fn call(&mut self) {
         self.emit(Insn::mov64_imm(1, self.r.pick(&[1, 2, 5, 100])));
         self.calls.push(self.out.len());
@@ -263,7 +296,8 @@ impl Turns<'_> {
         self.emit(Insn::call(id::LOOP));
     }
 
-    /// Blocks, and jumps between them: back to heads of loops only.
+    /// Blocks, and jumps between them: back to heads of loops, and elsewhere for as long as a number is
+    /// as it is.
     fn blocks(&mut self, count: usize) {
         self.starts.clear();
         let mut heads = Vec::new();
@@ -289,6 +323,13 @@ impl Turns<'_> {
                     self.jump(coin, over);
                     let to = self.r.pick(&heads);
                     self.jump(Insn::new(op::JMP | op::JA, 0, 0, 0, 0), to);
+                }
+                7 if self.r.chance(60) => {
+                    // Again for as long as a number is what something on the way made of it.
+                    let (a, to) = (self.place(), self.r.below(block as u64 + 1) as usize);
+                    self.load(1, a);
+                    let code = self.r.pick(&[op::JNE, op::JEQ]);
+                    self.jump(Insn::new(op::JMP | code, 1, 0, 0, 8 * self.r.below(4) as i32), to);
                 }
                 _ if !heads.is_empty() => {
                     let (coin, to) = (self.coin(), self.r.pick(&heads));
