@@ -14,7 +14,7 @@ impl Cfg {
             helper(i).is_some_and(|h| h.sleeps)
                 || kernel.is_some_and(|k| k.flags.has(kfunc::KFlags::SLEEPABLE))
         };
-        let edges = call_edges(insns, self);
+        let edges = call_edges(insns, self, |_| true);
         self.moves_packet = self.with_callers(insns, &edges, |i| {
             helper(i).is_some_and(|h| h.packet_effect == helper::PacketEffect::Moves)
         });
@@ -43,26 +43,26 @@ impl Cfg {
     }
 }
 
-/// Which function calls which, callbacks too, in order of caller; each pair once.
+/// Which function calls which, callbacks too if `which` says so of one, in order of caller; each pair
+/// once.
 #[must_use]
-pub fn call_edges(insns: &[Insn], cfg: &Cfg) -> Vec<(usize, usize)> {
-    let mut edges: Vec<(usize, usize)> = insns
-        .iter()
-        .enumerate()
-        .filter(|(_, i)| i.is_local_call() || is_func_address(**i))
-        .filter_map(|(at, i)| {
-            Some((cfg.func_of(at), cfg.func_of(usize::try_from(relative(at, i.imm)).ok()?)))
-        })
-        .collect();
+pub fn call_edges(insns: &[Insn], cfg: &Cfg, which: impl Fn(usize) -> bool) -> Vec<(usize, usize)> {
+    let edge = |at: usize, i: &Insn| {
+        let to = cfg.func_of(usize::try_from(relative(at, i.imm)).ok()?);
+        let is_call = i.is_local_call() || (is_func_address(*i) && which(to));
+        is_call.then_some((cfg.func_of(at), to))
+    };
+    let mut edges: Vec<(usize, usize)> =
+        insns.iter().enumerate().filter_map(|(at, i)| edge(at, i)).collect();
     edges.sort_unstable();
     edges.dedup();
     edges
 }
 
-/// The chain of calls from function 0 that needs most stack: functions in the longest chain, bytes
+/// The chain of calls from a function that needs most stack: functions in the longest chain, bytes
 /// of the largest. `None` when a function calls itself, directly or not.
 #[must_use]
-pub fn deepest_chain(edges: &[(usize, usize)], own: &[u32]) -> Option<(usize, u32)> {
+pub fn deepest_chain(first: usize, edges: &[(usize, usize)], own: &[u32]) -> Option<(usize, u32)> {
     let round = |f: usize| own.get(f).map_or(0, |d| d.next_multiple_of(16));
     let callees = |f: usize| {
         let from = edges.partition_point(|e| e.0 < f);
@@ -71,7 +71,7 @@ pub fn deepest_chain(edges: &[(usize, usize)], own: &[u32]) -> Option<(usize, u3
     // Functions in the order in which they are left: callees come before callers.
     let mut done: Vec<Option<(usize, u32)>> = vec![None; own.len()];
     let mut open = vec![false; own.len()];
-    let mut work = vec![(0usize, false)];
+    let mut work = vec![(first, false)];
     while let Some((f, leaving)) = work.pop() {
         if leaving {
             let below = callees(f)
@@ -95,5 +95,5 @@ pub fn deepest_chain(edges: &[(usize, usize)], own: &[u32]) -> Option<(usize, u3
             work.push((c, false));
         }
     }
-    done.first().copied().flatten()
+    done.get(first).copied().flatten()
 }

@@ -152,8 +152,12 @@ impl Walk<'_> {
     }
 
     /// A function that runs later, by itself: with nothing held, and an element of the map that its
-    /// timer lies in.
+    /// timer lies in. It always begins like that, also where it sees to it itself that it runs again: it
+    /// is walked once.
     pub(super) fn call_later(&mut self, to: usize, map: u32) {
+        if !self.later.insert((to, map)) {
+            return;
+        }
         let mut state = State::entry();
         state.later = true;
         let top = state.top_mut();

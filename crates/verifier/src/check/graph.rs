@@ -229,6 +229,7 @@ impl Walk<'_> {
         callee.regs[1] = arg;
         callee.regs[2] = arg;
         called.frames.push(callee);
+        self.info.calls.insert((self.cfg.func_of(at), self.cfg.func_of(to)));
         let called = self.enter(called);
         self.fork(called, to);
         Ok(Some(at + 1))

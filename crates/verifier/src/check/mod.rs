@@ -32,7 +32,7 @@ use crate::{Info, Options, Prune};
 use skep_isa::{AttachType as A, Insn, ProgramType as P, op};
 use skep_object::Linked;
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::rc::Rc;
 
 /// Most paths put aside (kernel/bpf/verifier.c `BPF_COMPLEXITY_LIMIT_JMP_SEQ`).
@@ -91,6 +91,8 @@ pub struct Walk<'a> {
     touched: HashMap<usize, Kind>,
     /// Global functions that are called: verified once each, one after the other.
     globals: Vec<usize>,
+    /// Functions that run later, by their first instruction and the map that their timer lies in.
+    later: HashSet<(usize, u32)>,
     /// The state that this path began with.
     start: State,
     /// Special fields of map values and objects, found when first asked for.
@@ -166,6 +168,7 @@ impl<'a> Walk<'a> {
             depths,
             touched: HashMap::new(),
             globals: Vec::new(),
+            later: HashSet::new(),
             start: State::default(),
             fields: RefCell::default(),
             info: Info::default(),
@@ -537,26 +540,32 @@ impl<'a> Walk<'a> {
         Some(frame)
     }
 
-    /// The stack of the longest chain of calls must fit, whether the walk took it or not.
+    /// The stack of the longest chain of calls must fit, whether the walk took it or not. What runs
+    /// later has a stack of its own.
     fn check_stack_depth(&mut self) -> Result<(), Reason> {
-        let edges = crate::cfg::call_edges(&self.prog.insns, &self.cfg);
-        let chain = crate::cfg::deepest_chain(&edges, &self.depths);
-        self.info.stack_depth = chain.map_or(0, |(_, size)| size);
-        match chain {
-            None => {
-                self.insn = 0;
-                Err(Reason::CallStackTooDeep { frames: op::MAX_CALL_FRAMES })
-            }
-            Some((calls, _)) if calls > op::MAX_CALL_FRAMES => {
-                self.insn = 0;
-                Err(Reason::CallStackTooDeep { frames: op::MAX_CALL_FRAMES })
-            }
-            Some((calls, size)) if size > op::STACK_SIZE as u32 => {
-                self.insn = 0;
-                Err(Reason::StackTooLarge { calls, size })
-            }
-            Some(_) => Ok(()),
+        let later: BTreeSet<usize> =
+            self.later.iter().map(|(at, _)| self.cfg.func_of(*at)).collect();
+        let is_called = |f: usize| self.info.calls.iter().any(|(_, to)| *to == f);
+        let edges = crate::cfg::call_edges(&self.prog.insns, &self.cfg, |f| {
+            !later.contains(&f) || is_called(f)
+        });
+        for first in std::iter::once(0).chain(later) {
+            let chain = crate::cfg::deepest_chain(first, &edges, &self.depths);
+            let stack = chain.map_or(0, |(_, size)| size);
+            self.info.stack_depth = self.info.stack_depth.max(stack);
+            let reason = match chain {
+                Some((calls, size))
+                    if calls <= op::MAX_CALL_FRAMES && size > op::STACK_SIZE as u32 =>
+                {
+                    Reason::StackTooLarge { calls, size }
+                }
+                Some((calls, _)) if calls <= op::MAX_CALL_FRAMES => continue,
+                _ => Reason::CallStackTooDeep { frames: op::MAX_CALL_FRAMES },
+            };
+            self.insn = self.cfg.funcs.get(first).copied().unwrap_or_default();
+            return Err(reason);
         }
+        Ok(())
     }
 }
 

@@ -119,6 +119,7 @@ impl Walk<'_> {
             let last = u32::try_from(all.len()).ok()?;
             all.push((at as u32, path.last));
             (self.state, self.insn) = (path.state, at);
+            self.later.clear();
             let next = match self.step(at) {
                 Err(r) if at == long.insn && same_fault(&r, reason) => {
                     return Some(Route {
@@ -184,6 +185,7 @@ impl Walk<'_> {
                 self.state = state.clone();
             }
             observer(self.insn, &self.state);
+            self.later.clear();
             let next = match self.step(self.insn) {
                 Ok(next) => next,
                 Err(reason) => {
