@@ -48,10 +48,15 @@ pub(crate) struct Builder {
 }
 
 impl Builder {
-    /// Maps memory within reach of everything in `span` for `n` functions.
-    pub(crate) fn new(span: &Range<u64>, n: usize) -> Result<Self, Skip> {
+    /// Maps memory within reach of everything in `span` for `n` functions. `used`: what is mapped, as
+    /// far as known, sorted; this is added.
+    pub(crate) fn new(
+        span: &Range<u64>,
+        n: usize,
+        used: &mut Vec<Range<u64>>,
+    ) -> Result<Self, Skip> {
         let size = (HEAD + n as u64 * MOST).next_multiple_of(PAGE);
-        let base = near(span, size).ok_or(Skip::NoRoom)?;
+        let base = map_near(span, size, used)?;
         let out = Self { base, size, used: HEAD, bytes: Vec::with_capacity(MOST as usize) };
         let mut head = Vec::with_capacity(HEAD as usize);
         for t in tramp::TRAMPOLINES {
@@ -189,9 +194,10 @@ impl Builder {
     }
 }
 
-/// Makes a jump to an address anywhere, within reach of everything in `span`. It is never freed.
-pub(crate) fn bridge(span: &Range<u64>, to: u64) -> Result<u64, Skip> {
-    let at = near(span, PAGE).ok_or(Skip::NoRoom)?;
+/// Makes a jump to an address anywhere, within reach of everything in `span`. It is never freed. `used`: as
+/// for [`Builder::new`].
+pub(crate) fn bridge(span: &Range<u64>, to: u64, used: &mut Vec<Range<u64>>) -> Result<u64, Skip> {
+    let at = map_near(span, PAGE, used)?;
     // jmp [rip+0], and the address
     let mut bytes = vec![0xff, 0x25, 0, 0, 0, 0];
     bytes.extend_from_slice(&to.to_le_bytes());
@@ -268,9 +274,23 @@ fn reaches(chunk: &Range<u64>, span: &Range<u64>) -> bool {
     chunk.end.max(span.end) - chunk.start.min(span.start) < REACH
 }
 
-/// Maps `size` bytes in the free gap that is nearest to `span`.
-fn near(span: &Range<u64>, size: u64) -> Option<u64> {
-    let used: Vec<Range<u64>> = maps::own().ok()?.iter().map(Vma::range).collect();
+/// Maps `size` bytes within reach of everything in `span`. `used`: what is mapped, as far as known, sorted;
+/// this is added.
+fn map_near(span: &Range<u64>, size: u64, used: &mut Vec<Range<u64>>) -> Result<u64, Skip> {
+    let at = match near(span, size, used) {
+        Some(at) => at,
+        None => {
+            // Others may have given up what seemed used.
+            *used = maps::own().map_err(|_| Skip::NoRoom)?.iter().map(Vma::range).collect();
+            near(span, size, used).ok_or(Skip::NoRoom)?
+        }
+    };
+    used.insert(used.partition_point(|r| r.start < at), at..at + size);
+    Ok(at)
+}
+
+/// Maps `size` bytes in the free gap between what is used that is nearest to `span`.
+fn near(span: &Range<u64>, size: u64, used: &[Range<u64>]) -> Option<u64> {
     let mut candidates = Vec::new();
     // The lowest page that programs can usually map, and the end of user space.
     let mut free_from = 0x10000;
