@@ -315,3 +315,53 @@ fn near(span: &Range<u64>, size: u64, used: &[Range<u64>]) -> Option<u64> {
     candidates.sort_by_cached_key(|c| c.abs_diff(span.start));
     candidates.into_iter().find_map(|c| sys::map(c, size, sys::PROT_READ | sys::PROT_WRITE).ok())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own_code() -> Range<u64> {
+        let here = own_code as *const () as u64 & !(PAGE - 1);
+        here..here + PAGE
+    }
+
+    /// What was looked at before may not be so any more.
+    #[test]
+    fn memory_is_found_whatever_was_mapped_before() {
+        let span = own_code();
+        let all = || -> Vec<Range<u64>> {
+            maps::own().expect("mappings").iter().map(Vma::range).collect()
+        };
+        let now = all();
+        // Nothing is mapped; all is; what is there now.
+        for known in [Vec::new(), vec![0..1 << 46, 1 << 46..u64::MAX], now.clone()] {
+            let mut used = known;
+            let at = map_near(&span, 3 * PAGE, &mut used).expect("there is room");
+            let new = at..at + 3 * PAGE;
+            assert!(reaches(&new, &span));
+            assert!(used.contains(&new) && used.is_sorted_by_key(|range| range.start));
+            assert!(now.iter().all(|range| range.end <= new.start || new.end <= range.start));
+            // SAFETY: nobody else knows it.
+            unsafe {
+                (at as *mut u8).write_volatile(1);
+                sys::unmap(at, 3 * PAGE);
+            }
+        }
+    }
+
+    /// Islands of several modules are made one after the other, by one look.
+    #[test]
+    fn what_was_just_mapped_is_used() {
+        let (span, mut used) = (own_code(), Vec::new());
+        let mut made: Vec<u64> = Vec::new();
+        for _ in 0..4 {
+            let at = map_near(&span, PAGE, &mut used).expect("there is room");
+            assert!(!made.contains(&at));
+            made.push(at);
+        }
+        for at in made {
+            // SAFETY: nobody else knows it.
+            unsafe { sys::unmap(at, PAGE) };
+        }
+    }
+}
