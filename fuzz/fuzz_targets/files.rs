@@ -42,6 +42,8 @@ mod map;
 mod missed;
 #[path = "../../crates/cli/src/objects.rs"]
 mod objects;
+#[path = "../../crates/cli/src/order.rs"]
+mod order;
 #[path = "../../crates/cli/src/orphans.rs"]
 mod orphans;
 #[path = "../../crates/cli/src/printer.rs"]

@@ -48,10 +48,15 @@ pub(crate) struct Builder {
 }
 
 impl Builder {
-    /// Maps memory within reach of everything in `span` for `n` functions.
-    pub(crate) fn new(span: &Range<u64>, n: usize) -> Result<Self, Skip> {
+    /// Maps memory within reach of everything in `span` for `n` functions. `used`: what is mapped, as
+    /// far as known, sorted; this is added.
+    pub(crate) fn new(
+        span: &Range<u64>,
+        n: usize,
+        used: &mut Vec<Range<u64>>,
+    ) -> Result<Self, Skip> {
         let size = (HEAD + n as u64 * MOST).next_multiple_of(PAGE);
-        let base = near(span, size).ok_or(Skip::NoRoom)?;
+        let base = map_near(span, size, used)?;
         let out = Self { base, size, used: HEAD, bytes: Vec::with_capacity(MOST as usize) };
         let mut head = Vec::with_capacity(HEAD as usize);
         for t in tramp::TRAMPOLINES {
@@ -189,9 +194,10 @@ impl Builder {
     }
 }
 
-/// Makes a jump to an address anywhere, within reach of everything in `span`. It is never freed.
-pub(crate) fn bridge(span: &Range<u64>, to: u64) -> Result<u64, Skip> {
-    let at = near(span, PAGE).ok_or(Skip::NoRoom)?;
+/// Makes a jump to an address anywhere, within reach of everything in `span`. It is never freed. `used`: as
+/// for [`Builder::new`].
+pub(crate) fn bridge(span: &Range<u64>, to: u64, used: &mut Vec<Range<u64>>) -> Result<u64, Skip> {
+    let at = map_near(span, PAGE, used)?;
     // jmp [rip+0], and the address
     let mut bytes = vec![0xff, 0x25, 0, 0, 0, 0];
     bytes.extend_from_slice(&to.to_le_bytes());
@@ -268,9 +274,23 @@ fn reaches(chunk: &Range<u64>, span: &Range<u64>) -> bool {
     chunk.end.max(span.end) - chunk.start.min(span.start) < REACH
 }
 
-/// Maps `size` bytes in the free gap that is nearest to `span`.
-fn near(span: &Range<u64>, size: u64) -> Option<u64> {
-    let used: Vec<Range<u64>> = maps::own().ok()?.iter().map(Vma::range).collect();
+/// Maps `size` bytes within reach of everything in `span`. `used`: what is mapped, as far as known, sorted;
+/// this is added.
+fn map_near(span: &Range<u64>, size: u64, used: &mut Vec<Range<u64>>) -> Result<u64, Skip> {
+    let at = match near(span, size, used) {
+        Some(at) => at,
+        None => {
+            // Others may have given up what seemed used.
+            *used = maps::own().map_err(|_| Skip::NoRoom)?.iter().map(Vma::range).collect();
+            near(span, size, used).ok_or(Skip::NoRoom)?
+        }
+    };
+    used.insert(used.partition_point(|r| r.start < at), at..at + size);
+    Ok(at)
+}
+
+/// Maps `size` bytes in the free gap between what is used that is nearest to `span`.
+fn near(span: &Range<u64>, size: u64, used: &[Range<u64>]) -> Option<u64> {
     let mut candidates = Vec::new();
     // The lowest page that programs can usually map, and the end of user space.
     let mut free_from = 0x10000;
@@ -294,4 +314,54 @@ fn near(span: &Range<u64>, size: u64) -> Option<u64> {
     // A few, by a number: such sorts share their code.
     candidates.sort_by_cached_key(|c| c.abs_diff(span.start));
     candidates.into_iter().find_map(|c| sys::map(c, size, sys::PROT_READ | sys::PROT_WRITE).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own_code() -> Range<u64> {
+        let here = own_code as *const () as u64 & !(PAGE - 1);
+        here..here + PAGE
+    }
+
+    /// What was looked at before may not be so any more.
+    #[test]
+    fn memory_is_found_whatever_was_mapped_before() {
+        let span = own_code();
+        let all = || -> Vec<Range<u64>> {
+            maps::own().expect("mappings").iter().map(Vma::range).collect()
+        };
+        let now = all();
+        // Nothing is mapped; all is; what is there now.
+        for known in [Vec::new(), vec![0..1 << 46, 1 << 46..u64::MAX], now.clone()] {
+            let mut used = known;
+            let at = map_near(&span, 3 * PAGE, &mut used).expect("there is room");
+            let new = at..at + 3 * PAGE;
+            assert!(reaches(&new, &span));
+            assert!(used.contains(&new) && used.is_sorted_by_key(|range| range.start));
+            assert!(now.iter().all(|range| range.end <= new.start || new.end <= range.start));
+            // SAFETY: nobody else knows it.
+            unsafe {
+                (at as *mut u8).write_volatile(1);
+                sys::unmap(at, 3 * PAGE);
+            }
+        }
+    }
+
+    /// Islands of several modules are made one after the other, by one look.
+    #[test]
+    fn what_was_just_mapped_is_used() {
+        let (span, mut used) = (own_code(), Vec::new());
+        let mut made: Vec<u64> = Vec::new();
+        for _ in 0..4 {
+            let at = map_near(&span, PAGE, &mut used).expect("there is room");
+            assert!(!made.contains(&at));
+            made.push(at);
+        }
+        for at in made {
+            // SAFETY: nobody else knows it.
+            unsafe { sys::unmap(at, PAGE) };
+        }
+    }
 }

@@ -510,7 +510,7 @@ impl List {
                 });
             }
         }
-        entries.sort_by_key(|e| e.addr);
+        entries.sort_by_cached_key(|e| e.addr);
         entries.dedup_by_key(|e| e.addr);
         if !file.is_whole() {
             entries.retain(|e| file.text_contains(e.addr));

@@ -26,6 +26,7 @@ mod live;
 mod map;
 mod missed;
 mod objects;
+mod order;
 mod orphans;
 mod owner;
 mod printer;

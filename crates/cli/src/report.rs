@@ -2,17 +2,19 @@
 //! JSON. CSV is made from the fields of JSON.
 
 use std::borrow::Cow;
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use skep_text::fields::Fields;
+use skep_text::field_key;
+use skep_text::fields::{Fields, Text};
 
 use crate::args::SortBy;
 use crate::estimate::Stat;
+use crate::order;
 use crate::printer::one_line;
 use crate::units;
 
@@ -196,12 +198,13 @@ impl Skipped {
 
 /// Returns the last part of a path.
 pub fn file_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
+    let name = path.bytes().rposition(|b| b == b'/').and_then(|at| path.get(at + 1..));
+    name.unwrap_or(path)
 }
 
-/// Brings so many rows to the front, sorted by a column: largest first, names from a to z. Equal rows go
-/// by name, so that the order is always the same. The others follow in any order.
-pub fn sort(rows: &mut [Row<'_>], by: SortBy, count: usize) {
+/// Returns the first `count` rows in the order of a column: largest first, names from a to z. Equal rows
+/// go by name, so that the order is always the same.
+pub fn sorted<'r, 'a>(rows: &'r [Row<'a>], by: SortBy, count: usize) -> Vec<&'r Row<'a>> {
     let number = |r: &Row<'_>| match by {
         SortBy::Calls => r.stat.calls,
         SortBy::Total => r.stat.total_ns,
@@ -210,76 +213,8 @@ pub fn sort(rows: &mut [Row<'_>], by: SortBy, count: usize) {
         SortBy::P99 => r.stat.p99_ns.unwrap_or(0),
         SortBy::Name => 0,
     };
-    // Rows are large, and numbers decide nearly always: what is moved while sorting is small.
-    let numbered = rows.iter().enumerate();
-    let mut order: Vec<(Reverse<u64>, usize)> =
-        numbered.map(|(at, row)| (Reverse(number(row)), at)).collect();
-    let rest = |a: usize, b: usize| {
-        let (row, other) = (rows.get(a)?, rows.get(b)?);
-        let names = row.name.cmp(&other.name);
-        let names = names.then_with(|| row.path.cmp(other.path));
-        Some(names.then_with(|| row.part.cmp(&other.part)).then_with(|| a.cmp(&b)))
-    };
-    let rest = |a: usize, b: usize| rest(a, b).unwrap_or(Ordering::Equal);
-    if count < order.len() {
-        order.select_nth_unstable_by(count, |a, b| a.0.cmp(&b.0).then_with(|| rest(a.1, b.1)));
-        order.truncate(count);
-    }
-    order.sort_unstable();
-    let mut named: Vec<(u128, usize)> = Vec::new();
-    for equal in order.chunk_by_mut(|a, b| a.0 == b.0).filter(|equal| equal.len() > 1) {
-        // The first bytes of names decide nearly always, and stand together here.
-        let begins = |at: usize| rows.get(at).map_or(0, |row| beginning(&row.name));
-        named.clear();
-        named.extend(equal.iter().map(|(_, at)| (begins(*at), *at)));
-        named.sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| rest(a.1, b.1)));
-        for (to, (_, at)) in equal.iter_mut().zip(&named) {
-            to.1 = *at;
-        }
-    }
-    let mut order: Vec<usize> = order.into_iter().map(|(_, at)| at).collect();
-    complete(&mut order, rows.len());
-    permute(rows, &mut order);
-}
-
-/// The first bytes of a name, as a number that is larger for later names.
-fn beginning(name: &str) -> u128 {
-    let mut bytes = [0; 16];
-    let (to, from) = (bytes.split_at_mut(name.len().min(16)).0, name.as_bytes());
-    to.copy_from_slice(from.split_at(to.len()).0);
-    u128::from_be_bytes(bytes)
-}
-
-/// Has an order that names the first of some items name the others too. Those that are not moved by it
-/// stay where they are.
-fn complete(order: &mut Vec<usize>, len: usize) {
-    let first = order.len();
-    let mut is_first = vec![false; len];
-    order.iter().for_each(|at| {
-        if let Some(is_first) = is_first.get_mut(*at) {
-            *is_first = true;
-        }
-    });
-    let is_other = |at: &usize| is_first.get(*at) == Some(&false);
-    // As many as there are gaps behind the first.
-    let mut moved = (0..first).filter(is_other);
-    let others = (first..len).filter_map(|at| if is_other(&at) { Some(at) } else { moved.next() });
-    order.extend(others);
-}
-
-/// Puts items into an order that names the present place of each, every one once.
-fn permute<T>(items: &mut [T], order: &mut [usize]) {
-    for first in 0..order.len() {
-        // Along a circle of items, each of which belongs where the one before it was.
-        let mut at = first;
-        while let Some(from) = order.get_mut(at).map(|place| std::mem::replace(place, at)) {
-            if from == first || from >= items.len() {
-                break;
-            }
-            items.swap(at, from);
-            at = from;
-        }
-    }
+    let rest = |a: &Row<'_>, b: &Row<'_>| a.path.cmp(b.path).then_with(|| a.part.cmp(&b.part));
+    order::sorted(rows, count, number, |row| &row.name, rest)
 }
 
 /// A function in JSON. Reports can have a hundred thousand of them, so [`Function::write`] does what
@@ -323,38 +258,38 @@ pub struct Function<'a> {
 
 impl Function<'_> {
     /// Writes it as JSON.
-    pub fn write(&self, out: &mut Vec<u8>) {
+    pub fn write(&self, out: &mut Text) {
         let mut fields = Fields::begin(out);
-        fields.text("name", self.name);
-        fields.text("module", self.module);
+        fields.text(field_key!("name"), self.name);
+        fields.text(field_key!("module"), self.module);
         match self.caller {
-            Some(Some(caller)) => fields.text("caller", caller),
-            Some(None) => fields.null("caller"),
+            Some(Some(caller)) => fields.text(field_key!("caller"), caller),
+            Some(None) => fields.null(field_key!("caller")),
             None => {}
         }
-        for (key, id) in [("pid", self.pid), ("tid", self.tid)] {
+        for (key, id) in [(field_key!("pid"), self.pid), (field_key!("tid"), self.tid)] {
             if let Some(id) = id {
                 fields.number(key, id.into());
             }
         }
         if let Some(comm) = self.comm {
-            fields.text("comm", comm);
+            fields.text(field_key!("comm"), comm);
         }
-        fields.number("calls", self.calls);
-        fields.number_or_null("total_ns", self.total_ns);
-        fields.number_or_null("self_ns", self.self_ns);
-        fields.number_or_null("p50_ns", self.p50_ns);
-        fields.number_or_null("p99_ns", self.p99_ns);
+        fields.number(field_key!("calls"), self.calls);
+        fields.number_or_null(field_key!("total_ns"), self.total_ns);
+        fields.number_or_null(field_key!("self_ns"), self.self_ns);
+        fields.number_or_null(field_key!("p50_ns"), self.p50_ns);
+        fields.number_or_null(field_key!("p99_ns"), self.p99_ns);
         if let Some(why) = self.entry_only {
-            fields.text("entry_only", why);
+            fields.text(field_key!("entry_only"), why);
         }
-        fields.flag("estimated", self.estimated);
-        fields.number("error_ns", self.error_ns);
-        fields.number("self_error_ns", self.self_error_ns);
-        fields.number("running", self.running);
-        fields.text("path", self.path);
+        fields.flag(field_key!("estimated"), self.estimated);
+        fields.number(field_key!("error_ns"), self.error_ns);
+        fields.number(field_key!("self_error_ns"), self.self_error_ns);
+        fields.number(field_key!("running"), self.running);
+        fields.text(field_key!("path"), self.path);
         if let Some(symbol) = self.symbol {
-            fields.text("symbol", symbol);
+            fields.text(field_key!("symbol"), symbol);
         }
         fields.end();
     }
@@ -395,7 +330,7 @@ impl<'a> From<&'a Row<'_>> for Function<'a> {
 const NAME_COLUMN: usize = 48;
 
 /// Writes the table. `width` cuts names so that lines fit on a screen.
-pub fn table(out: &mut dyn Write, rows: &[Row<'_>], width: Option<usize>) -> io::Result<()> {
+pub fn table(out: &mut dyn Write, rows: &[&Row<'_>], width: Option<usize>) -> io::Result<()> {
     let none = || "-".to_owned();
     let percentile = |ns: Option<u64>| ns.map_or_else(none, units::time);
     let modules: Vec<Cow<'_, str>> = rows.iter().map(|r| one_line(r.module())).collect();
@@ -557,12 +492,12 @@ mod tests {
 
     #[test]
     fn rows_sort_by_any_column_and_then_by_name() {
-        let mut rows = vec![
+        let rows = vec![
             row("b", &bytes(1, 9, 2, &[(3, 1)])),
             row("a", &bytes(1, 8, 5, &[(3, 1)])),
             row("c", &bytes(7, 1, 1, &[(0, 7)])),
         ];
-        let order = |rows: &[Row<'_>]| rows.iter().map(|r| r.name.as_ref()).collect::<String>();
+        let order = |rows: &[&Row<'_>]| rows.iter().map(|r| r.name.as_ref()).collect::<String>();
         for (by, want) in [
             (SortBy::Calls, "cab"),
             (SortBy::Total, "bac"),
@@ -570,8 +505,7 @@ mod tests {
             (SortBy::Name, "abc"),
             (SortBy::P99, "bac"),
         ] {
-            sort(&mut rows, by, usize::MAX);
-            assert_eq!(order(&rows), want, "{by:?}");
+            assert_eq!(order(&sorted(&rows, by, usize::MAX)), want, "{by:?}");
         }
     }
 
@@ -587,7 +521,7 @@ mod tests {
             Some(Part::Process { pid: 1, name: "\t" }),
         ] {
             rows[0].part = part;
-            table(&mut out, &rows, None)?;
+            table(&mut out, &rows.each_ref(), None)?;
         }
         let text = String::from_utf8_lossy(&out);
         let shown: Vec<&str> = text
@@ -616,36 +550,28 @@ mod tests {
         let names: Vec<String> = (0..500).map(|n| format!("{:03}", n * 7919 % 500)).collect();
         let with = |name: &String| bytes(name[2..].parse().unwrap(), 1, 1, &[]);
         let values: Vec<_> = names.iter().map(with).collect();
-        let mut rows: Vec<_> = names.iter().zip(&values).map(|(n, v)| row(n, v)).collect();
+        let rows: Vec<_> = names.iter().zip(&values).map(|(n, v)| row(n, v)).collect();
         let mut naive: Vec<_> = names.iter().map(|n| (Reverse(&n[2..]), &n[..])).collect();
         naive.sort_unstable();
         // A function without calls has no row in a report, but sorts all the same.
-        sort(&mut rows, SortBy::Calls, usize::MAX);
+        let rows = sorted(&rows, SortBy::Calls, usize::MAX);
         assert!(rows.iter().map(|row| &*row.name).eq(naive.iter().map(|(_, name)| *name)));
     }
 
-    /// The first rows are those of the whole order, and the others are all there.
+    /// The first rows are those of the whole order.
     #[test]
     fn the_first_rows_are_sorted_alone() {
         let names: Vec<String> = (0..300).map(|n| format!("{:03}", n * 7919 % 300)).collect();
         let with = |name: &String| bytes(name[2..].parse().unwrap(), 1, 1, &[]);
         let values: Vec<_> = names.iter().map(with).collect();
-        let rows =
-            || -> Vec<Row<'_>> { names.iter().zip(&values).map(|(n, v)| row(n, v)).collect() };
-        let name = |row: &Row<'_>| row.name.clone().into_owned();
-        let mut whole = rows();
-        sort(&mut whole, SortBy::Calls, usize::MAX);
-        let whole: Vec<String> = whole.iter().map(name).collect();
+        let rows: Vec<Row<'_>> = names.iter().zip(&values).map(|(n, v)| row(n, v)).collect();
+        let names = |count| -> Vec<&str> {
+            sorted(&rows, SortBy::Calls, count).into_iter().map(|row| &*row.name).collect()
+        };
+        let whole = names(usize::MAX);
+        assert_eq!(whole.len(), 300);
         for count in [0, 1, 2, 29, 30, 31, 150, 299, 300, 301] {
-            let mut some = rows();
-            sort(&mut some, SortBy::Calls, count);
-            let mut some: Vec<String> = some.iter().map(name).collect();
-            let first = count.min(some.len());
-            assert_eq!(some[..first], whole[..first], "{count}");
-            some.sort_unstable();
-            let mut all = whole.clone();
-            all.sort_unstable();
-            assert_eq!(some, all, "{count}");
+            assert_eq!(names(count), whole[..count.min(300)], "{count}");
         }
     }
 
@@ -657,7 +583,7 @@ mod tests {
         ];
         let text = |width| {
             let mut out = Vec::new();
-            table(&mut out, &rows, width).unwrap();
+            table(&mut out, &rows.each_ref(), width).unwrap();
             String::from_utf8(out).unwrap()
         };
         assert_eq!(
@@ -669,7 +595,7 @@ mod tests {
         let mut counted = row("counted", &bytes(3, 0, 0, &[]));
         counted.entry_only = Some("returns twice");
         let mut out = Vec::new();
-        table(&mut out, &[counted], None).unwrap();
+        table(&mut out, &[&counted], None).unwrap();
         assert!(
             String::from_utf8(out).unwrap().ends_with(
                 "         3         -         -        -        -  counted   libx.so.1\n"
@@ -692,7 +618,7 @@ mod tests {
         all[1].stat.running = 1;
         carry(&mut all);
         let mut out = Vec::new();
-        table(&mut out, &all, None).unwrap();
+        table(&mut out, &all.each_ref(), None).unwrap();
         let text = String::from_utf8(out).unwrap();
         let times: Vec<Vec<&str>> =
             text.lines().skip(1).map(|l| l.split_whitespace().skip(1).take(2).collect()).collect();
@@ -703,9 +629,9 @@ mod tests {
 
     /// As it is written, which is as a serializer does it.
     fn written(row: &Row<'_>) -> String {
-        let (function, mut out) = (Function::from(row), Vec::new());
+        let (function, mut out) = (Function::from(row), Text::default());
         function.write(&mut out);
-        let text = String::from_utf8(out).unwrap();
+        let text = String::from_utf8(out.bytes().to_vec()).unwrap();
         assert_eq!(text, serde_json::to_string(&function).unwrap());
         text
     }

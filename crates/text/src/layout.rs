@@ -231,7 +231,12 @@ fn quoted(out: &mut Vec<u8>, bytes: &[u8]) {
     out.push(b'"');
 }
 
-pub(crate) fn decimal(out: &mut Vec<u8>, mut n: u64) {
+pub(crate) fn decimal(out: &mut Vec<u8>, n: u64) {
+    digits(n, |digits| out.extend_from_slice(digits));
+}
+
+/// Gives `take` the decimal digits of a number.
+pub(crate) fn digits(mut n: u64, take: impl FnOnce(&[u8])) {
     let (mut digits, mut at) = ([0; 20], 20);
     loop {
         at -= 1;
@@ -241,7 +246,7 @@ pub(crate) fn decimal(out: &mut Vec<u8>, mut n: u64) {
             break;
         }
     }
-    out.extend_from_slice(&digits[at..]);
+    take(&digits[at..]);
 }
 
 pub(crate) fn hex(out: &mut Vec<u8>, bytes: &[u8]) {

@@ -70,7 +70,7 @@ impl<'a> Listing<'a> {
                 starts.push((at, format!("bpf_prog_{}.{}", self.name, f.name)));
             }
         }
-        starts.sort_unstable();
+        starts.sort_by_cached_key(|(at, _)| *at as u64);
         starts.dedup_by_key(|(at, _)| *at);
         let ends: Vec<usize> =
             starts.iter().skip(1).map(|(at, _)| *at).chain([code.len()]).collect();

@@ -5,6 +5,7 @@ use super::state::State;
 use crate::hook::Hook;
 use crate::island;
 use crate::jump::jump;
+use crate::patch;
 use crate::patch::change::{Change, Detour, Hooked, current};
 use crate::sites::Function;
 use crate::skip::Skip;
@@ -24,9 +25,10 @@ impl State {
         to: u64,
         itself: &AtomicUsize,
     ) -> Result<u64, Skip> {
-        let bridge = island::bridge(&function.module.file().span, to)?;
+        let mut mapped = patch::mapped().ok_or(Skip::NoRoom)?;
+        let bridge = island::bridge(&function.module.file().span, to, &mut mapped.all)?;
         let (targets, hooks) = (&[(function, 0)], &[Hook::of_diversion()]);
-        let (id, results) = self.attach(&[Group { targets, hooks }]);
+        let (id, results) = self.attach(&[Group { targets, hooks }], Some(Some(mapped)));
         let done = match results.into_iter().next() {
             Some(Ok(())) => self.lead_to(function.addr, bridge, itself),
             Some(Err(skip)) => Err(skip),

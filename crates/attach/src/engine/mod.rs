@@ -83,7 +83,7 @@ impl Engine {
         }
         let mut locked = lock_to_look();
         let state = &mut *locked.state;
-        let (id, results) = state.attach(groups);
+        let (id, results) = state.attach(groups, None);
         state.collect_limbo();
         Attachment { id, results }
     }

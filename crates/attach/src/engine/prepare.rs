@@ -37,17 +37,18 @@ struct Examined<'a> {
 
 impl State {
     /// Looks at the code of functions of one module and gives them what they lack: a patch site,
-    /// islands, a path to an exit trampoline.
+    /// islands, a path to an exit trampoline. `used`: what is mapped, as far as known, sorted.
     pub(super) fn prepare(
         &mut self,
         targets: &ModuleTargets<'_>,
+        used: &mut Vec<Range<u64>>,
         results: &mut [Result<(), Skip>],
         taken: &mut Taken,
     ) {
         let looking = Looking::begin();
         let islands = |f: &Function| if f.is_inside() { island::INSIDE } else { 1 };
         let count = targets.items.iter().map(|(_, f)| islands(f)).sum();
-        let mut builder = match Builder::new(&targets.module.file().span, count) {
+        let mut builder = match Builder::new(&targets.module.file().span, count, used) {
             Ok(b) => b,
             Err(skip) => {
                 return targets

@@ -34,7 +34,7 @@ impl Work {
             return self;
         }
         let mut all: Vec<_> = self.changes.into_iter().zip(self.of).collect();
-        all.sort_unstable_by_key(|(change, _)| change.at);
+        all.sort_by_cached_key(|(change, _)| change.at);
         let (changes, of) = all.into_iter().unzip();
         Self { changes, of }
     }
@@ -102,7 +102,8 @@ impl State {
                 _ => (None, Some(to)),
             };
             let island = island.map(|to| (site.redirect(to), None));
-            let bytes = bytes.map(|to| (site.change(to), Some(to)));
+            let change = |to| if alone { site.change_alone(to) } else { site.change(to) };
+            let bytes = bytes.map(|to| (change(to), Some(to)));
             for (change, form) in [island, bytes].into_iter().flatten() {
                 match change {
                     Ok(change) => work.push(change, *addr, form),

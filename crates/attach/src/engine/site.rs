@@ -232,11 +232,20 @@ impl Site {
         Ok((jump(opcode, at, to).ok_or(Skip::NoRoom)?, detour))
     }
 
+    /// The change to a form, of bytes that no other thread can be running: nobody has to be led out of
+    /// them.
+    pub(super) fn change_alone(&self, to: Form) -> Result<Change, Skip> {
+        let (old, _) = self.bytes(self.form)?;
+        let (new, head) = self.bytes(to)?;
+        let hooked = Hooked { entry: new, meta: self.meta_address() };
+        let (at, text) = (self.patch_site.at, self.origin.text.clone());
+        Ok(Change { at, old, new, text, head, inner: [0; _], hooked, goroutines: None })
+    }
+
     pub(super) fn change(&self, to: Form) -> Result<Change, Skip> {
-        let (old, before) = self.bytes(self.form)?;
-        let (new, after) = self.bytes(to)?;
+        let alone = self.change_alone(to)?;
         // Whoever arrives in the middle of a change does what keeps the other attachments' events.
-        let head = if to == Form::Plain { before } else { after };
+        let head = if to == Form::Plain { self.bytes(self.form)?.1 } else { alone.head };
         let inner = match self.form {
             Form::Plain => {
                 let body = self.meta.body.load(Ordering::Relaxed);
@@ -247,10 +256,8 @@ impl Site {
             }
             _ => [0; PATCH],
         };
-        let hooked = Hooked { entry: self.bytes(Form::Entry)?.0, meta: self.meta_address() };
-        let (at, text) = (self.patch_site.at, self.origin.text.clone());
-        let goroutines = self.origin.goroutines;
-        Ok(Change { at, old, new, text, head, inner, hooked, goroutines })
+        let hooked = Hooked { entry: self.bytes(Form::Entry)?.0, ..alone.hooked };
+        Ok(Change { head, inner, hooked, goroutines: self.origin.goroutines, ..alone })
     }
 
     fn meta_address(&self) -> u64 {

@@ -87,15 +87,18 @@ impl State {
         }
     }
 
-    /// Attaches, and gives the attachment a number.
-    pub(super) fn attach(&mut self, groups: &[Group<'_>]) -> (u64, Vec<Result<(), Skip>>) {
+    /// Attaches, and gives the attachment a number. `mapped`: what is mapped, if somebody has just looked.
+    pub(super) fn attach(
+        &mut self,
+        groups: &[Group<'_>],
+        mut mapped: patch::Looked,
+    ) -> (u64, Vec<Result<(), Skip>>) {
         self.last += 1;
         let id = self.last;
         let count = groups.iter().map(|group| group.targets.len()).sum();
-        let mut text: patch::Executable = None;
         for group in groups {
             for (f, _) in group.targets {
-                self.forget(f.addr, Some(&f.module), &mut text);
+                self.forget(f.addr, Some(&f.module), &mut mapped);
             }
         }
         let mut results: Vec<Result<(), Skip>> = Vec::with_capacity(count);
@@ -125,9 +128,9 @@ impl State {
                 if known || results.last().is_some_and(Result::is_err) {
                     continue;
                 }
-                let is_mapped = |text: &mut patch::Executable| {
-                    let text = text.get_or_insert_with(patch::executable);
-                    text.as_deref().is_some_and(|text| f.module.is_within(text))
+                let is_mapped = |mapped: &mut patch::Looked| {
+                    let mapped = mapped.get_or_insert_with(patch::mapped);
+                    mapped.as_ref().is_some_and(|mapped| f.module.is_within(&mapped.text))
                 };
                 let is_its = |t: &&mut ModuleTargets<'_>| {
                     Arc::ptr_eq(t.module, &f.module) && t.exits == exits
@@ -135,7 +138,7 @@ impl State {
                 match by_module.iter_mut().find(is_its) {
                     Some(known) => known.items.push((n, f)),
                     // Its code is going to be read.
-                    None if !is_mapped(&mut text) => {
+                    None if !is_mapped(&mut mapped) => {
                         set_result(&mut results, n, Err(Skip::NotCode { addr: f.addr }));
                     }
                     None => {
@@ -150,8 +153,9 @@ impl State {
             }
         }
         self.sites.reserve(by_module.iter().map(|module| module.items.len()).sum());
+        let mut used = mapped.flatten().map(|mapped| mapped.all).unwrap_or_default();
         for targets in &by_module {
-            self.prepare(targets, &mut results, &mut taken);
+            self.prepare(targets, &mut used, &mut results, &mut taken);
             targets.module.keep_code();
         }
         let mut chosen = Vec::with_capacity(count);
@@ -208,11 +212,13 @@ impl State {
     }
 
     /// Drops what is known about a function that is gone, with the library it was in, or that is another
-    /// now: of the module that is given, if one is. `text`: the executable mappings, once somebody has
-    /// looked; where nobody can, nothing is dropped.
-    fn forget(&mut self, addr: u64, module: Option<&Arc<Module>>, text: &mut patch::Executable) {
+    /// now: of the module that is given, if one is. `mapped`: what is mapped, once somebody has looked;
+    /// where nobody can, nothing is dropped.
+    fn forget(&mut self, addr: u64, module: Option<&Arc<Module>>, mapped: &mut patch::Looked) {
         let Some(site) = self.sites.get(&addr) else { return };
-        let Some(text) = text.get_or_insert_with(patch::executable) else { return };
+        let Some(patch::Mapped { text, .. }) = mapped.get_or_insert_with(patch::mapped) else {
+            return;
+        };
         let at = site.extent();
         let mapped = text
             .get(text.partition_point(|r| r.end <= at.start))
@@ -381,8 +387,8 @@ impl State {
     pub(super) fn detach(&mut self, id: u64) -> Result<Removed, AttachError> {
         let addrs = self.attachments.remove(&id).ok_or(AttachError::NoAttachment { id })?;
         self.lead_back(id, &addrs);
-        let mut text = None;
-        addrs.iter().for_each(|addr| self.forget(*addr, None, &mut text));
+        let mut mapped = None;
+        addrs.iter().for_each(|addr| self.forget(*addr, None, &mut mapped));
         let has_exit =
             |s: &&Site| s.entries.iter().any(|e| e.seq == id && e.hook.position.needs_exit());
         let sites = addrs.iter().filter_map(|addr| Some((*addr, self.sites.get(addr)?.as_ref())));
@@ -394,7 +400,7 @@ impl State {
             .collect();
         self.publish(&addrs);
         // Where nobody can look at what is mapped, the calls stay and find nothing to run.
-        if text != Some(None) {
+        if !matches!(mapped, Some(None)) {
             self.repatch(&addrs);
         }
         let count = |f: fn(&Site) -> bool| {

@@ -171,7 +171,7 @@ fn merge(changes: &[Change]) -> Traps {
     for t in old.into_iter().flat_map(|t| &t.0) {
         all.push(Trap { active: AtomicBool::new(false), ..*t });
     }
-    all.sort_by_key(|t| t.at);
+    all.sort_by_cached_key(|t| t.at);
     all.dedup_by_key(|t| t.at);
     Traps(all)
 }

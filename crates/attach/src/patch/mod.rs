@@ -25,22 +25,31 @@ pub(crate) fn is_alone() -> bool {
     threads::Tasks::open().is_ok_and(|t| t.is_one()) && sys::has_memory_alone()
 }
 
-/// The executable mappings of the process, sorted, merged where they touch. `None`: they cannot be
-/// looked at, as where no more files may be open.
-pub(crate) fn executable() -> Option<Vec<Range<u64>>> {
-    let mut out: Vec<Range<u64>> = Vec::new();
+/// What is mapped in the process.
+#[derive(Debug)]
+pub(crate) struct Mapped {
+    /// Executable mappings, sorted, merged where they touch.
+    pub(crate) text: Vec<Range<u64>>,
+    /// All mappings, sorted.
+    pub(crate) all: Vec<Range<u64>>,
+}
+
+/// Looks at what is mapped. `None`: it cannot be looked at, as where no more files may be open.
+pub(crate) fn mapped() -> Option<Mapped> {
+    let mut out = Mapped { text: Vec::new(), all: Vec::new() };
     for vma in maps::own().ok()? {
-        match out.last_mut() {
+        out.all.push(vma.range());
+        match out.text.last_mut() {
             _ if !vma.perms.contains(Perms::EXEC) => {}
             Some(last) if last.end == vma.start => last.end = vma.end,
-            _ => out.push(vma.range()),
+            _ => out.text.push(vma.range()),
         }
     }
     Some(out)
 }
 
-/// [`executable`], once somebody has asked.
-pub(crate) type Executable = Option<Option<Vec<Range<u64>>>>;
+/// [`mapped`], once somebody has asked.
+pub(crate) type Looked = Option<Option<Mapped>>;
 
 /// Makes all changes, and tells for each whether it was made. `changes` are sorted by address. `alone`:
 /// what [`is_alone`] says, of this thread's time with the engine's lock: only it could make others.

@@ -10,12 +10,12 @@ const COLUMNS: &str = "module,calls,total_ns,self_ns,p50_ns,p99_ns,entry_only,es
 
 /// Writes a line of names, and one for each row. What is not known is empty. `columns`: those that tell
 /// the rows of a function apart.
-pub fn write(out: &mut dyn Write, rows: &[Row<'_>], columns: &[&str]) -> io::Result<()> {
+pub fn write(out: &mut dyn Write, rows: &[&Row<'_>], columns: &[&str]) -> io::Result<()> {
     write!(out, "function,")?;
     columns.iter().try_for_each(|column| write!(out, "{column},"))?;
     write!(out, "{COLUMNS}\r\n")?;
     for row in rows {
-        let f = Function::from(row);
+        let f = Function::from(*row);
         write!(out, "{}", field(f.name))?;
         for column in columns {
             let number = |n: Option<u32>| n.map_or_else(String::new, |n| n.to_string()).into();
@@ -54,6 +54,7 @@ fn field(text: &str) -> Cow<'_, str> {
 mod tests {
     use super::*;
     use crate::report::{Figures, Part};
+    use skep_text::fields::Text;
 
     /// `estimated` and `entry_only` were in JSON only.
     #[test]
@@ -76,15 +77,16 @@ mod tests {
             stat,
             part: Some(Part::Thread { pid: 1, tid: 2, name: "main" }),
         };
-        let (mut out, mut json) = (Vec::new(), Vec::new());
+        let (mut out, mut json) = (Vec::new(), Text::default());
         Function::from(&row).write(&mut json);
-        write(&mut out, &[row], &["pid", "tid", "comm"])?;
+        write(&mut out, &[&row], &["pid", "tid", "comm"])?;
         let text = String::from_utf8_lossy(&out);
         let (head, values) = text.split_once("\r\n").expect("two lines");
         let mut names: Vec<&str> = head.split(',').collect();
         names[0] = "name";
         names.sort_unstable();
-        let members: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&json)?;
+        let members: serde_json::Map<String, serde_json::Value> =
+            serde_json::from_slice(json.bytes())?;
         let mut members: Vec<&str> = members.keys().map(String::as_str).collect();
         members.sort_unstable();
         assert_eq!(names, members);

@@ -19,6 +19,7 @@ mod tree;
 
 use std::borrow::Cow;
 use std::ffi::OsString;
+use std::mem::ManuallyDrop;
 use std::time::Duration;
 
 use crate::agent::Library;
@@ -102,7 +103,8 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     // Processes that the command started and that still run go on untraced.
     detach();
     let done = (|| {
-        let state = trace.link().read()?;
+        // The process ends soon: nobody needs the memory of a hundred thousand names.
+        let state = ManuallyDrop::new(trace.link().read()?);
         let sites = Sites::new(&state);
         if outcome.status.is_none() {
             printer.note(&format!(

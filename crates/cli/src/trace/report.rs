@@ -2,13 +2,17 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::hint::black_box;
 use std::io::{self, Write};
+use std::sync::mpsc;
+use std::thread;
 
 use serde::Serialize;
 use serde_json::Value as Json;
 use skep::Dir;
 use skep::link::{LinkState, Missed};
 use skep_proc::demangle::demangle;
+use skep_text::fields::Text;
 
 use super::budget::{self, LetGo, LetGoJson};
 use super::objects::{Trace, count};
@@ -27,8 +31,10 @@ use crate::{missed, units};
 
 /// Rows of the table when nothing else is asked for.
 const ROWS: usize = 30;
-/// Bytes of functions in JSON that are written together.
-const AT_ONCE: usize = 1 << 16;
+/// Functions in JSON that are written together.
+const AT_ONCE: usize = 1024;
+/// Functions whose names are looked at together.
+const TOGETHER: usize = 32;
 /// Call paths of the tree when nothing else is asked for.
 const PATHS: usize = 100;
 /// How a tree is written: at most so many rows, of at least so many ns, of a width; returns how many
@@ -77,27 +83,62 @@ struct Tail<'a> {
 fn document(
     out: &mut dyn Write,
     head: &Head<'_>,
-    rows: &[Row<'_>],
+    rows: &[&Row<'_>],
     tail: &Tail<'_>,
 ) -> io::Result<()> {
-    let mut text = serde_json::to_vec(head)?;
-    text.pop();
-    text.extend_from_slice(b",\"functions\":[");
-    for (n, row) in rows.iter().enumerate() {
-        if n > 0 {
-            text.push(b',');
-        }
-        Function::from(row).write(&mut text);
-        if text.len() >= AT_ONCE {
-            out.write_all(&text)?;
-            text.clear();
-        }
-    }
-    text.extend_from_slice(b"],");
-    out.write_all(&text)?;
+    let head = serde_json::to_vec(head)?;
+    out.write_all(head.strip_suffix(b"}").unwrap_or_default())?;
+    out.write_all(b",\"functions\":[")?;
+    functions(out, rows, AT_ONCE)?;
     let tail = serde_json::to_vec(tail)?;
+    out.write_all(b"],")?;
     out.write_all(tail.get(1..).unwrap_or_default())?;
     out.write_all(b"\n")
+}
+
+/// Writes functions, `at_once` together, every second lot of which another thread makes ready.
+fn functions(out: &mut dyn Write, rows: &[&Row<'_>], at_once: usize) -> io::Result<()> {
+    let mut own = Text::default();
+    thread::scope(|scope| {
+        let (give, take) = mpsc::sync_channel(1);
+        if rows.len() > at_once {
+            let lots = rows.chunks(at_once).skip(1).step_by(2);
+            let work = move || {
+                for lot in lots {
+                    let mut text = Text::default();
+                    list(&mut text, lot);
+                    if give.send(text).is_err() {
+                        return;
+                    }
+                }
+            };
+            // Where no thread can be started, nothing comes.
+            drop(thread::Builder::new().spawn_scoped(scope, work));
+        }
+        for (n, lot) in rows.chunks(at_once).enumerate() {
+            let made = if n % 2 == 1 { take.recv().ok() } else { None };
+            let text = made.as_ref().unwrap_or_else(|| {
+                own.clear();
+                list(&mut own, lot);
+                &own
+            });
+            // A comma is before each.
+            out.write_all(text.bytes().get(usize::from(n == 0)..).unwrap_or_default())?;
+        }
+        Ok(())
+    })
+}
+
+/// Adds functions, each behind a comma.
+fn list(text: &mut Text, rows: &[&Row<'_>]) {
+    for some in rows.chunks(TOGETHER) {
+        // Their names are anywhere in memory: the processor waits for all at once.
+        black_box(some.iter().fold(0, |all, row| all ^ row.name.bytes().next().unwrap_or(0)));
+        for row in some {
+            text.put(b",");
+            Function::from(*row).write(text);
+        }
+    }
 }
 
 /// Where the report and the call paths go.
@@ -276,7 +317,7 @@ impl Sums<'_> {
         report::carry(&mut rows);
         let all = args.limit.filter(|n| *n > 0).unwrap_or(usize::MAX);
         let printed = if args.csv || args.report.json || args.limit.is_some() { all } else { ROWS };
-        report::sort(&mut rows, args.sort, printed);
+        let sorted = report::sorted(&rows, args.sort, printed);
         note_losses(printer, missed, lost, tree.is_some());
         budget::note(&ended.let_go, self.state, printer);
         if let Some(tree) = &tree {
@@ -298,14 +339,13 @@ impl Sums<'_> {
             ));
         }
         if args.csv {
-            let shown = rows.get(..all.min(rows.len())).unwrap_or_default();
             let columns: &[&str] = match (args.caller, args.tid, args.tgid) {
                 (true, ..) => &["caller"],
                 (_, true, _) => &["pid", "tid", "comm"],
                 (.., true) => &["pid", "comm"],
                 _ => &[],
             };
-            return printer.data(output, |out| csv::write(out, shown, columns));
+            return printer.data(output, |out| csv::write(out, &sorted, columns));
         }
         if args.report.json {
             let names = tree.as_ref().map(Tree::names).unwrap_or_default();
@@ -316,7 +356,6 @@ impl Sums<'_> {
                 wall: ended.wall,
                 sites: sites.json(),
             };
-            let shown = rows.get(..all.min(rows.len())).unwrap_or_default();
             let tail = Tail {
                 tree: tree.as_ref().map(|t| t.json(&names)),
                 missed: missed.total(),
@@ -330,7 +369,7 @@ impl Sums<'_> {
                 not_traced: sites.not_traced_json(),
                 let_go: budget::json(&ended.let_go, self.state),
             };
-            return printer.data(output, |out| document(out, &head, shown, &tail));
+            return printer.data(output, |out| document(out, &head, &sorted, &tail));
         }
         if sites.attached() == 0 {
             return Ok(());
@@ -361,7 +400,7 @@ impl Sums<'_> {
             }
             return Ok(());
         }
-        let shown = rows.get(..limit.min(rows.len())).unwrap_or_default();
+        let shown = sorted.get(..limit.min(sorted.len())).unwrap_or_default();
         let width = output.width();
         printer.data(output, |out| report::table(out, shown, width))?;
         if rows.is_empty() {
@@ -444,5 +483,71 @@ fn note_losses(printer: Printer, missed: Missed, lost: u64, paths: bool) {
             "{} counted, but not timed: nested deeper than 1023, or returned on another thread",
             units::count(lost, "call")
         ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Figures;
+
+    fn row(calls: u64) -> Row<'static> {
+        let stat = Figures {
+            calls,
+            total_ns: 1,
+            self_ns: 1,
+            error_ns: None,
+            self_error_ns: None,
+            running: 0,
+            p50_ns: None,
+            p99_ns: None,
+        };
+        let name = format!("f{calls}").into();
+        Row { name, symbol: "f", path: "/lib/x.so", entry_only: None, stat, part: None }
+    }
+
+    fn written(rows: &[&Row<'_>], at_once: usize) -> String {
+        let mut out = Vec::new();
+        functions(&mut out, rows, at_once).expect("memory takes all");
+        String::from_utf8(out).expect("JSON is")
+    }
+
+    #[test]
+    fn functions_are_in_order_whoever_makes_them_ready() {
+        let rows: Vec<Row<'_>> = (0..200).map(row).collect();
+        let rows: Vec<&Row<'_>> = rows.iter().collect();
+        for count in [0, 1, 2, 3, 4, 7, 8, 9, 100, 200] {
+            let rows = &rows[..count];
+            let mut expected = Text::default();
+            list(&mut expected, rows);
+            let expected = String::from_utf8_lossy(expected.bytes());
+            let expected = expected.strip_prefix(',').unwrap_or_default();
+            for at_once in [1, 2, 3, 8, 1000] {
+                assert_eq!(written(rows, at_once), expected, "{count} by {at_once}");
+            }
+        }
+    }
+
+    /// As a file system that is full.
+    #[test]
+    fn who_cannot_write_waits_for_nobody() {
+        struct Full(usize);
+        impl Write for Full {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0 = self.0.checked_sub(bytes.len()).ok_or(io::ErrorKind::StorageFull)?;
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let row = row(1);
+        let rows = vec![&row; 100];
+        let whole = written(&rows, 5).len();
+        assert!(functions(&mut Full(whole), &rows, 5).is_ok());
+        for room in [0, 1, whole / 3, whole - 1] {
+            let error = functions(&mut Full(room), &rows, 5).expect_err("there is no room");
+            assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        }
     }
 }

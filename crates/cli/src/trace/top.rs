@@ -175,10 +175,9 @@ impl<'a> Top<'a> {
         let most = self.args.limit.filter(|n| *n > 0).unwrap_or(usize::MAX);
         // A line about the trace, one about keys, and the table's titles.
         let most = rows.len().min(most).min(height.saturating_sub(3));
-        report::sort(&mut rows, self.view.sort, most);
-        let shown = rows.get(..most);
+        let shown = report::sorted(&rows, self.view.sort, most);
         let mut table = Vec::new();
-        report::table(&mut table, shown.unwrap_or_default(), Some(width))
+        report::table(&mut table, &shown, Some(width))
             .map_err(|e| crate::failure::Failure::environment(e.to_string()))?;
         let seconds = self.since.elapsed().as_secs();
         let what = match missed {

@@ -115,10 +115,11 @@ fn plain(name: &str, short: bool) -> Option<String> {
 /// C++ names that have nothing unusual, in a tenth of the time.
 #[cfg(feature = "users")]
 fn usual(name: &str) -> Option<String> {
+    let rest = name.strip_prefix("_Z")?;
     if name.len() > 4096 || is_rust(name) {
         return None;
     }
-    common::demangle(name.strip_prefix("_Z")?)
+    common::demangle(rest)
 }
 
 /// Names of Rust end with a hash of 17 letters, but for what compilers add behind a dot; dots are in

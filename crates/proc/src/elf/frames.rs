@@ -95,8 +95,15 @@ impl Elf {
         out.retain(|f: &Fde| {
             f.start < f.end && super::range_of(&text, f.start).is_some_and(|t| f.end <= t.end)
         });
-        out.sort_by_key(|f| (f.start, f.end));
-        out.dedup_by_key(|f| f.start);
+        out.sort_by_cached_key(|f| f.start);
+        // Of those that begin together the shortest.
+        out.dedup_by(|next, kept| {
+            let same = next.start == kept.start;
+            if same && next.end < kept.end {
+                std::mem::swap(next, kept);
+            }
+            same
+        });
         Ok(out)
     }
 

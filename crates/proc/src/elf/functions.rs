@@ -338,7 +338,7 @@ impl Functions {
             let underscores = n.iter().take_while(|&&c| c == b'_').count();
             (s.binding == Binding::Local, s.old, underscores, s.binding, n.len())
         };
-        self.symbols.sort_unstable_by_key(|s| s.vaddr);
+        self.symbols.sort_by_cached_key(|s| s.vaddr);
         // Names are compared among the few at one address only: ten times faster than one sort by
         // everything.
         for same in self.symbols.chunk_by_mut(|a, b| a.vaddr == b.vaddr).filter(|c| c.len() > 1) {

@@ -43,7 +43,7 @@ impl Mappings {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn knowing(mut vmas: Vec<Vma>, knows: Knows) -> Result<Self, MapsError> {
-        vmas.sort_by_key(|v| v.start);
+        vmas.sort_by_cached_key(|v| v.start);
         let mut end = 0;
         for (i, v) in vmas.iter().enumerate() {
             if v.start < end || v.end <= v.start {

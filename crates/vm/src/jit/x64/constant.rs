@@ -61,7 +61,7 @@ impl Gen<'_> {
         if found.is_empty() {
             return Vec::new();
         }
-        found.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+        found.sort_by_cached_key(|(_, n)| u64::MAX - *n as u64);
         let free = self.free_registers(f, n);
         found
             .iter()
