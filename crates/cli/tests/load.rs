@@ -276,12 +276,12 @@ fn the_dump_of_an_empty_map_is_loaded() {
         create(&skep, name, definition);
         for form in FORMS {
             let dump = out(&skep, &[&["map", "dump", name], *form].concat());
-            let ended = skep.run_with(&["map", "load", name, "-"], dump.as_bytes());
+            let ended = skep.run_with(["map", "load", name, "-"], dump.as_bytes());
             assert_eq!(ended.shell_status(), 0, "{name} {form:?}: {}", ended.transcript());
             assert_eq!(text(&ended.stderr), "loaded 0 entries\n", "{name} {form:?}");
         }
     }
-    let ended = skep.run_with(&["map", "load", "hash", "-"], b" \n\n");
+    let ended = skep.run_with(["map", "load", "hash", "-"], b" \n\n");
     assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
 }
 
@@ -426,7 +426,7 @@ fn maps_that_are_not_alike_are_not_copied() {
         ("wide", "its keys have 4 bytes, and there 8 bytes"),
         ("fat", "its values have 8 bytes, and there 16 bytes"),
         ("percpu", "a key has one value, and there one value for each CPU"),
-        ("queue", "its keys have 4 bytes, and there none"),
+        ("queue", "cannot be copied to map `queue`: `queue` has no keys"),
         ("hash", "`hash` and `hash` are the same map"),
         ("nosuch", "there is no map `nosuch`"),
     ] {

@@ -55,7 +55,7 @@ impl Btf {
         if reader.rest.is_empty() { Ok(value) } else { Err(reader.error(type_id)) }
     }
 
-    fn is_text(&self, a: &Array) -> bool {
+    pub(super) fn is_text(&self, a: &Array) -> bool {
         matches!(self.resolve(a.elem), Ok((id, t)) if matches!(&t.kind, Kind::Int(i) if i.size == 1 && (i.char || self.name(id) == "char")))
     }
 }
