@@ -27,8 +27,11 @@ impl Field {
     /// Tells whether a load of `size` bytes at `off`, which are among those of the field, is allowed.
     #[must_use]
     pub const fn is_read(&self, off: u32, size: u32) -> bool {
-        self.size == size
-            || self.narrow && (!matches!(self.kind, FieldKind::Head) || self.off == off)
+        match self.kind {
+            FieldKind::Words => size == 4,
+            FieldKind::Head => self.size == size || self.off == off,
+            _ => self.size == size || self.narrow,
+        }
     }
 }
 
@@ -40,6 +43,8 @@ pub enum FieldKind {
     Scalar,
     /// A number of which narrower loads begin where it begins.
     Head,
+    /// Numbers of four bytes, each read as a whole.
+    Words,
     /// Bytes: aligned loads, and stores when writable, of any width.
     Bytes,
     /// Start of the packet.
@@ -476,23 +481,15 @@ pub const SOCK_COMMON: Layout = fields(
 );
 
 /// `struct bpf_tcp_sock`: twenty words, two of eight bytes, four words.
-pub const TCP_SOCK: Layout = {
-    const FIELDS: [Field; 26] = {
-        let mut out = [whole("word", 0, 4, Scalar); 26];
-        let (mut i, mut off) = (0, 0);
-        while i < out.len() {
-            out[i].off = off;
-            if i == 20 || i == 21 {
-                out[i] =
-                    whole(if i == 20 { "bytes_received" } else { "bytes_acked" }, off, 8, Scalar);
-            }
-            off += out[i].size;
-            i += 1;
-        }
-        out
-    };
-    fields(112, &FIELDS)
-};
+pub const TCP_SOCK: Layout = fields(
+    112,
+    &[
+        whole("numbers", 0, 80, FieldKind::Words),
+        whole("bytes_received", 80, 8, Scalar),
+        whole("bytes_acked", 88, 8, Scalar),
+        whole("numbers", 96, 16, FieldKind::Words),
+    ],
+);
 
 /// `struct bpf_xdp_sock`.
 pub const XDP_SOCK: Layout = fields(4, &[whole("queue_id", 0, 4, Scalar)]);

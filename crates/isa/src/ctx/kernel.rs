@@ -3,7 +3,7 @@
 //! The rules are those of net/core/filter.c and kernel/bpf/cgroup.c (`*_is_valid_access`). Where fields overlap, the narrowest comes first: an access is that of the first field
 //! that it fits in.
 
-use super::FieldKind::{Packet, PacketEnd, Scalar, SockCommonOrNull, Socket, SocketOrNull};
+use super::FieldKind::{Packet, PacketEnd, Scalar, SockCommonOrNull, Socket, SocketOrNull, Words};
 use super::{
     Field, Layout, SK_BUFF_LWT, SK_BUFF_SK_SKB, fields, head, read, whole, word_rw, write,
 };
@@ -39,80 +39,42 @@ const fn pair(name: &'static str, off: u32) -> Field {
     Field { writable: true, ..whole(name, off, 8, Scalar) }
 }
 
-/// `struct bpf_sock` after `bind`: the address is known, and nothing can be changed.
-const POST_BIND4: Layout = fields(
-    80,
-    &[
-        head("family", 4),
-        head("type", 8),
-        head("protocol", 12),
-        read("src_ip4", 24, 4),
-        head("src_port", 44),
-        read("dst_port", 48, 2),
-        word("dst_port", 48),
-        read("dst_ip4", 52, 4),
-        read("dst_ip6[0]", 56, 4),
-        read("dst_ip6[1]", 60, 4),
-        read("dst_ip6[2]", 64, 4),
-        read("dst_ip6[3]", 68, 4),
-        head("state", 72),
-        head("rx_queue_mapping", 76),
-    ],
-);
+/// `struct bpf_sock` after `bind`, when nothing can be changed: the address of IPv4, what both have, the address of IPv6.
+const POST_BIND: &[Field; 18] = &[
+    read("src_ip4", 24, 4),
+    head("family", 4),
+    head("type", 8),
+    head("protocol", 12),
+    head("src_port", 44),
+    read("dst_port", 48, 2),
+    word("dst_port", 48),
+    read("dst_ip4", 52, 4),
+    read("dst_ip6[0]", 56, 4),
+    read("dst_ip6[1]", 60, 4),
+    read("dst_ip6[2]", 64, 4),
+    read("dst_ip6[3]", 68, 4),
+    head("state", 72),
+    head("rx_queue_mapping", 76),
+    read("src_ip6[0]", 28, 4),
+    read("src_ip6[1]", 32, 4),
+    read("src_ip6[2]", 36, 4),
+    read("src_ip6[3]", 40, 4),
+];
 
-/// The same for IPv6.
-const POST_BIND6: Layout = fields(
-    80,
-    &[
-        head("family", 4),
-        head("type", 8),
-        head("protocol", 12),
-        read("src_ip6[0]", 28, 4),
-        read("src_ip6[1]", 32, 4),
-        read("src_ip6[2]", 36, 4),
-        read("src_ip6[3]", 40, 4),
-        head("src_port", 44),
-        read("dst_port", 48, 2),
-        word("dst_port", 48),
-        read("dst_ip4", 52, 4),
-        read("dst_ip6[0]", 56, 4),
-        read("dst_ip6[1]", 60, 4),
-        read("dst_ip6[2]", 64, 4),
-        read("dst_ip6[3]", 68, 4),
-        head("state", 72),
-        head("rx_queue_mapping", 76),
-    ],
-);
+const POST_BIND4: Layout = fields(80, POST_BIND.split_at(14).0);
+const POST_BIND6: Layout = fields(80, POST_BIND.split_at(1).1);
 
-macro_rules! sock_addr {
-    ($name:ident: $($field:expr),* $(,)?) => {
-        const $name: Layout = fields(
-            72,
-            &[
-                word("user_family", 0),
-                $($field,)*
-                write("user_port", 24, 4),
-                word("family", 28),
-                word("type", 32),
-                word("protocol", 36),
-                whole("sk", 64, 8, Socket),
-            ],
-        );
-    };
-}
-
-sock_addr!(SOCK_ADDR_UNIX:);
-sock_addr!(SOCK_ADDR4: write("user_ip4", 4, 4));
-sock_addr!(SENDMSG4: write("user_ip4", 4, 4), write("msg_src_ip4", 40, 4));
-sock_addr!(SOCK_ADDR6:
-    write("user_ip6[0]", 8, 4),
-    write("user_ip6[1]", 12, 4),
-    write("user_ip6[2]", 16, 4),
-    write("user_ip6[3]", 20, 4),
-    pair("user_ip6[0]", 8),
-    pair("user_ip6[2]", 16),
-);
-sock_addr!(SENDMSG6:
+/// `struct bpf_sock_addr`, so that what each hook has stands together: the addresses of IPv4, what all have, the
+/// addresses of IPv6.
+const SOCK_ADDR: &[Field; 19] = &[
+    write("msg_src_ip4", 40, 4),
+    write("user_ip4", 4, 4),
+    word("user_family", 0),
+    write("user_port", 24, 4),
+    word("family", 28),
+    word("type", 32),
+    word("protocol", 36),
+    whole("sk", 64, 8, Socket),
     write("user_ip6[0]", 8, 4),
     write("user_ip6[1]", 12, 4),
     write("user_ip6[2]", 16, 4),
@@ -124,25 +86,26 @@ sock_addr!(SENDMSG6:
     write("msg_src_ip6[2]", 52, 4),
     write("msg_src_ip6[3]", 56, 4),
     pair("msg_src_ip6[1]", 48),
-);
+];
 
-/// `struct bpf_sock_addr`, as much of it as the hook has.
+/// As much of it as the hook has.
 fn sock_addr(attach: A) -> Layout {
-    match attach {
-        A::CgroupUdp4Sendmsg => SENDMSG4,
-        A::CgroupUdp6Sendmsg => SENDMSG6,
+    let of = match attach {
+        A::CgroupUdp4Sendmsg => 0..8,
+        A::CgroupUdp6Sendmsg => 2..19,
         A::CgroupInet4Bind
         | A::CgroupInet4Connect
         | A::CgroupInet4Getpeername
         | A::CgroupInet4Getsockname
-        | A::CgroupUdp4Recvmsg => SOCK_ADDR4,
+        | A::CgroupUdp4Recvmsg => 1..8,
         A::CgroupInet6Bind
         | A::CgroupInet6Connect
         | A::CgroupInet6Getpeername
         | A::CgroupInet6Getsockname
-        | A::CgroupUdp6Recvmsg => SOCK_ADDR6,
-        _ => SOCK_ADDR_UNIX,
-    }
+        | A::CgroupUdp6Recvmsg => 2..14,
+        _ => 2..8,
+    };
+    fields(72, SOCK_ADDR.get(of).unwrap_or_default())
 }
 
 /// `struct bpf_sockopt` of `getsockopt`.
@@ -185,20 +148,7 @@ const SK_MSG: Layout = fields(
     &[
         whole("data", 0, 8, Packet),
         whole("data_end", 8, 8, PacketEnd),
-        word("family", 16),
-        word("remote_ip4", 20),
-        word("local_ip4", 24),
-        word("remote_ip6[0]", 28),
-        word("remote_ip6[1]", 32),
-        word("remote_ip6[2]", 36),
-        word("remote_ip6[3]", 40),
-        word("local_ip6[0]", 44),
-        word("local_ip6[1]", 48),
-        word("local_ip6[2]", 52),
-        word("local_ip6[3]", 56),
-        word("remote_port", 60),
-        word("local_port", 64),
-        word("size", 68),
+        whole("numbers", 16, 56, Words),
         whole("sk", 72, 8, Socket),
     ],
 );
@@ -221,35 +171,26 @@ const SK_REUSEPORT: Layout = fields(
     ],
 );
 
-/// `struct bpf_sock_ops`: numbers of four bytes but for the counts of bytes and what is said of the packet.
-const SOCK_OPS: Layout = {
-    const WORDS: usize = 42;
-    const FIELDS: [Field; WORDS + 10] = {
-        let mut out = [word("a number", 0); WORDS + 10];
-        let mut i = 0;
-        while i < WORDS {
-            out[i].off = i as u32 * 4;
-            // `reply` and `sk_txhash`.
-            out[i].writable = matches!(i, 1 | 41);
-            i += 1;
-        }
-        out[0].name = "op";
-        out[1].name = "reply";
-        out[41].name = "sk_txhash";
-        out[WORDS] = whole("bytes_received", 168, 8, Scalar);
-        out[WORDS + 1] = whole("bytes_acked", 176, 8, Scalar);
-        out[WORDS + 2] = whole("sk", 184, 8, SocketOrNull);
-        out[WORDS + 3] = whole("skb_data", 192, 8, Packet);
-        out[WORDS + 4] = whole("skb_data_end", 200, 8, PacketEnd);
-        out[WORDS + 5] = word("skb_len", 208);
-        out[WORDS + 6] = whole("skb_tcp_flags", 212, 1, Scalar);
-        out[WORDS + 7] = whole("skb_tcp_flags", 212, 2, Scalar);
-        out[WORDS + 8] = word("skb_tcp_flags", 212);
-        out[WORDS + 9] = whole("skb_hwtstamp", 216, 8, Scalar);
-        out
-    };
-    fields(224, &FIELDS)
-};
+/// `struct bpf_sock_ops`.
+const SOCK_OPS: Layout = fields(
+    224,
+    &[
+        word("op", 0),
+        word_rw("reply", 4),
+        whole("numbers", 8, 156, Words),
+        word_rw("sk_txhash", 164),
+        whole("bytes_received", 168, 8, Scalar),
+        whole("bytes_acked", 176, 8, Scalar),
+        whole("sk", 184, 8, SocketOrNull),
+        whole("skb_data", 192, 8, Packet),
+        whole("skb_data_end", 200, 8, PacketEnd),
+        word("skb_len", 208),
+        whole("skb_tcp_flags", 212, 1, Scalar),
+        whole("skb_tcp_flags", 212, 2, Scalar),
+        word("skb_tcp_flags", 212),
+        whole("skb_hwtstamp", 216, 8, Scalar),
+    ],
+);
 
 /// `struct bpf_nf_ctx`: two of the kernel's objects.
 const NETFILTER: Layout = fields(16, &[whole("state", 0, 8, Scalar), whole("skb", 8, 8, Scalar)]);
@@ -265,11 +206,7 @@ mod tests {
             BPF_SOCK,
             POST_BIND4,
             POST_BIND6,
-            SOCK_ADDR_UNIX,
-            SOCK_ADDR4,
-            SENDMSG4,
-            SOCK_ADDR6,
-            SENDMSG6,
+            fields(72, SOCK_ADDR),
             GETSOCKOPT,
             SETSOCKOPT,
             SYSCTL,

@@ -81,7 +81,7 @@ pub enum PortError {
         name: String,
     },
     /// No interface can have this name.
-    #[error("`tap:{name}`: an interface's name has 1 to 15 bytes, and neither `/` nor spaces")]
+    #[error("`tap:{name}`: an interface's name has 1 to 15 bytes, and neither `/`, `:` nor spaces")]
     TapName {
         /// Which name.
         name: String,

@@ -155,7 +155,7 @@ mod tests {
             assert_eq!(
                 error(name),
                 format!(
-                    "`{name}`: an interface's name has 1 to 15 bytes, and neither `/` nor spaces"
+                    "`{name}`: an interface's name has 1 to 15 bytes, and neither `/`, `:` nor spaces"
                 )
             );
         }

@@ -390,6 +390,10 @@ fn field(layout: &Layout, of: &str, off: i64, size: u32, step: &Step) -> String 
     let Some(f) = layout.fields.iter().find(|f| i64::from(f.off) <= off && off < ends(f)) else {
         return format!("{of} has no field at {off}");
     };
+    if f.kind == ctx::FieldKind::Words {
+        let what = if writes { "can only be read" } else { "are numbers of 4 bytes" };
+        return format!("bytes {}..{} of {of} {what}", f.off, ends(f));
+    }
     let (name, whole) = (f.name, f.size);
     if end > ends(f) {
         return format!(
