@@ -17,6 +17,7 @@ mod estimate;
 mod events;
 mod export;
 mod failure;
+mod files;
 mod flag;
 mod held;
 mod inherited;
@@ -64,8 +65,22 @@ fn main() -> ExitCode {
     skep::note_clock();
     signals::survive_large_files();
     let cli = Cli::read();
-    let printer = Printer::new(cli.quiet);
-    let done = match &cli.command {
+    let printer = Printer::new(cli.as_ref().is_ok_and(|cli| cli.quiet));
+    let done = match cli.as_ref().map(|cli| &cli.command) {
+        Err(text) => printer.data(Output::Stdout, |out| write!(out, "{text}")).map(|()| 0),
+        Ok(command) => run(command, printer),
+    };
+    match done {
+        Ok(status) => ExitCode::from(status),
+        Err(failure) => {
+            printer.failure(&failure);
+            ExitCode::from(failure.status)
+        }
+    }
+}
+
+fn run(command: &Command, printer: Printer) -> failure::Result<u8> {
+    match command {
         Command::Trace(args) => trace::run(args, printer),
         Command::Report(args) => trace::recorded::run(args, printer),
         Command::Run(args) => run::run(args, printer),
@@ -80,13 +95,6 @@ fn main() -> ExitCode {
         Command::Export(args) => export::run(args, printer),
         Command::Completions { shell } => {
             printer.data(Output::Stdout, |out| out.write_all(&shell.script())).map(|()| 0)
-        }
-    };
-    match done {
-        Ok(status) => ExitCode::from(status),
-        Err(failure) => {
-            printer.failure(&failure);
-            ExitCode::from(failure.status)
         }
     }
 }

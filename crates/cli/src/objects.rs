@@ -11,6 +11,7 @@ use skep_text::value::hex;
 
 use crate::args::ObjectArgs;
 use crate::failure::{Failure, Result};
+use crate::files;
 
 /// The types of the running kernel.
 const KERNEL: &str = "/sys/kernel/btf/vmlinux";
@@ -106,14 +107,21 @@ impl Objects {
     }
 }
 
+/// What files begin with that clang writes for a linker to optimize.
+const BITCODE: &[u8] = b"BC\xc0\xde";
+
 /// Reads and parses an object file.
 pub fn parse(path: &Path) -> Result<Object> {
     let name = path.display();
-    let bytes = std::fs::read(path)
+    let bytes = files::read(path)
         .map_err(|e| Failure::environment(format!("cannot read `{name}`: {e}")))?;
     Object::parse(&bytes).map_err(|e| {
-        Failure::environment(format!("`{name}` cannot be used: {e}"))
-            .hint("compile objects with `clang -g -O2 -target bpf -c NAME.bpf.c -o NAME.bpf.o`")
+        let hint = if bytes.starts_with(BITCODE) {
+            "it is LLVM bitcode: compile without `-flto` and `-emit-llvm`"
+        } else {
+            "compile objects with `clang -g -O2 -target bpf -c NAME.bpf.c -o NAME.bpf.o`"
+        };
+        Failure::environment(format!("`{name}` cannot be used: {e}")).hint(hint)
     })
 }
 
@@ -203,7 +211,7 @@ fn section_of(named: &str) -> Result<&str, (String, String)> {
 /// Reads the types in a file.
 pub fn types(path: &Path) -> Result<CoreTarget> {
     let name = path.display();
-    let bytes = std::fs::read(path)
+    let bytes = files::read(path)
         .map_err(|e| Failure::environment(format!("cannot read `{name}`: {e}")))?;
     CoreTarget::parse(&bytes).map_err(|e| {
         Failure::environment(format!("`{name}` has no usable types: {e}"))

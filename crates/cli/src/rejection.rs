@@ -53,6 +53,11 @@ pub fn attach_failure(error: AttachError, object: &str) -> Failure {
             Failure { status: ENVIRONMENT, ..Failure::failed(format!("`{object}`: {error}")) }
                 .hint("name the functions with `--attach PROGRAM=PATTERN`")
         }
+        AttachError::Section { .. } => {
+            Failure { status: ENVIRONMENT, ..Failure::failed(format!("`{object}`: {error}")) }.hint(
+                "`skep prog run OBJECT PROGRAM` runs it on packets or contexts; `skep run` is for uprobe, fentry and the like",
+            )
+        }
         e => Failure { status: ENVIRONMENT, ..Failure::failed(format!("`{object}`: {e}")) },
     }
 }

@@ -85,9 +85,27 @@ fn definitions_that_cannot_be_are_refused() {
     fails(
         &skep,
         &create(&["--type", "hash", "--entries", "1", "--value", "8"]),
+        2,
+        "a map of type hash needs `--key`",
+    );
+    fails(
+        &skep,
+        &create(&["--type", "stack", "--entries", "1"]),
+        2,
+        "a map of type stack needs `--value`",
+    );
+    fails(
+        &skep,
+        &create(&["--type", "hash", "--entries", "1", "--key", "0", "--value", "8"]),
         1,
         "must not be zero",
     );
+    let sizes = ["--key", "8", "--value", "4", "--entries", "1"];
+    for (map_type, hint) in
+        [("lpm_trie", "hint: add `--flags no_prealloc`"), ("array_of_maps", "`--from OBJECT:MAP`")]
+    {
+        fails(&skep, &create(&[&["--type", map_type], &sizes[..]].concat()), 1, hint);
+    }
     fails(
         &skep,
         &create(&["--type", "hash", "--entries", "1", "--flags", "nosuch"]),

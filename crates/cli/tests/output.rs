@@ -39,6 +39,19 @@ fn a_full_disk_leaves_the_older_file() {
 }
 
 /// The report and the flame graph were written to one file, and the later one was there at the end.
+/// Help and the version were lost without a word.
+#[test]
+fn a_full_device_is_an_error_for_everything_that_is_printed() {
+    let skep = Skep::new();
+    for args in [&["--version"][..], &["--help"], &["map", "dump", "--help"], &["doctor"]] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let ended = skep.command(args).stdout(full).output().unwrap();
+        assert_eq!(ended.status.code(), Some(2), "{args:?}");
+        let err = common::text(&ended.stderr);
+        assert!(err.contains("error: cannot write to `stdout`: No space left on device"), "{err}");
+    }
+}
+
 #[test]
 fn two_outputs_are_not_one_file() {
     let skep = Skep::new();

@@ -104,6 +104,7 @@ fn objects_that_cannot_be_used_are_refused_before_the_command_runs() {
     let bad = data("bad.bpf.o");
     let text_file = data("target.c");
     let count = object("count.bpf.o");
+    let filter = data("filter.bpf.o");
     for (args, status, want) in [
         (
             &[bad.as_str()][..],
@@ -117,6 +118,11 @@ fn objects_that_cannot_be_used_are_refused_before_the_command_runs() {
             &[&count],
             2,
             "names no function\n\nhint: name the functions with `--attach PROGRAM=PATTERN`",
+        ),
+        (
+            &[&filter],
+            2,
+            "section `syscall` does not attach to functions of a process\n\nhint: `skep prog run OBJECT PROGRAM` runs it",
         ),
         (
             &[&count, "--attach", "other=x"],

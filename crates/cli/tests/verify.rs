@@ -286,10 +286,16 @@ fn wrong_types_are_answered() {
 #[test]
 fn what_is_no_object_and_what_holds_nothing_is_said() {
     let skep = Skep::new();
+    let bitcode = skep.path("lto.bpf.o");
+    std::fs::write(&bitcode, b"BC\xc0\xde5\x14\0\0").unwrap();
+    let bitcode = bitcode.to_str().unwrap().to_owned();
     for (path, said) in [
         (skep.path("missing").to_str().unwrap().to_owned(), "No such file or directory"),
         (beside("cli/tests"), "Is a directory"),
         (beside("cli/Cargo.toml"), "not an ELF file"),
+        (bitcode, "hint: it is LLVM bitcode: compile without `-flto`"),
+        // Once read until there was no memory left.
+        ("/dev/zero".to_owned(), "it is no regular file, and does not end within 64.0MiB"),
     ] {
         let ended = skep.run(["prog", "verify", &path]);
         assert_eq!(ended.shell_status(), 2, "{}", ended.transcript());

@@ -1,5 +1,9 @@
 //! What a program finds behind r1: the context of each program type, as offsets, widths and rights.
 
+mod kernel;
+
+pub use kernel::kernel_layout;
+
 use crate::prog::{AttachType, ProgramType};
 
 /// One field of a context.
@@ -19,12 +23,28 @@ pub struct Field {
     pub kind: FieldKind,
 }
 
+impl Field {
+    /// Tells whether a load of `size` bytes at `off`, which are among those of the field, is allowed.
+    #[must_use]
+    pub const fn is_read(&self, off: u32, size: u32) -> bool {
+        match self.kind {
+            FieldKind::Words => size == 4,
+            FieldKind::Head => self.size == size || self.off == off,
+            _ => self.size == size || self.narrow,
+        }
+    }
+}
+
 /// Tells what a load of a context field yields.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FieldKind {
     /// A number.
     Scalar,
+    /// A number of which narrower loads begin where it begins.
+    Head,
+    /// Numbers of four bytes, each read as a whole.
+    Words,
     /// Bytes: aligned loads, and stores when writable, of any width.
     Bytes,
     /// Start of the packet.
@@ -220,6 +240,11 @@ const fn read(name: &'static str, off: u32, size: u32) -> Field {
     Field { name, off, size, writable: false, narrow: true, kind: Scalar }
 }
 
+/// A number of `struct bpf_sock` that may also be read in part, from its beginning.
+const fn head(name: &'static str, off: u32) -> Field {
+    Field { name, off, size: 4, writable: false, narrow: true, kind: FieldKind::Head }
+}
+
 /// A number that may be read, also in part, and written.
 const fn write(name: &'static str, off: u32, size: u32) -> Field {
     Field { name, off, size, writable: true, narrow: true, kind: Scalar }
@@ -227,6 +252,11 @@ const fn write(name: &'static str, off: u32, size: u32) -> Field {
 
 const fn fields(size: u32, fields: &'static [Field]) -> Layout {
     Layout { first: 0, size, fields, writable: false }
+}
+
+/// A number that is read and written as a whole.
+const fn word_rw(name: &'static str, off: u32) -> Field {
+    Field { writable: true, ..whole(name, off, 4, Scalar) }
 }
 
 const fn words(size: u32) -> Layout {
@@ -256,6 +286,7 @@ enum Skb {
     Tc,
     Cgroup,
     Lwt,
+    SocketMap,
 }
 
 /// Number of fields of `struct __sk_buff`; a user may see fewer.
@@ -266,11 +297,13 @@ const fn sk_buff_fields(user: Skb) -> ([Field; SK_BUFF_FIELDS], usize) {
     let sock = matches!(user, Skb::Socket);
     let cgroup = matches!(user, Skb::Cgroup);
     let lwt = matches!(user, Skb::Lwt);
+    let sk_skb = matches!(user, Skb::SocketMap);
+    let local = cgroup || sk_skb;
     // Who sees a field, who writes it.
     let all: [(Field, bool, bool); SK_BUFF_FIELDS] = [
         (read("len", 0, 4), true, false),
         (read("pkt_type", 4, 4), true, false),
-        (read("mark", 8, 4), true, !sock),
+        (read("mark", 8, 4), !sk_skb, !sock),
         (read("queue_mapping", 12, 4), true, tc),
         (read("protocol", 16, 4), true, false),
         (read("vlan_present", 20, 4), true, false),
@@ -279,26 +312,26 @@ const fn sk_buff_fields(user: Skb) -> ([Field; SK_BUFF_FIELDS], usize) {
         (read("priority", 32, 4), true, !sock),
         (read("ingress_ifindex", 36, 4), true, false),
         (read("ifindex", 40, 4), true, false),
-        (read("tc_index", 44, 4), true, tc),
-        (whole("cb", 48, 20, Bytes), true, true),
+        (read("tc_index", 44, 4), true, tc || sk_skb),
+        (whole("cb", 48, 20, Bytes), true, !sk_skb),
         (read("hash", 68, 4), true, false),
         (read("tc_classid", 72, 4), tc, tc),
         (whole("data", 76, 4, Packet), !sock, false),
         (whole("data_end", 80, 4, PacketEnd), !sock, false),
         (read("napi_id", 84, 4), true, false),
-        (read("family", 88, 4), cgroup, false),
-        (whole("remote_ip4", 92, 4, Scalar), cgroup, false),
-        (whole("local_ip4", 96, 4, Scalar), cgroup, false),
-        (whole("remote_ip6[0]", 100, 4, Scalar), cgroup, false),
-        (whole("remote_ip6[1]", 104, 4, Scalar), cgroup, false),
-        (whole("remote_ip6[2]", 108, 4, Scalar), cgroup, false),
-        (whole("remote_ip6[3]", 112, 4, Scalar), cgroup, false),
-        (whole("local_ip6[0]", 116, 4, Scalar), cgroup, false),
-        (whole("local_ip6[1]", 120, 4, Scalar), cgroup, false),
-        (whole("local_ip6[2]", 124, 4, Scalar), cgroup, false),
-        (whole("local_ip6[3]", 128, 4, Scalar), cgroup, false),
-        (read("remote_port", 132, 4), cgroup, false),
-        (read("local_port", 136, 4), cgroup, false),
+        (read("family", 88, 4), local, false),
+        (whole("remote_ip4", 92, 4, Scalar), local, false),
+        (whole("local_ip4", 96, 4, Scalar), local, false),
+        (whole("remote_ip6[0]", 100, 4, Scalar), local, false),
+        (whole("remote_ip6[1]", 104, 4, Scalar), local, false),
+        (whole("remote_ip6[2]", 108, 4, Scalar), local, false),
+        (whole("remote_ip6[3]", 112, 4, Scalar), local, false),
+        (whole("local_ip6[0]", 116, 4, Scalar), local, false),
+        (whole("local_ip6[1]", 120, 4, Scalar), local, false),
+        (whole("local_ip6[2]", 124, 4, Scalar), local, false),
+        (whole("local_ip6[3]", 128, 4, Scalar), local, false),
+        (read("remote_port", 132, 4), local, false),
+        (read("local_port", 136, 4), local, false),
         (whole("data_meta", 140, 4, PacketMeta), tc, false),
         (whole("tstamp", 152, 8, Scalar), tc || cgroup, tc || cgroup),
         (read("wire_len", 160, 4), tc, false),
@@ -378,6 +411,12 @@ skb_layout!(
     Skb::Lwt
 );
 
+skb_layout!(
+    /// `struct __sk_buff` as parsers and verdicts of socket maps see it.
+    SK_BUFF_SK_SKB,
+    Skb::SocketMap
+);
+
 /// `struct __sk_buff` as flow dissectors see it.
 pub const SK_BUFF_FLOW: Layout = fields(
     sk_buff::SIZE,
@@ -393,9 +432,9 @@ pub const SOCK: Layout = fields(
     80,
     &[
         whole("bound_dev_if", 0, 4, Scalar),
-        read("family", 4, 4),
-        read("type", 8, 4),
-        read("protocol", 12, 4),
+        head("family", 4),
+        head("type", 8),
+        head("protocol", 12),
         whole("mark", 16, 4, Scalar),
         whole("priority", 20, 4, Scalar),
         read("src_ip4", 24, 4),
@@ -403,7 +442,7 @@ pub const SOCK: Layout = fields(
         read("src_ip6[1]", 32, 4),
         read("src_ip6[2]", 36, 4),
         read("src_ip6[3]", 40, 4),
-        read("src_port", 44, 4),
+        head("src_port", 44),
         whole("dst_port", 48, 4, Scalar),
         read("dst_port", 48, 2),
         read("dst_ip4", 52, 4),
@@ -411,8 +450,8 @@ pub const SOCK: Layout = fields(
         read("dst_ip6[1]", 60, 4),
         read("dst_ip6[2]", 64, 4),
         read("dst_ip6[3]", 68, 4),
-        read("state", 72, 4),
-        read("rx_queue_mapping", 76, 4),
+        head("state", 72),
+        head("rx_queue_mapping", 76),
     ],
 );
 
@@ -422,13 +461,13 @@ pub const SOCK_COMMON: Layout = fields(
     80,
     &[
         whole("bound_dev_if", 0, 4, Scalar),
-        read("family", 4, 4),
+        head("family", 4),
         read("src_ip4", 24, 4),
         read("src_ip6[0]", 28, 4),
         read("src_ip6[1]", 32, 4),
         read("src_ip6[2]", 36, 4),
         read("src_ip6[3]", 40, 4),
-        read("src_port", 44, 4),
+        head("src_port", 44),
         whole("dst_port", 48, 4, Scalar),
         read("dst_port", 48, 2),
         read("dst_ip4", 52, 4),
@@ -436,29 +475,21 @@ pub const SOCK_COMMON: Layout = fields(
         read("dst_ip6[1]", 60, 4),
         read("dst_ip6[2]", 64, 4),
         read("dst_ip6[3]", 68, 4),
-        read("state", 72, 4),
-        read("rx_queue_mapping", 76, 4),
+        head("state", 72),
+        head("rx_queue_mapping", 76),
     ],
 );
 
 /// `struct bpf_tcp_sock`: twenty words, two of eight bytes, four words.
-pub const TCP_SOCK: Layout = {
-    const FIELDS: [Field; 26] = {
-        let mut out = [whole("word", 0, 4, Scalar); 26];
-        let (mut i, mut off) = (0, 0);
-        while i < out.len() {
-            out[i].off = off;
-            if i == 20 || i == 21 {
-                out[i] =
-                    whole(if i == 20 { "bytes_received" } else { "bytes_acked" }, off, 8, Scalar);
-            }
-            off += out[i].size;
-            i += 1;
-        }
-        out
-    };
-    fields(112, &FIELDS)
-};
+pub const TCP_SOCK: Layout = fields(
+    112,
+    &[
+        whole("numbers", 0, 80, FieldKind::Words),
+        whole("bytes_received", 80, 8, Scalar),
+        whole("bytes_acked", 88, 8, Scalar),
+        whole("numbers", 96, 16, FieldKind::Words),
+    ],
+);
 
 /// `struct bpf_xdp_sock`.
 pub const XDP_SOCK: Layout = fields(4, &[whole("queue_id", 0, 4, Scalar)]);
@@ -470,20 +501,21 @@ pub const FLOW_KEYS_SIZE: u32 = 56;
 pub const BPF_SOCK: Layout = fields(
     80,
     &[
-        write("bound_dev_if", 0, 4),
-        read("family", 4, 4),
-        read("type", 8, 4),
-        read("protocol", 12, 4),
-        write("mark", 16, 4),
-        write("priority", 20, 4),
+        word_rw("bound_dev_if", 0),
+        head("family", 4),
+        head("type", 8),
+        head("protocol", 12),
+        word_rw("mark", 16),
+        word_rw("priority", 20),
         read("dst_port", 48, 2),
+        whole("dst_port", 48, 4, Scalar),
         read("dst_ip4", 52, 4),
         read("dst_ip6[0]", 56, 4),
         read("dst_ip6[1]", 60, 4),
         read("dst_ip6[2]", 64, 4),
         read("dst_ip6[3]", 68, 4),
-        read("state", 72, 4),
-        whole("rx_queue_mapping", 76, 4, Scalar),
+        head("state", 72),
+        head("rx_queue_mapping", 76),
     ],
 );
 
@@ -581,7 +613,6 @@ mod tests {
             SK_BUFF_CGROUP,
             SK_BUFF_LWT,
             SK_BUFF_FLOW,
-            BPF_SOCK,
             BPF_SK_LOOKUP,
             PERF_EVENT,
         ] {

@@ -106,7 +106,7 @@ impl Object {
 
     /// Gives a global variable, or a part of one (`config.limits[2].max`), another value, as text.
     ///
-    /// Values are read by their types: [`Btf::read_text`] says how. A configuration value (`extern
+    /// Values are read by their types: [`Btf::read_text`] says how, but a `bool` is 0 or 1. A configuration value (`extern
     /// … __kconfig`) also takes what a configuration file would say: `y`, `n`, `m`, `250`,
     /// `"text"`.
     ///
@@ -127,7 +127,7 @@ impl Object {
             return Ok(());
         }
         let btf = self.btf.clone().ok_or_else(|| GlobalError::NoTypes { name: path.to_owned() })?;
-        let value = btf.read_text(place.part.type_id, text).map_err(misfit(path))?;
+        let value = btf.read_initializer(place.part.type_id, text).map_err(misfit(path))?;
         self.put(path, &place, &value)
     }
 

@@ -201,6 +201,33 @@ fn encoding_is_the_reverse_of_decoding() {
     }
 }
 
+/// Whatever bytes a map holds, what they are printed as is the same value when it is read again: also a
+/// `bool` of 7, an enumeration without a name, a character that has none.
+#[test]
+fn what_any_bytes_are_printed_as_is_read_again() {
+    let o = object("values");
+    let btf = o.btf.as_ref().expect("built with -g");
+    let mut seed = 1_u64;
+    for name in ["all", "bits", "view"] {
+        let id = btf
+            .find(name, |k| matches!(k, Kind::Struct(_) | Kind::Union(_)))
+            .expect("the fixture has it");
+        let size = btf.size_of(id).expect("it is complete") as usize;
+        for _ in 0..200 {
+            let bytes: Vec<u8> = (0..size)
+                .map(|_| {
+                    seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    (seed >> 56) as u8
+                })
+                .collect();
+            let text = btf.decode(id, &bytes).expect("enough bytes").to_string();
+            let value = btf.read_text(id, &text).unwrap_or_else(|e| panic!("{text}: {e}"));
+            let again = btf.encode(id, &value).unwrap_or_else(|e| panic!("{text}: {e}"));
+            assert_eq!(btf.decode(id, &again).expect("enough bytes").to_string(), text);
+        }
+    }
+}
+
 #[test]
 fn values_as_people_write_them_are_taken_and_misfits_are_named() {
     let o = object("values");

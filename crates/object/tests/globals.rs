@@ -117,7 +117,7 @@ fn what_does_not_fit_is_named_and_changes_nothing() {
         (
             "first.text",
             "much too long a text",
-            "`first.text`: \"much too long a text\" is no `char[12]`",
+            "`first.text`: \"much too long a text\" has 20 bytes, too many for `char[12]`",
         ),
         (
             "first.raw",

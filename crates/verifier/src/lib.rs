@@ -396,7 +396,9 @@ fn judge(
                 );
                 slice::mark(&mut steps, &reason);
                 if let Some(state) = &last {
-                    explained = Fault { prog, reason: &reason, steps: &steps, state }.explain();
+                    let layout = walk.layout();
+                    explained =
+                        Fault { prog, reason: &reason, steps: &steps, state, layout }.explain();
                 }
             }
             Err(rejection(prog, opts, walk.insn(), reason, steps, explained, walk.info()))

@@ -388,7 +388,7 @@ pub struct LoadArgs {
     pub map: String,
     /// The file; `-` reads standard input
     #[arg(value_name = "FILE")]
-    pub file: String,
+    pub file: PathBuf,
     /// End at the first key that exists
     #[arg(long, conflicts_with = "exist")]
     pub noexist: bool,

@@ -121,15 +121,22 @@ pub enum Command {
 }
 
 impl Cli {
-    /// Reads the command line; ends the process after `--help` and with usage errors.
-    pub fn read() -> Self {
-        let mut cli = Self::parse();
+    /// Reads the command line; ends the process with usage errors.
+    ///
+    /// # Errors
+    /// What is to be printed in place of doing something: help, or the version.
+    pub fn read() -> Result<Self, clap::Error> {
+        let mut cli = match Self::try_parse() {
+            Ok(cli) => cli,
+            Err(e) if e.use_stderr() => e.exit(),
+            Err(text) => return Err(text),
+        };
         if let Command::Map(maps) = &mut cli.command
             && let Err(conflict) = maps.apply_kernel()
         {
             Self::command().error(ErrorKind::ArgumentConflict, conflict).exit();
         }
-        cli
+        Ok(cli)
     }
 }
 

@@ -11,6 +11,7 @@ use skep::{Dir, chain};
 
 use crate::args::SetArgs;
 use crate::failure::{Failure, Result};
+use crate::files;
 use crate::objects::Objects;
 use crate::rejection;
 
@@ -156,7 +157,7 @@ impl Loads {
 
 /// Tells a file apart from others by its bytes.
 pub fn hash(path: &Path) -> Result<ObjectHash> {
-    let bytes = std::fs::read(path)
+    let bytes = files::read(path)
         .map_err(|e| Failure::environment(format!("cannot read `{}`: {e}", path.display())))?;
     Ok(ObjectHash::of(&bytes))
 }

@@ -112,7 +112,6 @@ fn check(args: &CopyArgs, from: (&Source, &Shape), to: (&Source, &Shape)) -> Res
         )))
     };
     let keys = |shape: &Shape| match shape.keys {
-        KeyShape::Fixed(0) => "none".to_owned(),
         KeyShape::Fixed(size) => bytes(size as usize),
         KeyShape::Bytes { max } => format!("1 to {max} bytes"),
     };
@@ -121,6 +120,12 @@ fn check(args: &CopyArgs, from: (&Source, &Shape), to: (&Source, &Shape)) -> Res
         // A key that is too long there is refused when it comes.
         (KeyShape::Bytes { .. }, KeyShape::Bytes { .. }) => {}
         (a, b) if a == b => {}
+        (KeyShape::Fixed(0), _) | (_, KeyShape::Fixed(0)) => {
+            let without = if source.keys == KeyShape::Fixed(0) { from_name } else { to_name };
+            return Err(Failure::failed(format!(
+                "map `{from_name}` cannot be copied to map `{to_name}`: `{without}` has no keys"
+            )));
+        }
         _ => return differ("its keys have", keys(source), keys(target)),
     }
     if source.value_size != target.value_size {

@@ -65,10 +65,11 @@ fn make(dir: &Dir, args: &CreateArgs, def: MapDef, btf: Option<&Btf>) -> Result<
         if def.btf_id != 0 {
             drop(std::fs::remove_file(dir.object(Kind::Btf, def.btf_id)));
         }
-        Failure {
+        let refused = Failure {
             status,
             ..Failure::failed(format!("cannot create map `{}`", args.name)).because(&e)
-        }
+        };
+        what_lacks(args, &def).into_iter().fold(refused, Failure::hint)
     })
 }
 
@@ -119,6 +120,7 @@ fn by_hand(args: &CreateArgs) -> Result<(MapDef, Option<Btf>)> {
         ))
         .hint("keys of other types have the size of `--key`"));
     }
+    sizes_given(args, map_type)?;
     let Some(file) = &args.btf else { return Ok((def, None)) };
     let all = objects::types(file)?;
     let all = all.btf();
@@ -149,6 +151,38 @@ fn by_hand(args: &CreateArgs) -> Result<(MapDef, Option<Btf>)> {
     def.key_type_id = key.and_then(|_| ids.next()).unwrap_or(0);
     def.value_type_id = value.and_then(|_| ids.next()).unwrap_or(0);
     Ok((def, Some(few)))
+}
+
+/// Refuses a definition that leaves out a size which the type needs.
+fn sizes_given(args: &CreateArgs, map_type: MapType) -> Result {
+    let (keys, values) = match map_type {
+        MapType::Ringbuf | MapType::UserRingbuf => return Ok(()),
+        other if !skep::maps::map_types().contains(&other) => return Ok(()),
+        MapType::Queue | MapType::Stack | MapType::BloomFilter => (false, true),
+        _ => (true, true),
+    };
+    let missing = if keys && args.key.is_none() && args.key_type.is_none() {
+        "key"
+    } else if values && args.value.is_none() && args.value_type.is_none() {
+        "value"
+    } else {
+        return Ok(());
+    };
+    Err(Failure::environment(format!("a map of type {map_type} needs `--{missing}`"))
+        .hint(format!("`--{missing}` is the size of a {missing} in bytes")))
+}
+
+/// What is to be added to a definition that was refused.
+fn what_lacks(args: &CreateArgs, def: &MapDef) -> Option<&'static str> {
+    match def.map_type {
+        MapType::LpmTrie if def.flags.0 & MapFlags::NO_PREALLOC == 0 => {
+            Some("add `--flags no_prealloc`")
+        }
+        MapType::ArrayOfMaps | MapType::HashOfMaps if args.from.is_none() => {
+            Some("`--from OBJECT:MAP` takes the definition of an object file, with its inner map")
+        }
+        _ => None,
+    }
 }
 
 /// Gives a map byte strings of up to `longest` bytes as keys.

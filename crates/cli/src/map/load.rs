@@ -4,6 +4,7 @@
 //! nothing.
 
 use std::io::Read;
+use std::path::Path;
 
 use skep::isa::MapType;
 use skep::maps::Access;
@@ -16,6 +17,7 @@ use super::{find, no_elements};
 use crate::args::LoadArgs;
 use crate::directory;
 use crate::failure::{Failure, Result};
+use crate::files;
 use crate::printer::Printer;
 use crate::signals::Signals;
 use crate::units;
@@ -32,7 +34,8 @@ pub fn load(args: &LoadArgs, printer: Printer) -> Result<u8> {
     if !Entries::of(shape.clone(), None, false).has_elements() {
         return Err(no_elements(&args.map, shape.map_type));
     }
-    let name = if args.file == "-" { "stdin" } else { args.file.as_str() };
+    let name = args.file.to_string_lossy();
+    let name = if name == "-" { "stdin" } else { &name };
     let bytes =
         read(&args.file).map_err(|e| Failure::environment(format!("cannot read `{name}`: {e}")))?;
     let cpus = map.user_value_size() / shape.value_size.next_multiple_of(8).max(1);
@@ -74,9 +77,9 @@ pub fn load(args: &LoadArgs, printer: Printer) -> Result<u8> {
     Ok(0)
 }
 
-fn read(file: &str) -> std::io::Result<Vec<u8>> {
-    if file != "-" {
-        return std::fs::read(file);
+fn read(file: &Path) -> std::io::Result<Vec<u8>> {
+    if file != Path::new("-") {
+        return files::read(file);
     }
     let mut bytes = Vec::new();
     std::io::stdin().lock().read_to_end(&mut bytes)?;

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::args::{SortBy, TraceArgs};
 use crate::failure::{Failure, Result};
+use crate::files;
 use crate::printer::{Output, Printer, check_apart, one_line};
 use crate::report::cut;
 use crate::units;
@@ -111,7 +112,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
 
 fn read(path: &Path) -> Result<Report> {
     let name = path.display();
-    let bytes = std::fs::read(path)
+    let bytes = files::read(path)
         .map_err(|e| Failure::environment(format!("cannot read `{name}`: {e}")))?;
     serde_json::from_slice(&bytes).map_err(|e| {
         Failure::environment(format!("`{name}` is not a report that can be compared: {e}"))

@@ -16,6 +16,7 @@ use super::report::{Counted, Ended, Outputs, Sums};
 use super::tree::{Node, Thread, Tree};
 use crate::args::RecordingArgs;
 use crate::failure::{Failure, Result};
+use crate::files;
 use crate::missed;
 use crate::printer::{Output, Printer, check_apart};
 use crate::report::file_name;
@@ -25,7 +26,7 @@ use crate::sites::{Sites, module_path};
 pub fn run(args: &RecordingArgs, printer: Printer) -> Result<u8> {
     check_apart(args.shown.report.output.as_deref(), &args.shown.files(), &[&args.file])?;
     let name = args.file.display();
-    let file = std::fs::read(&args.file)
+    let file = files::read(&args.file)
         .map_err(|e| Failure::environment(format!("cannot read `{name}`: {e}")))?;
     let cannot = |why: Unreadable| {
         Failure::environment(format!("cannot read `{name}`"))

@@ -10,6 +10,7 @@ use skep_text::key::read_hex;
 use super::table::Table;
 use crate::chain::captured;
 use crate::failure::{Failure, Result};
+use crate::files;
 
 /// What a file says.
 #[derive(Debug)]
@@ -102,7 +103,7 @@ impl Bytes {
             (None, Some(n), None, None) if n <= MAX_INPUT => vec![0; n],
             (None, None, Some(file), None) => {
                 let path = base.join(file);
-                std::fs::read(&path)
+                files::read(&path)
                     .map_err(|e| wrong(format!("cannot read `{}`: {e}", path.display())))?
             }
             (None, None, None, Some(capture)) => {

@@ -80,6 +80,12 @@ pub enum PortError {
         /// What was written.
         name: String,
     },
+    /// No interface can have this name.
+    #[error("`tap:{name}`: an interface's name has 1 to 15 bytes, and neither `/`, `:` nor spaces")]
+    TapName {
+        /// Which name.
+        name: String,
+    },
     /// There is no interface of this name in the network namespace.
     #[error("there is no interface `{name}`")]
     NoInterface {

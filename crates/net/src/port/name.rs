@@ -151,6 +151,14 @@ mod tests {
         };
         assert_eq!(error("gen:64"), "`gen:64` makes packets and takes none");
         assert_eq!(error("xdp:nowhere0"), "there is no interface `nowhere0`");
+        for name in ["tap:", "tap:sixteen-bytes-16", "tap:a b", "tap:a/b"] {
+            assert_eq!(
+                error(name),
+                format!(
+                    "`{name}`: an interface's name has 1 to 15 bytes, and neither `/`, `:` nor spaces"
+                )
+            );
+        }
         assert_eq!(error("stack:nowhere0"), "there is no interface `nowhere0`");
         assert_eq!(
             error("xdp:lo@x"),

@@ -171,7 +171,8 @@ fn an_interface_that_goes_away_is_an_error_that_names_it() {
     let error = PacketSource::open("two").map(|_| ()).map_err(text);
     assert_eq!(error, Err("there is no interface `two`".to_owned()));
     let error = Tap::open("a/b").map(|_| ()).map_err(text);
-    assert!(error.is_err_and(|e| e.starts_with("`ioctl` on `a/b` failed: ")));
+    let name = "an interface's name has 1 to 15 bytes, and neither `/`, `:` nor spaces";
+    assert_eq!(error, Err(format!("`tap:a/b`: {name}")));
 }
 
 /// Takes an interface down without another program, which takes longer than the kernel's timer.

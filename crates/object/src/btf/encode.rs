@@ -146,6 +146,12 @@ impl Btf {
                 out.iter_mut().zip(s.bytes()).for_each(|(to, from)| *to = from);
                 Ok(())
             }
+            Value::Text(s) if size == 1 && self.is_text(a) => Err(ValueError::LongText {
+                path: named(path),
+                value: short(value),
+                len: s.len(),
+                ty: self.describe(id),
+            }),
             Value::Array(elems) if elems.len() as u64 <= u64::from(a.len) => {
                 for (i, e) in elems.iter().enumerate() {
                     let at = out.get_mut(i * size..).unwrap_or_default();
@@ -288,17 +294,25 @@ impl Btf {
     }
 
     fn mismatch(&self, id: TypeId, value: &Value, path: &str) -> ValueError {
-        let mut short = value.to_string();
-        if let Some((end, _)) = short.char_indices().nth(40) {
-            short.truncate(end);
-            short.push('…');
-        }
-        ValueError::Mismatch { path: named(path), value: short, ty: self.describe(id) }
+        ValueError::Mismatch { path: named(path), value: short(value), ty: self.describe(id) }
     }
 
     fn no_member(&self, id: TypeId, member: &str, path: &str) -> ValueError {
         ValueError::NoMember { path: named(path), ty: self.describe(id), member: member.to_owned() }
     }
+}
+
+/// A value as it is printed, or its beginning.
+fn short(value: &Value) -> String {
+    let mut short = value.to_string();
+    if let Some((end, _)) = short.char_indices().nth(40) {
+        short.truncate(end);
+        short.push('…');
+        if matches!(value, Value::Text(_)) {
+            short.push('"');
+        }
+    }
+    short
 }
 
 /// Makes a path printable: the outermost value has none.

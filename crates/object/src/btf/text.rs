@@ -15,11 +15,29 @@ impl Btf {
     /// for an array of characters, `{1, 2}` or `[1, 2]`, `{ .count = 3, .comm = "cat" }`, bytes
     /// as `0x01ff…` where nothing else fits.
     ///
-    /// Whether numbers fit is for [`encode`](Self::encode) to say.
+    /// Whether numbers fit is for [`encode`](Self::encode) to say; a `bool` may be any byte, since that is
+    /// what may be found in a map.
     ///
     /// # Errors
     /// When the text is no such value, or the type is damaged.
     pub fn read_text(&self, type_id: TypeId, text: &str) -> Result<Value, ValueError> {
+        self.read(type_id, text, false)
+    }
+
+    /// Reads text as [`read_text`](Self::read_text) does, but a `bool` is `true`, `false`, 1 or 0, as the
+    /// compiler takes for granted.
+    ///
+    /// # Errors
+    /// As `read_text`, and for other numbers.
+    pub(crate) fn read_initializer(
+        &self,
+        type_id: TypeId,
+        text: &str,
+    ) -> Result<Value, ValueError> {
+        self.read(type_id, text, true)
+    }
+
+    fn read(&self, type_id: TypeId, text: &str, strict: bool) -> Result<Value, ValueError> {
         let (id, t) = self.resolve(type_id)?;
         if text.len() > MAX_TEXT {
             return Err(ValueError::TooLarge { ty: self.describe(id) });
@@ -31,13 +49,13 @@ impl Btf {
         {
             return Ok(Value::Text(text.to_owned()));
         }
-        let mut reader = Reader { btf: self, text, rest: text };
+        let mut reader = Reader { btf: self, text, rest: text, strict };
         let value = reader.any(type_id, 0)?;
         reader.skip_space();
         if reader.rest.is_empty() { Ok(value) } else { Err(reader.error(type_id)) }
     }
 
-    fn is_text(&self, a: &Array) -> bool {
+    pub(super) fn is_text(&self, a: &Array) -> bool {
         matches!(self.resolve(a.elem), Ok((id, t)) if matches!(&t.kind, Kind::Int(i) if i.size == 1 && (i.char || self.name(id) == "char")))
     }
 }
@@ -46,6 +64,8 @@ struct Reader<'a> {
     btf: &'a Btf,
     text: &'a str,
     rest: &'a str,
+    /// Whether a `bool` must be 0 or 1.
+    strict: bool,
 }
 
 impl<'a> Reader<'a> {
@@ -117,7 +137,7 @@ impl<'a> Reader<'a> {
             _ => number(word),
         };
         let value = value.ok_or_else(|| self.error(id))?;
-        if is_bool && value.as_i128().is_none_or(|n| !matches!(n, 0 | 1)) {
+        if self.strict && is_bool && value.as_i128().is_none_or(|n| !matches!(n, 0 | 1)) {
             return Err(ValueError::Range {
                 path: "value".to_owned(),
                 value: value.as_i128().unwrap_or(i128::MAX),

@@ -87,6 +87,18 @@ pub enum ValueError {
         /// What is wanted.
         ty: String,
     },
+    /// A text has more bytes than the array.
+    #[error("`{path}`: {value} has {len} bytes, too many for `{ty}`")]
+    LongText {
+        /// Where in the value.
+        path: String,
+        /// The text, in short.
+        value: String,
+        /// How many bytes it has.
+        len: usize,
+        /// What is wanted.
+        ty: String,
+    },
     /// The structure has no such member.
     #[error("`{path}`: `{ty}` has no member `{member}`")]
     NoMember {
@@ -123,6 +135,7 @@ impl ValueError {
     /// Puts the name of the outermost value before the path.
     pub(crate) fn within(mut self, name: &str) -> Self {
         if let Self::Mismatch { path, .. }
+        | Self::LongText { path, .. }
         | Self::NoMember { path, .. }
         | Self::Range { path, .. } = &mut self
         {
@@ -133,7 +146,13 @@ impl ValueError {
 
     /// Tells whether the message says where.
     pub(crate) fn has_path(&self) -> bool {
-        matches!(self, Self::Mismatch { .. } | Self::NoMember { .. } | Self::Range { .. })
+        matches!(
+            self,
+            Self::Mismatch { .. }
+                | Self::LongText { .. }
+                | Self::NoMember { .. }
+                | Self::Range { .. }
+        )
     }
 }
 

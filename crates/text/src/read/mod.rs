@@ -70,8 +70,8 @@ fn parse_whole(
         (Problem { at: format!("line {line}"), what: what.to_owned() }, None)
     })?;
     if text.trim().is_empty() {
-        let hint = "of an empty map, `skep map dump --json` and `--csv` print a head";
-        return Err((first("there is nothing in it".to_owned()), Some(hint.to_owned())));
+        // The lines of an empty map.
+        return Ok((encoder.out, false));
     }
     let names = csv::first(text);
     let columns = |raw| Columns::of(&Entries::of(shape.clone(), btf, raw));

@@ -142,12 +142,21 @@ impl Begun {
 }
 
 impl<'a> Walk<'a> {
+    /// The context that the program is given.
+    pub fn layout(&self) -> skep_isa::ctx::Layout {
+        self.layout
+    }
+
     /// Prepares the walk.
     pub fn new(prog: &'a Linked, opts: &'a Options, mut cfg: Cfg) -> Self {
         cfg.lax = opts.allow_uninit_stack && !opts.strict;
         let layout = skep_isa::ctx::layout(prog.prog_type, prog.attach_type)
             .or_else(|| iterator_context(prog, opts))
             .unwrap_or(NO_CONTEXT);
+        // What the kernel alone can run is judged, and gets nothing where it is to run here.
+        let layout = skep_isa::ctx::kernel_layout(prog.prog_type, prog.attach_type)
+            .filter(|_| !opts.offered_only)
+            .unwrap_or(layout);
         let depths = vec![0; cfg.funcs.len()];
         Self {
             prog,

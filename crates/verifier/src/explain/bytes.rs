@@ -1,7 +1,7 @@
 //! Which bytes of what an access means.
 
 use skep_isa::ctx::{self, Layout};
-use skep_isa::op;
+use skep_isa::{AttachType, op};
 use skep_object::btf::Kind as Type;
 
 use super::Fault;
@@ -250,8 +250,18 @@ pub(super) fn detail(
             size(fault)
         }
         Reason::BadContext { off, size } => {
-            let layout = ctx::layout(fault.prog.prog_type, fault.prog.attach_type)?;
-            let of = format!("the context of {} programs", fault.prog.prog_type.name());
+            let (kind, attach) = (fault.prog.prog_type, fault.prog.attach_type);
+            let of = format!("the context of {} programs", kind.name());
+            if fault.layout.size == 0 {
+                return Some(if attach == Some(AttachType::TraceIter) {
+                    "iterators are given objects of the kernel".to_owned()
+                } else if ctx::kernel_layout(kind, attach).is_some() {
+                    format!("{of} exists in the kernel only")
+                } else {
+                    format!("{of} is not known to skep")
+                });
+            }
+            let layout = fault.layout;
             Some(field(&layout, &of, *off, *size, step))
         }
         Reason::BadSockAccess { off, size, .. } => {
@@ -380,6 +390,10 @@ fn field(layout: &Layout, of: &str, off: i64, size: u32, step: &Step) -> String 
     let Some(f) = layout.fields.iter().find(|f| i64::from(f.off) <= off && off < ends(f)) else {
         return format!("{of} has no field at {off}");
     };
+    if f.kind == ctx::FieldKind::Words {
+        let what = if writes { "can only be read" } else { "are numbers of 4 bytes" };
+        return format!("bytes {}..{} of {of} {what}", f.off, ends(f));
+    }
     let (name, whole) = (f.name, f.size);
     if end > ends(f) {
         return format!(

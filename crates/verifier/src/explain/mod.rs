@@ -38,6 +38,8 @@ pub(crate) struct Fault<'a> {
     pub steps: &'a [Step],
     /// The state before it.
     pub state: &'a State,
+    /// The context, without bytes if the program has none that is known.
+    pub layout: skep_isa::ctx::Layout,
 }
 
 impl Fault<'_> {

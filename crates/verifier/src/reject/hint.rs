@@ -1,8 +1,11 @@
 //! What to do about a fault.
 
 use super::Reason;
-use skep_isa::kfunc;
+use skep_isa::{kfunc, op};
 use skep_object::Missing;
+
+/// A call of what a register points to, which no kernel takes.
+const CALLX: u8 = op::CALL | op::X;
 
 /// Explains an instruction that asks for what is not there.
 pub(crate) fn missing(what: &Missing) -> String {
@@ -31,6 +34,9 @@ pub(crate) fn hint(reason: &Reason) -> Option<String> {
         }
         Reason::NoArithmetic { nullable: true, .. } => {
             "test the pointer against NULL before using it"
+        }
+        Reason::UnknownOpcode { code: CALLX } => {
+            "this calls a function through a pointer, as clang calls helpers at `-O0`: compile with `-O2`, and call functions by their names"
         }
         Reason::NegativeIndex { .. } => "make the index unsigned, or test it against 0 as well",
         Reason::Unbounded { .. } | Reason::OutsideRange { .. } => {

@@ -36,6 +36,13 @@ impl Tap {
     /// # Errors
     /// When that is not allowed, or the name is no name of an interface.
     pub fn open(name: &str) -> Result<Self, PortError> {
+        // As the kernel has it (`dev_valid_name`).
+        let possible = (1..libc::IFNAMSIZ).contains(&name.len())
+            && !matches!(name, "." | "..")
+            && !name.contains(|c: char| matches!(c, '/' | ':') || c.is_whitespace());
+        if !possible {
+            return Err(PortError::TapName { name: name.to_owned() });
+        }
         let mut options = OpenOptions::new();
         options.read(true).write(true).custom_flags(libc::O_NONBLOCK);
         let file = options.open("/dev/net/tun").map_err(failed(name, "open"))?;

@@ -47,6 +47,11 @@ impl Walk<'_> {
             return if range.umax == 0 { Ok(()) } else { Err(wrong(of, &mem, MEMORY)) };
         }
         call.size = Some(range.umax as u32);
+        if matches!(arg, ArgType::Mem | ArgType::MemOrNull)
+            && let Some(checked) = self.object_memory(of, &mem, range.umax as u32)
+        {
+            return checked;
+        }
         let access = if matches!(arg, ArgType::UninitMem | ArgType::UninitMemOrNull) {
             Access::Write
         } else {

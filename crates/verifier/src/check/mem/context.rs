@@ -38,7 +38,7 @@ impl Walk<'_> {
             let whole = field.size == at.size;
             let allowed = match access {
                 _ if field.kind == FieldKind::Bytes => access.reads() || field.writable,
-                Access::Read => field.narrow || whole,
+                Access::Read => field.is_read(off, at.size),
                 Access::Write | Access::Spare => field.writable && whole,
             };
             // Only programs of device maps know where the packet goes.

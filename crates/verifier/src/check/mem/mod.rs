@@ -136,7 +136,9 @@ impl Walk<'_> {
                     FieldKind::Packet if !signed => Reg::of(Kind::Packet),
                     FieldKind::PacketEnd if !signed => Reg::of(Kind::PacketEnd),
                     FieldKind::PacketMeta if !signed => Reg::of(Kind::PacketMeta),
-                    FieldKind::Scalar | FieldKind::Bytes => Reg::scalar(loaded(at.size, signed)),
+                    FieldKind::Scalar | FieldKind::Head | FieldKind::Words | FieldKind::Bytes => {
+                        Reg::scalar(loaded(at.size, signed))
+                    }
                     // Outside the kernel there is nothing behind it: a number that can be tested
                     // and no more. The others are given by whoever runs such
                     // programs.

@@ -47,7 +47,13 @@ impl Walk<'_> {
     pub(in crate::check) fn may_write_packet(&self) -> bool {
         matches!(
             self.prog.prog_type,
-            P::Xdp | P::SchedCls | P::SchedAct | P::LwtXmit | P::SkSkb | P::SkMsg
+            P::Xdp
+                | P::SchedCls
+                | P::SchedAct
+                | P::LwtXmit
+                | P::SkSkb
+                | P::SkMsg
+                | P::CgroupSockopt
         )
     }
 

@@ -147,7 +147,7 @@ pub(super) fn check_sock(
     let fits = layout
         .fields
         .iter()
-        .any(|f| f.off <= start && end <= f.off + f.size && (f.size == size || f.narrow));
+        .any(|f| f.off <= start && end <= f.off + f.size && f.is_read(start, size));
     if fits && start.is_multiple_of(size) { Ok(()) } else { Err(bad()) }
 }
 

@@ -4,6 +4,7 @@ use super::fields::{self, Field};
 use crate::check::Walk;
 use crate::reg::{Flags, Kind, Reg};
 use crate::reject::Reason;
+use skep_object::Btf;
 use skep_object::btf::TypeId;
 
 impl Walk<'_> {
@@ -18,11 +19,56 @@ impl Walk<'_> {
         signed: bool,
     ) -> Result<Reg, Reason> {
         let opts = self.opts;
-        let Some(btf) = opts.target.as_deref() else {
+        let found = self.object_field(opts.target.as_deref(), reg, r, id, off, size)?;
+        // Whatever it yields, there may be nothing to load from.
+        self.info.object_loads.insert(self.insn);
+        let Field::Pointer { to, tag, owner, field } = found else {
+            return Ok(Reg::scalar(crate::check::loaded(size, signed)));
+        };
+        let (flags, nullable) = self.trust_of(r, (owner, field), tag);
+        if tag == "user" {
+            return Ok(Reg::UNKNOWN);
+        }
+        let mut out = Reg::of(Kind::Btf(to));
+        out.flags = if tag == "percpu" { flags.with(Flags::PERCPU) } else { flags };
+        if nullable {
+            out.nullable = true;
+            out.id = self.fresh_id();
+        }
+        Ok(out)
+    }
+
+    /// Memory of a kernel object that is alive for certain, which a helper reads (`check_ptr_to_btf_access`).
+    /// Programs that run outside the kernel have none.
+    pub(in crate::check) fn object_memory(
+        &self,
+        reg: u8,
+        r: &Reg,
+        size: u32,
+    ) -> Option<Result<(), Reason>> {
+        let Kind::Btf(id) = r.kind else { return None };
+        if r.nullable || !self.is_trusted(r) || self.opts.offered_only {
+            return None;
+        }
+        let target = self.opts.target.as_deref();
+        Some(self.object_field(target, reg, r, id, 0, size).map(drop))
+    }
+
+    /// Finds what stands in a kernel object, where the program may look at it.
+    fn object_field<'a>(
+        &self,
+        target: Option<&'a Btf>,
+        reg: u8,
+        r: &Reg,
+        id: TypeId,
+        off: i32,
+        size: u32,
+    ) -> Result<Field<'a>, Reason> {
+        let Some(btf) = target else {
             return Err(Reason::NotMemory { reg, kind: r.type_name() });
         };
         let name = btf.name(id).to_owned();
-        if opts.strict {
+        if self.opts.strict {
             return Err(Reason::ForRoot { name });
         }
         if !self.prog.gpl {
@@ -48,24 +94,12 @@ impl Walk<'_> {
                 off: start,
             });
         }
-        let found = fields::find(btf, id, start as u32, size)
-            .map_err(|what| Reason::ObjectOffset { reg, name, what, off: start })?;
-        // Whatever it yields, there may be nothing to load from.
-        self.info.object_loads.insert(self.insn);
-        let Field::Pointer { to, tag, owner, field } = found else {
-            return Ok(Reg::scalar(crate::check::loaded(size, signed)));
-        };
-        let (flags, nullable) = self.trust_of(r, (owner, field), tag);
-        if tag == "user" {
-            return Ok(Reg::UNKNOWN);
-        }
-        let mut out = Reg::of(Kind::Btf(to));
-        out.flags = if tag == "percpu" { flags.with(Flags::PERCPU) } else { flags };
-        if nullable {
-            out.nullable = true;
-            out.id = self.fresh_id();
-        }
-        Ok(out)
+        fields::find(btf, id, start as u32, size).map_err(|what| Reason::ObjectOffset {
+            reg,
+            name,
+            what,
+            off: start,
+        })
     }
 
     /// How far a pointer can be trusted that was loaded from a field of the object behind `r`, and

@@ -107,6 +107,10 @@ impl Walk<'_> {
     /// What stands in the context of a tracing program at an offset, when the target's types tell.
     pub(super) fn typed_argument(&mut self, off: u32, size: u32) -> Option<Result<Reg, Reason>> {
         use skep_isa::{AttachType as A, ProgramType as P};
+        if self.prog.prog_type == P::Netfilter {
+            let name = if off == 0 { "nf_hook_state" } else { "sk_buff" };
+            return Some(Ok(self.kernel_pointer(name, Flags::TRUSTED)));
+        }
         if self.prog.prog_type != P::Tracing {
             return None;
         }
