@@ -594,7 +594,8 @@ fn programs_that_stand_in_their_own_way() {
             const char *way = argv[1];
             prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
             setvbuf(stdout, 0, _IONBF, 0);
-            if (!strcmp(way, \"as\")) limit(RLIMIT_AS, 32 << 20);
+            if (!strcmp(way, \"as\")) limit(RLIMIT_AS, 6 << 20);
+            if (!strcmp(way, \"little\")) limit(RLIMIT_AS, 32 << 20);
             if (!strcmp(way, \"data\")) limit(RLIMIT_DATA, 1 << 20);
             if (!strcmp(way, \"fsize\")) limit(RLIMIT_FSIZE, 0);
             if (!strcmp(way, \"nofile\")) limit(RLIMIT_NOFILE, 3);
@@ -640,6 +641,16 @@ fn programs_that_stand_in_their_own_way() {
         }
         target.end();
     }
+    // The agent takes a few megabytes of address space.
+    let mut command = Command::new(&program);
+    command.arg("little");
+    let mut target = Target::start(TempDir::new(), program.clone(), &command);
+    for _ in 0..2 {
+        let tracer = Tracer::attach(&skep, &target, &["ways:work"]);
+        target.tell("");
+        assert_eq!(calls(&tracer.end(), "work"), 1);
+    }
+    target.end();
 }
 
 /// A set of capabilities of a process.
