@@ -653,6 +653,47 @@ fn programs_that_stand_in_their_own_way() {
     target.end();
 }
 
+/// In a control group without memory for the agent, the kernel would end the process.
+#[test]
+fn a_control_group_without_memory() {
+    let name = format!("skep-test-{}", std::process::id());
+    let both =
+        [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
+    // Where there is swap, the kernel ends nothing.
+    let meminfo = fs::read_to_string("/proc/meminfo").expect("it is there");
+    let has_swap = !meminfo.contains("SwapFree:              0 kB");
+    let made = both.into_iter().filter(|_| !has_swap).find_map(|(mount, limit)| {
+        let group = Path::new(mount).join(&name);
+        fs::create_dir(&group).ok()?;
+        let made = fs::write(group.join(limit), "4000000").ok();
+        made.map(|()| (group.clone(), group.join(limit))).or_else(|| {
+            fs::remove_dir(&group).ok();
+            None
+        })
+    });
+    let Some((group, limit)) = made else {
+        return skep_testkit::skip("a memory cgroup, and no swap");
+    };
+    let (skep, mut target) = (Skep::new(), Target::dynamic());
+    fs::write(group.join("cgroup.procs"), target.pid().to_string()).expect("it is ours");
+    let pid = target.pid().to_string();
+    let refused = skep.run(["trace", "*", "-p", &pid, "--for", "10ms"]);
+    // It lives.
+    target.tell("threads 5");
+    fs::write(&limit, (64 << 20).to_string()).expect("it is ours");
+    let tracer = Tracer::attach(&skep, &target, &["target:*"]);
+    target.tell("main 5");
+    assert_eq!(calls(&tracer.end(), "work"), 5);
+    target.end();
+    fs::remove_dir(&group).expect("it is empty");
+    assert_eq!(refused.status.code(), Some(2), "{}", refused.transcript());
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        said.contains("its control group has") && said.contains("raise the limit in"),
+        "{said}"
+    );
+}
+
 /// A set of capabilities of a process.
 fn rights(pid: u32, set: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");

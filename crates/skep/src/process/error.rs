@@ -121,6 +121,19 @@ pub enum ProcessError {
         /// Which, as far as is known: its process and version, in parentheses.
         who: String,
     },
+    /// Its memory cgroup is full.
+    #[error(
+        "cannot attach to process {pid}: its control group has {} kB of memory left, and the agent takes up to \
+         16 MB: the kernel would end a process for that", left >> 10
+    )]
+    Memory {
+        /// The process.
+        pid: u32,
+        /// Bytes that are left.
+        left: u64,
+        /// The file that has the limit.
+        limit: PathBuf,
+    },
     /// A stopped process would never answer.
     #[error("process {pid} is stopped")]
     Stopped {
@@ -163,6 +176,7 @@ impl ProcessError {
             Self::Stop { pid, source: StopError::Call { .. } | StopError::NoRoom { .. } } => {
                 return remedy(*pid);
             }
+            Self::Memory { limit, .. } => format!("raise the limit in `{}`", limit.display()),
             Self::OtherInside { .. } => "try again when these calls have returned; use that version; or start the \
                 program again".to_owned(),
             Self::OtherVersions { .. } => "start the program again".to_owned(),

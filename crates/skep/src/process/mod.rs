@@ -19,6 +19,7 @@ use skep_store::Dir;
 use skep_store::live::{self, Answer, Config, List, Order, Request, StillInside};
 
 mod attached;
+mod cgroup;
 mod error;
 mod follow;
 mod hold;
@@ -333,6 +334,9 @@ struct Inside {
     tid: u32,
 }
 
+/// Memory that the agent takes for some thousand functions, in bytes.
+const MEMORY: u64 = 16 << 20;
+
 /// How often a thread is looked at that is about to end.
 const LOOK_FOR_END: Duration = Duration::from_millis(5);
 
@@ -346,6 +350,9 @@ fn is_agent(pid: u32, tid: u32) -> bool {
 fn check(by: &dyn Stopper, pid: u32) -> Result {
     if by.is_stopped(pid) {
         return Err(ProcessError::Stopped { pid });
+    }
+    if let Some(group) = cgroup::tightest(pid).filter(|group| group.left < MEMORY) {
+        return Err(ProcessError::Memory { pid, left: group.left, limit: group.limit });
     }
     let own = rustix::process::geteuid().as_raw();
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
