@@ -51,7 +51,7 @@ pub use code_cache::keep_code_in;
 pub use engine::{AroundForks, Attachment, Bypassed, Detached, Engine, Group};
 pub use hook::{DirectCall, Hook, Missed, Position, RunFn};
 pub use live::{Edit, Move, Tracer, Unstopped};
-pub use per_thread::area::{Area, WORDS as AREA_WORDS};
+pub use per_thread::area::{Area, MARK as AREA_MARK, WORDS as AREA_WORDS};
 pub use per_thread::by_gs::{reach_words_by_gs, register_thread};
 pub use per_thread::mute::{Muted, mute};
 pub use process::is_own as owns_memory;

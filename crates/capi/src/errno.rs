@@ -202,7 +202,7 @@ mod tests {
             (Error::Load(LoadError::NoPrograms), ENOENT),
             (Error::Process { why: name() }, EPERM),
             (ProcessError::NoId { pid: 0 }.into(), ESRCH),
-            (ProcessError::Busy { pid: 1 }.into(), EBUSY),
+            (ProcessError::Busy { pid: 1, who: String::new() }.into(), EBUSY),
             (ProcessError::Os { pid: 1, call: "pidfd_open", source: io(3) }.into(), ESRCH),
             (Error::NoAgent { looked_for: Vec::new() }, ENOENT),
             (Error::Chain(ChainError::Exists { name: name() }), EEXIST),

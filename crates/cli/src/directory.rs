@@ -66,6 +66,14 @@ fn elsewhere(error: DirError) -> Failure {
 pub fn open() -> Result<Dir> {
     let path = Dir::default_path();
     Dir::open(&path).map_err(|e| {
-        Failure::from(e).hint(format!("set {} to the directory to look into", skep::dir::ENV_DIR))
+        let variable = skep::dir::ENV_DIR;
+        let hint = match &e {
+            DirError::Owner { path, owner, me: 0 } => format!(
+                "look into it as its owner: `sudo -u '#{owner}' {variable}={} skep …`",
+                path.display()
+            ),
+            _ => format!("set {variable} to the directory to look into"),
+        };
+        Failure::from(e).hint(hint)
     })
 }

@@ -8,7 +8,9 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::fchown;
 
-use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_name};
+
+use crate::failure::{Context, Result};
 
 /// Says who has started it, as `UID:GID`.
 pub const ENV_OWNER: &str = "SKEP_OWNER";
@@ -28,8 +30,18 @@ pub fn is_another() -> bool {
     std::env::var_os(ENV_OWNER).is_some()
 }
 
+/// To be called first of all where [`is_another`]: has this process do with that user's rights what it can.
+pub fn begin() -> Result {
+    if !is_another() {
+        return Ok(());
+    }
+    // Started as `/proc/self/exe`, it would be called `exe`.
+    let _ = set_name(c"skep");
+    limit().context("cannot give up root's rights")
+}
+
 /// Puts capabilities out of effect in the calling thread and those that it makes.
-pub fn limit() -> io::Result<()> {
+fn limit() -> io::Result<()> {
     in_effect(ALWAYS)
 }
 

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -19,6 +19,8 @@ const SENT: u32 = 1 << 8;
 static QUEUE: [AtomicU32; ROOM] = [const { AtomicU32::new(0) }; ROOM];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 static WAKE: AtomicI32 = AtomicI32::new(-1);
+/// What is noted before [`Signals::install`] counts: [`note_early`].
+static EARLY: AtomicBool = AtomicBool::new(false);
 
 /// A signal that asks this process to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +69,15 @@ impl Signals {
     /// Only one may exist.
     pub fn install() -> io::Result<Self> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        NEXT.store(0, Relaxed);
+        if EARLY.swap(false, Relaxed) {
+            // SAFETY: the default action runs no code.
+            unsafe {
+                libc::alarm(0);
+                libc::signal(libc::SIGALRM, libc::SIG_DFL);
+            }
+        } else {
+            NEXT.store(0, Relaxed);
+        }
         WAKE.store(wake.as_raw_fd(), Relaxed);
         let signals = Self { wake, taken: 0 };
         for number in ending().chain([libc::SIGCHLD]) {
@@ -100,7 +110,13 @@ impl Signals {
 
     /// Tells whether there is an ending signal that was not taken.
     pub fn is_pending(&self) -> bool {
-        QUEUE.get(self.taken).is_some_and(|slot| slot.load(Relaxed) != 0)
+        self.pending().is_some()
+    }
+
+    /// Its number.
+    pub fn pending(&self) -> Option<i32> {
+        let next = QUEUE.get(self.taken)?.load(Relaxed);
+        Some((next & 0xff) as i32).filter(|number| *number != 0)
     }
 
     /// Takes the next ending signal.
@@ -135,6 +151,45 @@ impl Drop for Signals {
 /// Ending signals that were not ignored when this process started.
 fn ending() -> impl Iterator<Item = i32> {
     ENDING.into_iter().filter(|number| !inherited::ignored(*number))
+}
+
+/// What is said when a signal ends a command before it has attached to any process.
+pub const TOO_EARLY: &str = "interrupted before it was attached to anything";
+
+/// How long what is done before [`Signals::install`] may go on after a signal, in seconds.
+const EARLY_PATIENCE: u32 = 2;
+
+/// Notes ending signals from now on until [`Signals::install`], whose queue has them then: what was made
+/// is taken away in order. If that comes too late, or another signal does, this process ends at once.
+pub fn note_early() {
+    extern "C" fn note_one(number: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+        if number == libc::SIGALRM || NEXT.load(Relaxed) > 0 {
+            let first = QUEUE.iter().map(|slot| slot.load(Relaxed) & 0xff).find(|n| *n != 0);
+            let text = [b"error: ", TOO_EARLY.as_bytes(), b"\n"];
+            for part in text {
+                let _ = rustix::io::write(rustix::stdio::stderr(), part);
+            }
+            // SAFETY: ends this process, and runs nothing of it.
+            unsafe { libc::_exit(128 + first.map_or(number, |n| n as i32)) };
+        }
+        note(number, info, context);
+        // SAFETY: asks for a signal.
+        unsafe { libc::alarm(EARLY_PATIENCE) };
+    }
+    NEXT.store(0, Relaxed);
+    EARLY.store(true, Relaxed);
+    for number in ending().chain([libc::SIGALRM]) {
+        // SAFETY:
+        // * the structure is plain data and every field that counts is set
+        // * the handler uses atomics and system calls only
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = note_one as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+            libc::sigfillset(&raw mut action.sa_mask);
+            libc::sigaction(number, &raw const action, std::ptr::null_mut());
+        }
+    }
 }
 
 /// Makes a file that becomes larger than allowed (`ulimit -f`) an error of the call that writes,

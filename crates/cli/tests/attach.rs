@@ -594,7 +594,8 @@ fn programs_that_stand_in_their_own_way() {
             const char *way = argv[1];
             prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
             setvbuf(stdout, 0, _IONBF, 0);
-            if (!strcmp(way, \"as\")) limit(RLIMIT_AS, 32 << 20);
+            if (!strcmp(way, \"as\")) limit(RLIMIT_AS, 6 << 20);
+            if (!strcmp(way, \"little\")) limit(RLIMIT_AS, 32 << 20);
             if (!strcmp(way, \"data\")) limit(RLIMIT_DATA, 1 << 20);
             if (!strcmp(way, \"fsize\")) limit(RLIMIT_FSIZE, 0);
             if (!strcmp(way, \"nofile\")) limit(RLIMIT_NOFILE, 3);
@@ -640,6 +641,57 @@ fn programs_that_stand_in_their_own_way() {
         }
         target.end();
     }
+    // The agent takes a few megabytes of address space.
+    let mut command = Command::new(&program);
+    command.arg("little");
+    let mut target = Target::start(TempDir::new(), program.clone(), &command);
+    for _ in 0..2 {
+        let tracer = Tracer::attach(&skep, &target, &["ways:work"]);
+        target.tell("");
+        assert_eq!(calls(&tracer.end(), "work"), 1);
+    }
+    target.end();
+}
+
+/// In a control group without memory for the agent, the kernel would end the process.
+#[test]
+fn a_control_group_without_memory() {
+    let name = format!("skep-test-{}", std::process::id());
+    let both =
+        [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
+    // Where there is swap, the kernel ends nothing.
+    let meminfo = fs::read_to_string("/proc/meminfo").expect("it is there");
+    let has_swap = !meminfo.contains("SwapFree:              0 kB");
+    let made = both.into_iter().filter(|_| !has_swap).find_map(|(mount, limit)| {
+        let group = Path::new(mount).join(&name);
+        fs::create_dir(&group).ok()?;
+        let made = fs::write(group.join(limit), "4000000").ok();
+        made.map(|()| (group.clone(), group.join(limit))).or_else(|| {
+            fs::remove_dir(&group).ok();
+            None
+        })
+    });
+    let Some((group, limit)) = made else {
+        return skep_testkit::skip("a memory cgroup, and no swap");
+    };
+    let (skep, mut target) = (Skep::new(), Target::dynamic());
+    fs::write(group.join("cgroup.procs"), target.pid().to_string()).expect("it is ours");
+    let pid = target.pid().to_string();
+    let refused = skep.run(["trace", "*", "-p", &pid, "--for", "10ms"]);
+    // It lives.
+    target.tell("threads 5");
+    fs::write(&limit, (64 << 20).to_string()).expect("it is ours");
+    let tracer = Tracer::attach(&skep, &target, &["target:*"]);
+    target.tell("main 5");
+    assert_eq!(calls(&tracer.end(), "work"), 5);
+    target.end();
+    fs::remove_dir(&group).expect("it is empty");
+    assert_eq!(refused.status.code(), Some(2), "{}", refused.transcript());
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        said.contains("its control group has") && said.contains("raise the limit in"),
+        "{said}"
+    );
 }
 
 /// A set of capabilities of a process.

@@ -252,6 +252,7 @@ fn programs_that_are_not_traced() {
     assert!(errors.contains("old` untraced") && errors.contains("32-bit"), "{errors}");
     if is_root() {
         assert!(errors.contains("own` untraced") && errors.contains("user 65534"), "{errors}");
+        assert!(errors.contains("who cannot use this skep directory"), "{errors}");
     }
     target.end();
 }

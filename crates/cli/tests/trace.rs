@@ -2,7 +2,9 @@
 
 mod common;
 
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
 
 use common::{LEAVES, Skep, calls, json, target, text};
@@ -10,6 +12,8 @@ use skep_testkit::TempDir;
 use skep_testkit::cc::Cc;
 use skep_testkit::program;
 use skep_testkit::run::{Signal, signal, signal_group};
+use skep_testkit::skip::{has_command, is_root};
+use skep_testkit::trace::skep_bin;
 
 #[test]
 fn streams_and_status_of_the_command_pass_through() {
@@ -331,6 +335,51 @@ fn what_a_killed_skep_left_behind_is_reported_once_asked_for() {
     assert_eq!(skep.run(["-q", "trace", "leaf", "--", target(), "0"]).shell_status(), 0);
     let gone = skep.run(["trace", "--report", id]);
     assert_eq!(gone.shell_status(), 1, "{}", gone.transcript());
+}
+
+/// It lies in another user's directory, of which root's skep trusts nothing: so it works as that user.
+#[test]
+fn root_is_told_what_another_user_left_behind() {
+    if !is_root() || !has_command("setpriv") {
+        return skep_testkit::skip("root and setpriv");
+    }
+    let skep = Skep::new();
+    let [bin, program] = ["skep-of-another", "target"].map(|name| skep.path(name));
+    program::copy(skep_bin(), &bin);
+    program::copy(std::path::Path::new(target()), &program);
+    std::fs::set_permissions(skep.path(""), Permissions::from_mode(0o755)).unwrap();
+    std::fs::create_dir(skep.path("skep")).unwrap();
+    std::fs::set_permissions(skep.path("skep"), Permissions::from_mode(0o700)).unwrap();
+    std::os::unix::fs::chown(skep.path("skep"), Some(65534), Some(65534)).unwrap();
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(bin);
+    command.args(["-q", "trace", "leaf,main", "--"]).arg(&program).arg("wait");
+    command.env("SKEP_DIR", skep.path("skep")).env_remove("SKEP_PRELOAD").env_remove("LD_PRELOAD");
+    let mut child = skep_testkit::run::start(&command, std::time::Duration::from_secs(300));
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let stdin = child.stdin.take().unwrap();
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    drop(stdin);
+    while out.read_line(&mut line).unwrap() > 0 {}
+    let to = skep.path("report.json").to_string_lossy().into_owned();
+    let ended = skep.run(["trace", "--report", "--json", "-o", &to]);
+    assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+    assert!(text(&ended.stderr).contains("skep works as user 65534"), "{}", ended.transcript());
+    let report = json(&std::fs::read(&to).unwrap());
+    assert_eq!(calls(&report, "leaf"), Some(LEAVES), "{report}");
+    // What it writes is root's.
+    assert_eq!(std::fs::metadata(&to).unwrap().uid(), 0);
+    // Other commands say how.
+    let refused = skep.run(["map", "list"]);
+    assert_eq!(refused.shell_status(), 2, "{}", refused.transcript());
+    assert!(
+        text(&refused.stderr).contains("sudo -u '#65534' SKEP_DIR="),
+        "{}",
+        refused.transcript()
+    );
 }
 
 #[test]

@@ -206,7 +206,9 @@ impl Image {
     }
 
     /// How much memory it takes, in bytes: whole pages.
-    pub(crate) fn len(&self) -> u64 {
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "none is empty")]
+    pub fn len(&self) -> u64 {
         self.bytes.len() as u64
     }
 

@@ -10,6 +10,8 @@
 //!            pointer points to a word with its own address
 //! ```
 //!
+//! Other versions of the caller rely on this layout, and on the length of the stack.
+//!
 //! The thread has what `clone` of a thread gives and nothing of a C library: none of the process's
 //! functions may be called on it. All signals are blocked in it, so that no handler of the program
 //! runs there.
@@ -53,6 +55,16 @@ impl Loaded {
     #[must_use]
     pub fn of_mark(mark: u64, image: &Image) -> Self {
         Self::at(mark.wrapping_sub(image.len() + 2 * PAGE), image)
+    }
+
+    /// A library of another version, whose mark is at an address: as long as that says, in bytes of the
+    /// library alone and of all that is mapped. `None` where that cannot be.
+    #[must_use]
+    pub fn of_other(mark: u64, image: u64, len: u64) -> Option<Self> {
+        let start = mark.checked_sub(image.checked_add(2 * PAGE)?)?;
+        let end = start.checked_add(len)?;
+        let fits = start.is_multiple_of(PAGE) && mark.checked_add(STACK)? <= end;
+        fits.then_some(Self { start, len, image })
     }
 
     /// Where the mark may be in a private mapping that can be written to: anywhere between two steps

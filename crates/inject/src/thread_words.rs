@@ -86,6 +86,34 @@ impl Target {
         Ok(())
     }
 
+    /// Gives all threads this GS base, also those that have an `other` of another version of the tracer.
+    ///
+    /// # Errors
+    /// When a thread has one that is not: [`Refusal::UsesGs`]. Nothing has changed then. When a thread was
+    /// killed.
+    pub fn replace_gs_bases(
+        &mut self,
+        base: u64,
+        other: impl Fn(&Self, u64) -> bool,
+    ) -> Result<(), Error> {
+        let pid = self.pid;
+        // The one that makes calls gets its own registers back.
+        self.end_calls();
+        let mut all = Vec::new();
+        for tid in self.threads() {
+            let registers = self.registers(tid)?;
+            if registers.gs_base != 0 && !other(self, registers.gs_base) {
+                return Err(Error::Refused { pid, reason: Refusal::UsesGs { tid } });
+            }
+            all.push((tid, registers));
+        }
+        for (tid, mut registers) in all {
+            registers.gs_base = base;
+            sys::set_registers(tid, &registers).map_err(|_| Error::NoProcess { pid })?;
+        }
+        Ok(())
+    }
+
     /// Takes a GS base from all threads that have it.
     ///
     /// # Errors

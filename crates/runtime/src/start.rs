@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use skep_attach::signals;
 use skep_attach::sites::{self, Module};
@@ -155,6 +155,28 @@ pub struct Live {
 pub use skep_store::live::StillInside;
 
 const _: () = assert!(skep_store::live::AREA_END == skep_attach::AREA_WORDS);
+const _: () = assert!(skep_store::live::AREA_MARK == skep_attach::AREA_MARK);
+const _: () = assert!(signals::ACTION == 6);
+
+/// Takes out all hooks that there still are, and tells whether calls are still inside of any, after a
+/// moment; with the places where a jump stays. For a `skep` whose own agent is to have the process.
+#[must_use]
+pub fn rest() -> (StillInside, Vec<Bypassed>) {
+    let Ok(engine) = Engine::get() else { return (StillInside::Unknown, Vec::new()) };
+    engine.notice_restored();
+    drop(Agent::of_process().leave());
+    let begin = Instant::now();
+    let inside = loop {
+        match engine.has_calls_in_progress() {
+            false => break StillInside::Nobody,
+            true if begin.elapsed() < REST_PATIENCE => std::thread::sleep(SHORT_PATIENCE),
+            true if engine.sees_threads() => break StillInside::Threads,
+            true => break StillInside::Unknown,
+        }
+    };
+    unwinders::give_back(Duration::ZERO);
+    (inside, engine.bypassed())
+}
 
 impl Live {
     /// Opens the skep directory.
@@ -247,6 +269,8 @@ impl Live {
 
 /// How long threads may take to leave hooks.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long they may take when another version is to have the process.
+const REST_PATIENCE: Duration = Duration::from_millis(500);
 /// How long they may take before places are looked for that jumps stay in.
 const SHORT_PATIENCE: Duration = Duration::from_millis(20);
 

@@ -7,6 +7,7 @@ use skep_maps::{Access, Map};
 
 use skep_store::dir::{Dir, Kind};
 use skep_store::link::{attach_type, control};
+use skep_store::prog::ProgramFile;
 
 pub use skep_store::link::{
     AgentRecord, Context, Cookie, ENTRY_ONLY, FunctionAttachType, FunctionRecord, LinkFile,
@@ -48,6 +49,8 @@ pub enum AttachError {
 pub struct Link {
     file: LinkFile,
     control: Map,
+    /// Those of a link that was made here: until they are pinned, they would be garbage to other processes.
+    _programs: Vec<ProgramFile>,
 }
 
 /// Reads the functions a section names: patterns, separated by commas.
@@ -127,8 +130,10 @@ impl Link {
             .store(skep_helpers::clock::rate(crate::CLOCK_SPAN), Relaxed);
         control::word(&control, control::LOG).store(log.map_or(0, |m| u64::from(m.id())), Relaxed);
         control::word(&control, control::STATE).store(control::ON, Relaxed);
+        let programs = spec.programs.iter().map(|program| ProgramFile::open(dir, program.id));
+        let programs = programs.collect::<Result<_, _>>().map_err(skep_store::Error::from)?;
         let file = LinkFile::create(dir, &LinkSpec { control: control.id(), ..spec })?;
-        Ok(Self { file, control })
+        Ok(Self { file, control, _programs: programs })
     }
 
     /// Asks the targets to say where their modules lie ([`LinkState::mapped`]), before the first of
@@ -171,7 +176,7 @@ impl Link {
                 what: "the control map of a link has other elements",
             }));
         }
-        Ok(Self { file, control })
+        Ok(Self { file, control, _programs: Vec::new() })
     }
 
     /// Returns the link's id.

@@ -66,6 +66,62 @@ impl Edit {
     }
 }
 
+/// The function of a thread that takes out what hooks a killed `skep` has left, looks whether calls of
+/// the program are still inside of any, and ends: [`Resting`]. It needs none of the files of the agent's
+/// thread. A `skep` of another version calls it before it puts its own agent beside this one, so it
+/// and what it writes mean the same in all versions.
+pub const REST: &str = "skep_alone_rest";
+/// What it writes.
+pub const RESTING: &str = "skep_alone_resting";
+/// What follows the base of a thread's area, in all versions.
+pub const AREA_MARK: u64 = u64::from_le_bytes(*b"SKEPAREA");
+
+/// What an agent says of itself that is to make room for another version's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resting {
+    /// Who is still inside of its hooks.
+    pub inside: StillInside,
+    /// [`Edit`]s: the places where a jump stays, and what was there before.
+    pub left: List,
+    /// The signals that it has handlers on.
+    pub actions: Vec<Action>,
+}
+
+/// A signal that an agent has a handler on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Action {
+    /// Its number.
+    pub signal: u64,
+    /// The address of the agent's handler.
+    pub own: u64,
+    /// The program's action as the kernel has it: handler, flags, restorer, mask.
+    pub program: [u64; 4],
+}
+
+impl Resting {
+    /// Most signals.
+    pub const ACTIONS: usize = 4;
+    /// Words of it in memory: one more than [`StillInside`], 0 before that is known; the list's address
+    /// and length; six for each signal, whose number is 0 where there is none.
+    pub const WORDS: usize = 3 + Self::ACTIONS * 6;
+
+    /// Reads it; `None` when the agent has not said it.
+    #[must_use]
+    pub fn from_words(words: &[u64; Self::WORDS]) -> Option<Self> {
+        let [state, at, count, actions @ ..] = words;
+        let inside = match state.checked_sub(1)? {
+            0 => StillInside::Nobody,
+            1 => StillInside::Threads,
+            _ => StillInside::Unknown,
+        };
+        let actions = actions.as_chunks::<6>().0.iter().filter(|action| action[0] != 0);
+        let actions =
+            actions.map(|&[signal, own, a, b, c, d]| Action { signal, own, program: [a, b, c, d] });
+        let count = u32::try_from(*count).ok()?;
+        Some(Self { inside, left: List { at: *at, count }, actions: actions.collect() })
+    }
+}
+
 /// A word of 32 bits: not 0 while the agent's thread does more than waiting. A child of `fork` has the
 /// agent's memory as it was then, with the locks that it held.
 pub const BUSY: &str = "skep_alone_busy";
@@ -319,6 +375,13 @@ mod tests {
         assert_eq!(bytes.len(), ANSWER);
         assert!(answer_from_bytes(&bytes).is_some_and(|answer| answer.is_err()));
         assert_eq!(answer_from_bytes(&[1, 2]), None);
+        let mut words = [0; Resting::WORDS];
+        assert_eq!(Resting::from_words(&words), None);
+        words[..9].copy_from_slice(&[2, 1 << 40, 3, 11, 4, 5, 6, 7, 8]);
+        let action = Action { signal: 11, own: 4, program: [5, 6, 7, 8] };
+        let left = List { at: 1 << 40, count: 3 };
+        let resting = Resting { inside: StillInside::Threads, left, actions: vec![action] };
+        assert_eq!(Resting::from_words(&words), Some(resting));
         let edit = Edit { at: 1 << 40 | 7, old: [1, 2, 3, 4, 5], new: [6, 7, 8, 9, 10] };
         assert_eq!(Edit::from_bytes(&edit.to_bytes()), edit);
         let config = Config { tid_at: -40 };

@@ -5,9 +5,10 @@
 //! ```text
 //! area       words at negative offsets from its end, as in thread-local storage
 //! end   ->   the address of this word: what the GS base is
+//!            the mark of an area, by which another version of the tracer knows its base
 //! ```
 //!
-//! Each block owns an area, which names the block; a thread has both or none. A new thread inherits
+//! The areas of a chunk's blocks lie behind the blocks. Each block owns an area, which names the block; a thread has both or none. A new thread inherits
 //! its creator's GS base: it finds a block that is another's, or nobody's area, which has none.
 //! So whoever takes a block from there compares the block's thread id with the one that the
 //! program's runtime keeps for the running thread beside its thread pointer: glibc, musl and Go all
@@ -21,15 +22,18 @@
 //!
 //! Part of the event path: raw system calls only, no vector registers.
 
-use super::block::{Block, word};
+use super::block::{BLOCKS, Block, CHUNKS, Chunk, word};
 use crate::sys;
+use std::mem::size_of;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of an area's words.
 pub const WORDS: u64 = 1024 - 64;
 const SIZE: u64 = 1024;
-/// How many areas there may be. Their memory is taken when they are first used.
-const AREAS: u64 = 1 << 16;
+/// Behind the base of each area.
+pub const MARK: u64 = u64::from_le_bytes(*b"SKEPAREA");
+/// Of the areas of a chunk's blocks, whose memory is taken when they are first used.
+pub(crate) const OF_CHUNK: u64 = BLOCKS as u64 * SIZE;
 
 /// An area, as GS has it. One that a program defines is that of threads which have had no event: its
 /// words stay 0.
@@ -38,6 +42,7 @@ const AREAS: u64 = 1 << 16;
 pub struct Area {
     words: [AtomicU64; (WORDS / 8) as usize],
     own_address: AtomicU64,
+    mark: AtomicU64,
 }
 
 impl Area {
@@ -48,17 +53,30 @@ impl Area {
         Self {
             words: [const { AtomicU64::new(0) }; (WORDS / 8) as usize],
             own_address: AtomicU64::new(0),
+            mark: AtomicU64::new(MARK),
         }
     }
 }
 
-/// Memory for all areas.
-static START: AtomicU64 = AtomicU64::new(0);
-/// How many have been given out.
-static USED: AtomicU64 = AtomicU64::new(0);
+/// The place of a block's area, by its end; 0 for a block of no chunk.
+#[inline(always)]
+fn place(block: *mut Block) -> u64 {
+    let mut chunk = CHUNKS.load(Ordering::Acquire);
+    while !chunk.is_null() {
+        // SAFETY: chunks are never unmapped.
+        let blocks = unsafe { (&raw const (*chunk).blocks) as u64 };
+        let number = (block as u64).wrapping_sub(blocks) / size_of::<Block>() as u64;
+        if number < BLOCKS as u64 {
+            let areas = (chunk as u64).wrapping_add(size_of::<Chunk>() as u64);
+            return areas.wrapping_add(number.wrapping_mul(SIZE)).wrapping_add(WORDS);
+        }
+        // SAFETY: as above.
+        chunk = unsafe { (*chunk).next.load(Ordering::Acquire) };
+    }
+    0
+}
 
-/// Gives the calling thread the area of its block, with all words 0. False when there is none left,
-/// or the kernel refuses.
+/// Gives the calling thread the area of its block, with all words 0. False when the kernel refuses.
 ///
 /// # Safety
 /// Thread words are reached by `gs`, and the block has the calling thread's id.
@@ -69,13 +87,10 @@ pub(crate) unsafe fn take(block: *mut Block) -> bool {
     let field = unsafe { &(*block).area };
     let mut end = field.load(Ordering::Relaxed);
     if end == 0 {
-        let start = START.load(Ordering::Relaxed);
-        let number = USED.fetch_add(1, Ordering::Relaxed);
-        if number >= AREAS {
-            USED.store(AREAS, Ordering::Relaxed);
+        end = place(block);
+        if end == 0 {
             return false;
         }
-        end = start.wrapping_add(number.wrapping_mul(SIZE)).wrapping_add(WORDS);
         field.store(end, Ordering::Relaxed);
     } else {
         let mut at = end.wrapping_sub(WORDS);
@@ -89,19 +104,19 @@ pub(crate) unsafe fn take(block: *mut Block) -> bool {
     // SAFETY: words of the block's area; the GS base is then what `switch` was promised.
     unsafe {
         (*(end as *const AtomicU64)).store(end, Ordering::Relaxed);
+        (*(end.wrapping_add(8) as *const AtomicU64)).store(MARK, Ordering::Relaxed);
         (*(own as *const AtomicU64)).store(block as u64, Ordering::Relaxed);
         sys::call(sys::ARCH_PRCTL, [ARCH_SET_GS, end, 0, 0, 0, 0]) == 0
     }
 }
 
-/// Gets memory for areas with words down to the offset `lowest`, and returns the GS base for threads
+/// Checks that areas have room for words down to the offset `lowest`, and returns the GS base for threads
 /// that have had no event, whose area is `nobody`, or an error number.
 pub(crate) fn prepare(lowest: i64, nobody: &'static Area) -> Result<u64, i64> {
     const ENOMEM: i64 = 12;
     if lowest.unsigned_abs() > WORDS {
         return Err(ENOMEM);
     }
-    START.store(sys::map(0, AREAS * SIZE, sys::PROT_READ | sys::PROT_WRITE)?, Ordering::Relaxed);
     let end = nobody.own_address.as_ptr() as u64;
     nobody.own_address.store(end, Ordering::Relaxed);
     Ok(end)

@@ -74,8 +74,9 @@ pub(crate) extern "C" fn register() -> *mut Block {
         // SAFETY: a block that has our id now.
         return unsafe { adopt(block) };
     }
-    let Ok(memory) = sys::map(0, size_of::<Chunk>() as u64, sys::PROT_READ | sys::PROT_WRITE)
-    else {
+    let areas = if thread_words::by_gs() { area::OF_CHUNK } else { 0 };
+    let len = (size_of::<Chunk>() as u64).wrapping_add(areas);
+    let Ok(memory) = sys::map(0, len, sys::PROT_READ | sys::PROT_WRITE) else {
         return ptr::null_mut();
     };
     let chunk = memory as *mut Chunk;

@@ -183,6 +183,14 @@ impl EngineSignal {
         }
     }
 
+    /// Signal, the engine's handler, and the program's action, where the engine has a handler on it.
+    fn taken(&self) -> Option<[u64; ACTION]> {
+        let KernelAction { handler, flags, restorer, mask } = self.action();
+        let (signal, own) = (self.signal.load(Ordering::Acquire), self.own.load(Ordering::Acquire));
+        let words = [signal as u64, own as u64, handler as u64, flags, restorer as u64, mask];
+        self.installed.load(Ordering::Acquire).then_some(words)
+    }
+
     /// The engine's action. Faults are handled on the stack on which the program wants to handle
     /// them, and a signal that is sent interrupts what it interrupts without us.
     fn mine(&self, signal: i32) -> KernelAction {
@@ -199,6 +207,16 @@ impl EngineSignal {
             mask: !(1 << (SIGTRAP - 1)),
         }
     }
+}
+
+/// Words of each of [`taken`].
+pub const ACTION: usize = 6;
+
+/// The signals that the engine has handlers on, for whoever stops the process and gives the program its
+/// actions back: of each its number, the address of the engine's handler, and the program's action as
+/// the kernel has it.
+pub fn taken() -> impl Iterator<Item = [u64; ACTION]> {
+    [&TRAP, &STOP_WORLD, &BUS, &SEGV].into_iter().filter_map(EngineSignal::taken)
 }
 
 fn owned(signal: i32) -> Option<&'static EngineSignal> {

@@ -9,7 +9,7 @@
 //! preloaded library sends the program's `sigaction` and `signal` through [`program_action`].
 
 pub use crate::sys::KernelAction;
-pub use action::{keeps, overtaken, program_action};
+pub use action::{ACTION, keeps, overtaken, program_action, taken};
 pub use fault::{on_bad_load, on_memory_full};
 pub use mask::{Blocked, Mask, begin_blocked, end_blocked};
 pub use pass_on::prepare_exec;

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use skep::process::{Followed, ProcessError};
 
-use super::{Patience, Visit, Visited, failure, wait};
+use super::{Patience, Visit, Visited, failure, too_early, wait};
 use crate::failure::{Context, Failure, Result};
 use crate::flag::Flag;
 use crate::printer::Printer;
@@ -27,6 +27,7 @@ impl Visit<'_> {
         printer: Printer,
     ) -> Result<Visited> {
         let mut signals = Signals::install().context("cannot handle signals")?;
+        too_early(&signals)?;
         // A `skep` that is stopped would not let its processes go on.
         let _no_stops = skep::process::NoTerminalStops::new();
         let flag = || Flag::new().context("cannot follow processes");
@@ -84,7 +85,13 @@ impl Visit<'_> {
 /// Says what went on untraced, and what is not as it was.
 pub fn tell(followed: &Followed, printer: Printer) {
     for (pid, program, error) in followed.untraced.iter().take(TOLD) {
-        printer.warning(&format!("process {pid} executed `{program}` untraced: {}", chain(error)));
+        let why = match error {
+            ProcessError::User { user, .. } => format!(
+                "it is user {user}'s, who cannot use this skep directory; for its own trace: `skep trace … -p {pid}`"
+            ),
+            error => chain(error),
+        };
+        printer.warning(&format!("process {pid} executed `{program}` untraced: {why}"));
     }
     if let Some(more @ 1..) = followed.untraced.len().checked_sub(TOLD) {
         printer.warning(&format!("so did {more} more"));

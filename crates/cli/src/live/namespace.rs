@@ -24,7 +24,7 @@ use super::user;
 use crate::args::ProcessArgs;
 use crate::failure::{Context, Failure, Result};
 use crate::printer::Printer;
-use crate::signals::Signals;
+use crate::signals::{self, Signals};
 use crate::{directory, owner};
 
 /// Tells a skep that it was started in the PID namespace of the processes: of each its id there and, behind a
@@ -57,17 +57,16 @@ pub fn named(pid: u32) -> u32 {
 /// Does the work `here` if the processes are in this PID namespace, else by a skep in theirs; and as their
 /// user, if root is asked for it.
 pub fn run(args: &ProcessArgs, printer: Printer, here: impl FnOnce() -> Result<u8>) -> Result<u8> {
-    if inside().is_some() || owner::is_another() {
+    if inside().is_some() {
         // Started as `/proc/self/exe`, it would be called `exe`.
         let _ = set_name(c"skep");
     }
-    if owner::is_another() {
-        owner::limit().context("cannot give up root's rights")?;
-    }
+    owner::begin()?;
     let here = || {
         if owner::is_another() {
             owner::keep_from_children().context("cannot give up root's rights")?;
         }
+        signals::note_early();
         here()
     };
     if inside().is_some() {

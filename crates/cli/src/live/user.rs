@@ -6,7 +6,7 @@
 
 use std::fs::DirBuilder;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, lchown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, lchown};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -46,10 +46,22 @@ pub fn become_that_of(pids: &[u32], printer: Printer) -> Result {
     }
     user.make_directory().context("cannot make the directory that `SKEP_DIR` names")?;
     printer.note(&format!("process {first} is user {0}'s: skep works as user {0}", user.uid));
-    let error = user.begin_anew();
-    Err(Failure::environment(format!("cannot work as user {}", user.uid))
-        .because(&error)
-        .hint("give this skep the capabilities CAP_SETUID and CAP_SETGID, or run it as that user"))
+    Err(user.begin_anew())
+}
+
+/// Goes on as the owner of the skep directory, if skep is root's and that is not: does not return then. What lies
+/// there is that user's, who could have laid links in it.
+pub fn become_owner_of(dir: &Path, printer: Printer) -> Result {
+    let Some(owner) = std::fs::metadata(dir).ok().filter(|_| geteuid().is_root()) else {
+        return Ok(());
+    };
+    let user = User { uid: owner.uid(), gid: owner.gid() };
+    if user.uid == 0 {
+        return Ok(());
+    }
+    let name = dir.display();
+    printer.note(&format!("`{name}` is user {0}'s: skep works as user {0}", user.uid));
+    Err(user.begin_anew())
 }
 
 /// Whose rights a process has.
@@ -70,7 +82,15 @@ impl User {
     }
 
     /// Starts skep anew in this process; returns only if that fails.
-    fn begin_anew(&self) -> io::Error {
+    fn begin_anew(&self) -> Failure {
+        Failure::environment(format!("cannot work as user {}", self.uid))
+            .because(&self.execute())
+            .hint(
+                "give this skep the capabilities CAP_SETUID and CAP_SETGID, or run it as that user",
+            )
+    }
+
+    fn execute(&self) -> io::Error {
         let owner = format!("{}:{}", geteuid().as_raw(), getegid().as_raw());
         if let Err(error) = self.become_it() {
             return error;

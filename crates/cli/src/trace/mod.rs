@@ -34,11 +34,12 @@ use crate::report::Wall;
 use crate::sites::{self, Sites};
 use crate::terminal::Terminal;
 use crate::watch::Watch;
-use crate::{directory, unmatched};
+use crate::{directory, owner, unmatched};
 use budget::Budget;
 use faults::Faults;
 use objects::Trace;
 use report::{Ended, is_alive};
+use skep::Dir;
 use skep::prototypes::Catalog;
 use tracer::{Loading, Outputs, Tracer};
 
@@ -131,6 +132,8 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
 
 /// Prints the report of a trace whose `skep` was killed.
 fn report_orphan(args: &TraceArgs, id: Option<u32>, printer: Printer) -> Result<u8> {
+    owner::begin()?;
+    live::become_owner_of(&Dir::default_path(), printer)?;
     let dir = directory::open()?;
     let found = orphans::find(&dir, id)?;
     let trace = Trace::open(&dir, found.id)?;

@@ -28,13 +28,19 @@ pub const LEAVES: u64 = 2000;
 /// A skep directory of a test's own.
 pub struct Skep {
     dir: TempDir,
+    agent: Option<PathBuf>,
 }
 
 impl Skep {
     pub fn new() -> Self {
         // It may have to be built first, and nothing that a test starts should wait for that.
         skep_bin();
-        Self { dir: TempDir::in_memory() }
+        Self { dir: TempDir::in_memory(), agent: None }
+    }
+
+    /// The same, with another agent than the command's own.
+    pub fn with_agent(agent: PathBuf) -> Self {
+        Self { agent: Some(agent), ..Self::new() }
     }
 
     /// Where files of the test may lie.
@@ -50,6 +56,9 @@ impl Skep {
             .env("SKEP_DIR", self.dir.join("skep"))
             .env_remove("SKEP_PRELOAD")
             .env_remove("LD_PRELOAD");
+        if let Some(agent) = &self.agent {
+            command.env("SKEP_PRELOAD", agent);
+        }
         command
     }
 

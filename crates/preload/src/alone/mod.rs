@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 use std::time::Duration;
 
 use skep_attach::{Area, Bypassed};
-use skep_runtime::live::{self, ANSWER, Answer, Config, Edit, Order};
+use skep_runtime::live::{self, ANSWER, Answer, Config, Edit, Order, Resting, StillInside};
 use skep_runtime::start;
 use skep_sys::own_file::OwnFile;
 use skep_sys::{sandbox, syscall, thread_words};
@@ -43,6 +43,10 @@ static PAIR: AtomicI32 = AtomicI32::new(0);
 #[unsafe(export_name = "skep_alone_busy")]
 static BUSY: AtomicU32 = AtomicU32::new(0);
 
+/// What [`rest`] says.
+#[unsafe(export_name = "skep_alone_resting")]
+static RESTING: [AtomicU64; Resting::WORDS] = [const { AtomicU64::new(0) }; Resting::WORDS];
+
 /// The agent's end of the socket. The program may close it, and everything else here, at any time.
 static SOCKET: OwnFile = OwnFile::none();
 /// The skep directory.
@@ -53,6 +57,51 @@ static PROC: OwnFile = OwnFile::none();
 /// What the thread begins with.
 #[unsafe(export_name = "skep_alone_start")]
 extern "C" fn start(_: u64) -> ! {
+    if let Some(config) = wake_up()
+        && let Some([socket, directory, proc]) = files::receive(&PAIR)
+    {
+        SOCKET.set(socket);
+        DIRECTORY.set(directory);
+        if sees_proc() {
+            close(proc);
+        } else {
+            PROC.set(proc);
+            start::see_proc_by(PROC.number().and_then(|number| number.try_into().ok()));
+        }
+        match begin(&config) {
+            Ok(()) => serve(),
+            Err(why) => answer(&Err(why)),
+        }
+        DIRECTORY.close();
+        start::see_proc_by(None);
+        PROC.close();
+    }
+    give_up()
+}
+
+/// What the thread begins with when a `skep` of another version is to have the process: takes out what
+/// hooks there are, and says who is still inside of them.
+#[unsafe(export_name = "skep_alone_rest")]
+extern "C" fn rest(_: u64) -> ! {
+    // One that never began has hooked nothing.
+    let (inside, left) = match wake_up() {
+        Some(config) if thread_words::by_gs() => match begin(&config) {
+            Ok(()) => start::rest(),
+            Err(_) => (StillInside::Unknown, Vec::new()),
+        },
+        _ => (StillInside::Nobody, Vec::new()),
+    };
+    let edits = edits(left).leak();
+    let words = [edits.as_ptr() as u64, (edits.len() / Edit::LEN) as u64];
+    let words = words.into_iter().chain(skep_attach::signals::taken().flatten());
+    RESTING[1..].iter().for_each(|word| word.store(0, Relaxed));
+    RESTING[1..].iter().zip(words).for_each(|(to, word)| to.store(word, Relaxed));
+    RESTING[0].store(1 + inside as u64, Release);
+    give_up()
+}
+
+/// What each thread of ours begins with; what `skep` has written for it.
+fn wake_up() -> Option<Config> {
     BUSY.store(1, Relaxed);
     // One that was put here under no filter; what the program's threads have is theirs.
     sandbox::exempt();
@@ -61,29 +110,15 @@ extern "C" fn start(_: u64) -> ! {
     DIRECTORY.forget();
     start::see_proc_by(None);
     PROC.forget();
-    let words = std::array::from_fn(|n| CONFIG[n].load(Relaxed));
-    if let Some(config) = Config::from_words(words) {
-        // SAFETY: gives the thread its name.
-        unsafe { syscall::call4(syscall::PRCTL, SET_NAME, live::THREAD.as_ptr() as u64, 0, 0) };
-        if let Some([socket, directory, proc]) = files::receive(&PAIR) {
-            SOCKET.set(socket);
-            DIRECTORY.set(directory);
-            if sees_proc() {
-                close(proc);
-            } else {
-                PROC.set(proc);
-                start::see_proc_by(PROC.number().and_then(|number| number.try_into().ok()));
-            }
-            match begin(&config) {
-                Ok(()) => serve(),
-                Err(why) => answer(&Err(why)),
-            }
-            DIRECTORY.close();
-            start::see_proc_by(None);
-            PROC.close();
-        }
-    }
-    give_up()
+    // SAFETY: gives the thread its name.
+    unsafe { syscall::call4(syscall::PRCTL, SET_NAME, live::THREAD.as_ptr() as u64, 0, 0) };
+    Config::from_words(std::array::from_fn(|n| CONFIG[n].load(Relaxed)))
+}
+
+/// As they lie in memory.
+fn edits(places: Vec<Bypassed>) -> Vec<u8> {
+    let edit = |Bypassed { at, now, original }| Edit { at, old: now, new: original }.to_bytes();
+    places.into_iter().flat_map(edit).collect()
 }
 
 /// Tells whether the program's threads are in a `/proc` where they look for it.
@@ -96,6 +131,7 @@ fn sees_proc() -> bool {
 /// Ends the agent. `skep` sees the end of the socket.
 fn give_up() -> ! {
     SOCKET.close();
+    BUSY.store(0, Release);
     loop {
         // SAFETY: ends this thread, which is nobody's but ours.
         unsafe { syscall::call4(EXIT, 0, 0, 0, 0) };
@@ -182,17 +218,14 @@ fn serve() {
         Err(why) => return answer(&Err(why)),
     };
     answer(&Ok(0));
-    let mut left = Vec::new();
+    // Until `skep` has written there.
+    let mut left: Vec<u8>;
     while let Some(order) = next(&agent) {
         let done = match order {
             Order::Attach(id) => tracer::SKEP.during(|| agent.attach(id)),
             Order::Detach(id) => Ok(agent.detach(id).into()),
             Order::Unhook => {
-                left.clear();
-                for place in agent.unhook() {
-                    let Bypassed { at, now, original } = place;
-                    left.extend_from_slice(&Edit { at, old: now, new: original }.to_bytes());
-                }
+                left = edits(agent.unhook());
                 LEFT.store(left.as_ptr() as u64, Relaxed);
                 Ok((left.len() / Edit::LEN) as u32)
             }

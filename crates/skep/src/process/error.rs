@@ -87,17 +87,52 @@ pub enum ProcessError {
         /// What.
         why: String,
     },
-    /// Another agent is in the process.
+    /// The agent of a version is in the process that makes no room for others.
     #[error("another version of skep has been in process {pid}")]
     OtherVersion {
         /// The process.
         pid: u32,
     },
+    /// Calls are still inside of another version's hooks.
+    #[error(
+        "cannot attach to process {pid}: its threads are still inside functions that another version of skep ({version}) had hooked"
+    )]
+    OtherInside {
+        /// The process.
+        pid: u32,
+        /// That version.
+        version: String,
+    },
+    /// There have been too many versions.
+    #[error(
+        "cannot attach to process {pid}: {count} other versions of skep have been there, and what stays of each adds up"
+    )]
+    OtherVersions {
+        /// The process.
+        pid: u32,
+        /// How many.
+        count: usize,
+    },
     /// An agent works there already.
-    #[error("another skep is attached to process {pid}")]
+    #[error("another skep{who} is attached to process {pid}")]
     Busy {
         /// The process.
         pid: u32,
+        /// Which, as far as is known: its process and version, in parentheses.
+        who: String,
+    },
+    /// Its memory cgroup is full.
+    #[error(
+        "cannot attach to process {pid}: its control group has {} kB of memory left, and the agent takes up to \
+         16 MB: the kernel would end a process for that", left >> 10
+    )]
+    Memory {
+        /// The process.
+        pid: u32,
+        /// Bytes that are left.
+        left: u64,
+        /// The file that has the limit.
+        limit: PathBuf,
     },
     /// A stopped process would never answer.
     #[error("process {pid} is stopped")]
@@ -106,7 +141,7 @@ pub enum ProcessError {
         pid: u32,
     },
     /// The process could not use this user's skep directory.
-    #[error("process {pid} is user {user}'s")]
+    #[error("process {pid} is user {user}'s, and the skep directory is another user's")]
     User {
         /// The process.
         pid: u32,
@@ -141,6 +176,10 @@ impl ProcessError {
             Self::Stop { pid, source: StopError::Call { .. } | StopError::NoRoom { .. } } => {
                 return remedy(*pid);
             }
+            Self::Memory { limit, .. } => format!("raise the limit in `{}`", limit.display()),
+            Self::OtherInside { .. } => "try again when these calls have returned; use that version; or start the \
+                program again".to_owned(),
+            Self::OtherVersions { .. } => "start the program again".to_owned(),
             Self::OtherVersion { .. } => "use that version, or start the program again".to_owned(),
             Self::Busy { .. } => {
                 "a process has one at a time; give it more patterns, or wait for its end".to_owned()

@@ -17,6 +17,7 @@ use skep_store::Dir;
 use skep_store::live::{self, Order};
 
 use super::mark::{self, Mark};
+use super::turn::Turn;
 use super::{Agent, Follower, Live, ProcessError, Result, Stopper};
 
 /// How long leaving all processes may take. Where it takes longer their agents do the rest, and copies of
@@ -53,8 +54,10 @@ pub fn follow(
 ) -> Result<Followed> {
     let mut all = All::new(agent, dir, links, until)?;
     let entered = pids.iter().try_for_each(|&pid| {
+        // Who has the turn may be a tracer.
+        let turn = agent.turn(&mut all.by, pid)?;
         all.by.tracer.follow(pid).map_err(|source| ProcessError::Stop { pid, source })?;
-        all.enter(pid)
+        all.enter_in_turn(pid, turn)
     });
     if entered.is_ok() {
         begun();
@@ -122,7 +125,15 @@ impl<'a> All<'a> {
 
     /// Attaches the links in a process.
     fn enter(&mut self, pid: u32) -> Result {
-        let live = self.agent.enter_by(&mut self.by, pid, self.dir)?;
+        let turn = self.agent.turn(&mut self.by, pid)?;
+        self.enter_in_turn(pid, turn)
+    }
+
+    /// As [`Self::enter`], by who has the turn.
+    fn enter_in_turn(&mut self, pid: u32, turn: Turn) -> Result {
+        let mut live = self.agent.enter_by(&mut self.by, pid, self.dir, turn)?;
+        // There may be many, and the lock is an open file.
+        live.give_turn();
         let mut orders = self.links.iter().map(|link| Order::Attach(*link));
         let done = orders.try_for_each(|order| live.order_by(&mut self.by, order).map(drop));
         match done {
@@ -224,6 +235,12 @@ impl<'a> All<'a> {
             let Some((pid, parent)) = self.forked.pop_first() else { return };
             match self.leave_forked(pid, parent) {
                 Ok(()) => {}
+                // Its agent could open nothing.
+                Err(ProcessError::User { pid, user }) => {
+                    let why =
+                        format!("it is user {user}'s by now, and keeps hooks that do nothing");
+                    self.seen.left.push(ProcessError::Leave { pid, why });
+                }
                 // It has ended, or is about to.
                 Err(_) if std::fs::read_link(format!("/proc/{pid}/exe")).is_err() => {}
                 Err(error) => self.seen.left.push(error),
@@ -266,7 +283,8 @@ impl<'a> All<'a> {
             return Ok(());
         }
         let (image, hash) = (&self.agent.image, self.agent.hash);
-        let Some(mark) = Mark::find(pid, image, hash)?.filter(|mark| mark.is_whole) else {
+        let is_own = |mark: &Mark| mark.hash == hash && mark.is_whole;
+        let Some(mark) = Mark::all(pid, image).into_iter().find(is_own) else {
             return Ok(());
         };
         // The agent's locks are as they were when the process was made.
@@ -280,7 +298,8 @@ impl<'a> All<'a> {
             let why = "it was made while functions were hooked or unhooked";
             return Err(ProcessError::Leave { pid, why: why.into() });
         }
-        let live = self.agent.enter_by(&mut self.by, pid, self.dir)?;
+        let turn = self.agent.turn(&mut self.by, pid)?;
+        let live = self.agent.enter_by(&mut self.by, pid, self.dir, turn)?;
         let left = live.leave_by(&mut self.by, self.agent);
         left.map_or(Ok(()), |why| Err(ProcessError::Leave { pid, why }))
     }

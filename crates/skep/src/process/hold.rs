@@ -10,7 +10,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use skep_inject::Target;
 use skep_store::live::{Edit, List, Request, Stopped};
 
-use super::{Injected, LOOK, Live, StopError, Stopper, is_readable};
+use super::{Injected, LOOK, Live, StopError, Stopper, is_readable, stopper};
 
 /// How long one thread may keep the others waiting that stand already.
 const EACH: Duration = Duration::from_millis(50);
@@ -28,11 +28,11 @@ impl Live {
     /// Stops all threads but the agent's until it says that they may go on, and writes what it has to
     /// be written meanwhile. Where they cannot be stopped the agent is told, and does what it can by
     /// itself.
-    pub(super) fn hold(&self, by: &mut impl Stopper, moves: List, stacks: List) {
+    pub(super) fn hold(&self, by: &mut dyn Stopper, moves: List, stacks: List) {
         let end = Instant::now() + ALL;
         loop {
             let mut told = false;
-            let held = by.stop_others(self.pid, self.inside.tid, EACH, |target| {
+            let held = stopper::stop_others(by, self.pid, self.inside.tid, EACH, |target| {
                 let count = move_away(target, moves, stacks)?;
                 told = true;
                 self.tell(Stopped(Some(count)));

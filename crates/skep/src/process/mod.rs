@@ -19,16 +19,20 @@ use skep_store::Dir;
 use skep_store::live::{self, Answer, Config, List, Order, Request, StillInside};
 
 mod attached;
+mod cgroup;
 mod error;
 mod follow;
 mod hold;
 mod mark;
+mod others;
 mod pair;
 mod remedy;
 mod stopper;
+mod turn;
 
 use mark::Mark;
 use stopper::{Follower, Once, Stopper};
+use turn::Turn;
 
 pub use attached::Attached;
 pub use error::ProcessError;
@@ -47,11 +51,13 @@ const LEAVING_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What is said where nobody wants to wait any longer.
 const NOT_NOW: &str = "its agent has not answered yet";
+/// And where another `skep` was waited for.
+const NOT_YET: &str = "another skep is attached to it still";
 
 /// How often a process that does not answer is looked at.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// How long the agent of a killed `skep` may take to be gone.
+/// How long another `skep` may take to leave, or the agent of a killed one.
 const LEAVING: Duration = Duration::from_secs(5);
 
 /// A process with our agent, until it is dropped or told to [leave](Self::leave).
@@ -62,6 +68,8 @@ pub struct Live {
     process: OwnedFd,
     socket: OwnedFd,
     inside: Inside,
+    /// Until this is dropped no other `skep` enters.
+    turn: Option<Turn>,
     /// Answers that nobody has waited for.
     owed: AtomicU32,
 }
@@ -101,7 +109,7 @@ impl Agent {
     /// When the process is not there, may not be changed, or has no place for the agent. It goes on as
     /// before then.
     pub fn enter(&self, pid: u32, dir: &Dir) -> Result<Live> {
-        self.enter_by(&mut Once::patient(), pid, dir)
+        self.enter_in_turn(&mut Once::patient(), pid, dir)
     }
 
     /// As [`enter`](Self::enter), but gives up when `is_over` says so, which is asked now and then.
@@ -109,13 +117,31 @@ impl Agent {
     /// # Errors
     /// As for [`enter`](Self::enter).
     pub fn enter_until(&self, is_over: &dyn Fn() -> bool, pid: u32, dir: &Dir) -> Result<Live> {
-        self.enter_by(&mut Once(is_over), pid, dir)
+        self.enter_in_turn(&mut Once(is_over), pid, dir)
     }
 
-    fn enter_by(&self, by: &mut impl Stopper, pid: u32, dir: &Dir) -> Result<Live> {
-        let start = self.symbol(live::START)?;
-        let config = self.symbol(live::CONFIG)?;
-        let area = self.symbol(live::AREA)? + live::AREA_END;
+    fn enter_in_turn(&self, by: &mut dyn Stopper, pid: u32, dir: &Dir) -> Result<Live> {
+        let turn = self.turn(by, pid)?;
+        self.enter_by(by, pid, dir, turn)
+    }
+
+    /// Waits until no other `skep` is attached to a process, for a while.
+    fn turn(&self, by: &mut dyn Stopper, pid: u32) -> Result<Turn> {
+        Turn::take(by, pid, Instant::now() + LEAVING).ok_or_else(|| match by.is_over() {
+            true => ProcessError::Begin { pid, why: NOT_YET.into() },
+            false => self.busy(pid),
+        })
+    }
+
+    /// Who is attached to a process.
+    fn busy(&self, pid: u32) -> ProcessError {
+        let marks = Mark::all(pid, &self.image);
+        let has_thread = |mark: &&Mark| mark.tid().is_some_and(|tid| is_agent(pid, tid));
+        let who = marks.iter().find(has_thread).map(Mark::named).unwrap_or_default();
+        ProcessError::Busy { pid, who }
+    }
+
+    fn enter_by(&self, by: &mut dyn Stopper, pid: u32, dir: &Dir, turn: Turn) -> Result<Live> {
         let os = |call| {
             move |errno: rustix::io::Errno| ProcessError::Os { pid, call, source: errno.into() }
         };
@@ -147,56 +173,50 @@ impl Agent {
         let pair = self.symbol(live::PAIR)?;
         let end = Instant::now() + LEAVING;
         let entered = loop {
-            let known = Mark::find(pid, &self.image, self.hash)?;
-            if let Some(tid) = known.as_ref().and_then(Mark::tid)
-                && is_agent(pid, tid)
-                && Instant::now() < end
-            {
+            let mut marks = Mark::all(pid, &self.image);
+            let works = |mark: &Mark| mark.tid().is_some_and(|tid| is_agent(pid, tid));
+            if marks.iter().any(works) && Instant::now() < end && !by.is_over() {
                 by.pause(LOOK_FOR_END);
                 continue;
             }
-            let entered = by.stop(pid, |target| -> std::result::Result<Inside, Entry> {
-                // First: a thread of ours has no id where the program's runtime keeps it.
-                if let Some(known) = &known {
-                    target.check_free(&known.loaded)?;
-                }
-                let Some(tid_at) = target.place_of_thread_ids()? else {
-                    return Err(Entry::NoRuntime);
-                };
-                if let Some(half) = known.as_ref().filter(|known| !known.is_whole) {
-                    // Whoever was about to complete it may have done that before this stop.
-                    if Mark::find(pid, &self.image, self.hash)?.is_none_or(|now| now.is_whole) {
+            let mut others =
+                marks.extract_if(.., |mark| mark.hash != self.hash).collect::<Vec<_>>();
+            let known = marks.pop();
+            let entered = self.make_room(by, pid, &mut others).and_then(|()| {
+                stopper::stop(by, pid, |target| -> std::result::Result<Inside, Entry> {
+                    // First: a thread of an agent's has no id where the program's runtime keeps it.
+                    for mark in known.iter().chain(&others) {
+                        if mark.again(pid, &self.image).as_ref() != Some(mark) {
+                            return Err(Entry::Changed);
+                        }
+                        target.check_free(&mark.loaded)?;
+                    }
+                    let is_new = |mark: &Mark| known.iter().chain(&others).all(|old| old != mark);
+                    let is_alone =
+                        turn.is_kept() || !Mark::all(pid, &self.image).iter().any(is_new);
+                    if !is_alone {
                         return Err(Entry::Changed);
                     }
-                    target.unload(&half.loaded)?;
-                }
-                let known = known.filter(|known| known.is_whole);
-                let loaded = match &known {
-                    Some(known) => known.loaded,
-                    None => self.load(target)?,
-                };
-                let at = loaded.start;
-                let begun = (|| -> Injected<u32> {
-                    target.set_gs_bases(at + area, known.is_some())?;
-                    target.write(at + config, &Config { tid_at }.to_bytes())?;
-                    target.write(at + pair, &[0; 4])?;
-                    let tid = target.start_thread(&loaded, at + start, 0)?;
-                    Mark::set_tid(target, &loaded, tid)?;
-                    Ok(tid)
-                })();
-                begun.map(|tid| Inside { loaded, tid }).map_err(|error| {
-                    // What was not begun leaves nothing, as far as the process lets us.
-                    if known.is_none() {
-                        target.clear_gs_bases(at + area).ok();
-                        target.unload(&loaded).ok();
-                    }
-                    error.into()
-                })
+                    self.begin(target, known.as_ref(), &others)
+                })?
             });
             match entered {
-                // The agent of a `skep` that was killed before it could write down the thread's id.
-                Ok(Err(Entry::Changed | Entry::Failed(StopError::InUse { .. })))
+                // Who sees no lock of ours came between, or was killed before it could write down the thread's id.
+                Err(Entry::Changed | Entry::Failed(StopError::InUse { .. }))
                     if Instant::now() < end =>
+                {
+                    by.pause(LOOK_FOR_END);
+                }
+                Err(Entry::Failed(error))
+                    if others::is_traced_by_another(&error) && Instant::now() < end =>
+                {
+                    by.pause(LOOK_FOR_END);
+                }
+                // The first thread of an agent that was not there before.
+                Err(Entry::NoRuntime)
+                    if Instant::now() < end
+                        && Mark::all(pid, &self.image).len()
+                            > others.len() + usize::from(known.is_some()) =>
                 {
                     by.pause(LOOK_FOR_END);
                 }
@@ -204,21 +224,88 @@ impl Agent {
             }
         };
         let inside = match entered {
-            Ok(Ok(inside)) => inside,
-            Ok(Err(Entry::Changed | Entry::Failed(StopError::InUse { .. }))) => {
-                return Err(ProcessError::Busy { pid });
+            Ok(inside) => inside,
+            Err(Entry::Changed | Entry::Failed(StopError::InUse { .. })) => {
+                return Err(self.busy(pid));
             }
-            Ok(Err(Entry::Failed(source))) | Err(source) => {
-                return Err(ProcessError::Stop { pid, source });
-            }
-            Ok(Err(Entry::Other(error))) => return Err(error),
-            Ok(Err(Entry::NoRuntime)) => return Err(ProcessError::NoRuntime { pid }),
+            Err(Entry::Failed(source)) => return Err(ProcessError::Stop { pid, source }),
+            Err(Entry::Other(error)) => return Err(error),
+            Err(Entry::NoRuntime) => return Err(ProcessError::NoRuntime { pid }),
         };
-        let live = Live { pid, process, socket, inside, owed: AtomicU32::new(0) };
+        let owed = AtomicU32::new(0);
+        let live = Live { pid, process, socket, inside, turn: Some(turn), owed };
         live.hand_over(by, pair, [theirs, directory, proc])
             .and_then(|()| live.answer(by, PATIENCE))
             .map_err(|why| ProcessError::Begin { pid, why })?;
         Ok(live)
+    }
+
+    /// Has the agents of other versions rest that had the process.
+    fn make_room(
+        &self,
+        by: &mut dyn Stopper,
+        pid: u32,
+        others: &mut [Mark],
+    ) -> std::result::Result<(), Entry> {
+        if others.len() > others::MOST {
+            return Err(ProcessError::OtherVersions { pid, count: others.len() }.into());
+        }
+        // Half of a library has no thread.
+        for other in others.iter_mut().filter(|other| other.is_whole && !other.is_retired) {
+            others::rest(by, pid, other)?;
+            *other = other.again(pid, &self.image).ok_or(Entry::Changed)?;
+        }
+        Ok(())
+    }
+
+    /// Puts the agent into a process that stands, and begins its thread. `known`: what is there of it;
+    /// `others`: those of other versions, which rest.
+    fn begin(
+        &self,
+        target: &mut Target,
+        known: Option<&Mark>,
+        others: &[Mark],
+    ) -> std::result::Result<Inside, Entry> {
+        let symbol = |name| self.symbol(name).map_err(Entry::Other);
+        let (start, config) = (symbol(live::START)?, symbol(live::CONFIG)?);
+        let (area, pair) = (symbol(live::AREA)? + live::AREA_END, symbol(live::PAIR)?);
+        let Some(tid_at) = target.place_of_thread_ids()? else {
+            return Err(Entry::NoRuntime);
+        };
+        let others_halves = others.iter().filter(|other| other.ends.is_some());
+        for half in known.into_iter().chain(others_halves).filter(|mark| !mark.is_whole) {
+            target.unload(&half.loaded)?;
+        }
+        let known = known.filter(|known| known.is_whole);
+        let had = || others.iter().filter(|other| other.is_whole && !other.is_retired);
+        had().try_for_each(|other| others::take_over(target, other))?;
+        let loaded = match known {
+            Some(known) => known.loaded,
+            None => self.load(target)?,
+        };
+        let at = loaded.start;
+        let begun = (|| -> Injected<u32> {
+            if had().next().is_some() || known.is_some_and(|known| known.is_retired) {
+                target.replace_gs_bases(at + area, others::is_area)?;
+            } else {
+                target.set_gs_bases(at + area, known.is_some())?;
+            }
+            Mark::set_retired(target, &loaded, false)?;
+            had().try_for_each(|other| Mark::set_retired(target, &other.loaded, true))?;
+            target.write(at + config, &Config { tid_at }.to_bytes())?;
+            target.write(at + pair, &[0; 4])?;
+            let tid = target.start_thread(&loaded, at + start, 0)?;
+            Mark::set_tid(target, &loaded, tid)?;
+            Ok(tid)
+        })();
+        begun.map(|tid| Inside { loaded, tid }).map_err(|error| {
+            // What was not begun leaves nothing, as far as the process lets us.
+            if known.is_none() {
+                target.clear_gs_bases(at + area).ok();
+                target.unload(&loaded).ok();
+            }
+            error.into()
+        })
     }
 
     /// Loads the library.
@@ -228,7 +315,8 @@ impl Agent {
             let name = if is_never_called { "abort" } else { name };
             self.image.symbol(&format!("{}{name}", live::IMPORT))
         };
-        let loaded = target.load(&self.image, None, &Mark::bytes(self.hash), import)?;
+        let loaded =
+            target.load(&self.image, None, &Mark::bytes(&self.image, self.hash), import)?;
         match Mark::complete(target, &loaded) {
             Ok(()) => Ok(loaded),
             Err(error) => {
@@ -246,6 +334,9 @@ struct Inside {
     tid: u32,
 }
 
+/// Memory that the agent takes for some thousand functions, in bytes.
+const MEMORY: u64 = 16 << 20;
+
 /// How often a thread is looked at that is about to end.
 const LOOK_FOR_END: Duration = Duration::from_millis(5);
 
@@ -256,9 +347,12 @@ fn is_agent(pid: u32, tid: u32) -> bool {
 }
 
 /// Refuses what would fail later in the process, or never end.
-fn check(by: &impl Stopper, pid: u32) -> Result {
+fn check(by: &dyn Stopper, pid: u32) -> Result {
     if by.is_stopped(pid) {
         return Err(ProcessError::Stopped { pid });
+    }
+    if let Some(group) = cgroup::tightest(pid).filter(|group| group.left < MEMORY) {
+        return Err(ProcessError::Memory { pid, left: group.left, limit: group.limit });
     }
     let own = rustix::process::geteuid().as_raw();
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -298,6 +392,11 @@ impl From<ProcessError> for Entry {
 }
 
 impl Live {
+    /// Lets others have their turn: for one whose tracer keeps them away.
+    fn give_turn(&mut self) {
+        drop(self.turn.take());
+    }
+
     /// The id of the process.
     #[must_use]
     pub fn pid(&self) -> u32 {
@@ -328,7 +427,7 @@ impl Live {
         self.order_by(&mut Once(is_over), order)
     }
 
-    fn order_by(&self, by: &mut impl Stopper, order: Order) -> Answer {
+    fn order_by(&self, by: &mut dyn Stopper, order: Order) -> Answer {
         let patience = match order {
             Order::Attach(_) | Order::Detach(_) => PATIENCE,
             Order::Unhook | Order::Leave => LEAVING_PATIENCE,
@@ -339,7 +438,7 @@ impl Live {
         }
     }
 
-    fn answer(&self, by: &mut impl Stopper, patience: Duration) -> Answer {
+    fn answer(&self, by: &mut dyn Stopper, patience: Duration) -> Answer {
         let end = Instant::now() + patience;
         let mut bytes = [0; live::ANSWER];
         self.owed.fetch_add(1, Relaxed);
@@ -377,7 +476,7 @@ impl Live {
     /// Waits for a message of the agent.
     fn receive<'a>(
         &self,
-        by: &mut impl Stopper,
+        by: &mut dyn Stopper,
         bytes: &'a mut [u8; live::ANSWER],
         end: Instant,
     ) -> Result<&'a [u8], String> {
@@ -441,7 +540,7 @@ impl Live {
         self.leave_by(&mut Once(is_over), agent)
     }
 
-    fn leave_by(self, by: &mut impl Stopper, agent: &Agent) -> Option<String> {
+    fn leave_by(self, by: &mut dyn Stopper, agent: &Agent) -> Option<String> {
         let done = self.order_by(by, Order::Unhook).and_then(|count| {
             if count == live::HAS_LEFT {
                 return Ok(0);
@@ -464,7 +563,7 @@ impl Live {
     }
 
     /// Waits until the agent's thread is gone, which closes what it had open before.
-    fn wait_for_end(&self, by: &mut impl Stopper) {
+    fn wait_for_end(&self, by: &mut dyn Stopper) {
         let thread = format!("/proc/{}/task/{}", self.pid, self.inside.tid);
         let end = Instant::now() + LEAVING;
         while Path::new(&thread).exists() && Instant::now() < end && !by.is_over() {
@@ -476,13 +575,13 @@ impl Live {
     /// that.
     fn restore(
         &self,
-        by: &mut impl Stopper,
+        by: &mut dyn Stopper,
         agent: &Agent,
         count: u32,
     ) -> std::result::Result<(), String> {
         let start = self.inside.loaded.start;
         let left = agent.image.symbol(live::LEFT).ok_or("the library does not say where")? + start;
-        let stopped = by.stop(self.pid, |target| {
+        let stopped = stopper::stop(by, self.pid, |target| {
             let list = target.read(left, 8)?;
             let at = u64::from_le_bytes(list.try_into().unwrap_or_default());
             hold::write(target, List { at, count })

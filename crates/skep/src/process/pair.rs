@@ -21,7 +21,7 @@ impl Live {
     /// of its library (`pair`).
     pub(super) fn hand_over(
         &self,
-        by: &mut impl Stopper,
+        by: &mut dyn Stopper,
         pair: u64,
         files: [OwnedFd; 3],
     ) -> Result<(), String> {
@@ -49,7 +49,7 @@ impl Live {
     }
 
     /// Fetches the socket from the process.
-    fn fetch(&self, by: &mut impl Stopper, word: u64) -> Result<OwnedFd, String> {
+    fn fetch(&self, by: &mut dyn Stopper, word: u64) -> Result<OwnedFd, String> {
         let memory = mark::memory(self.pid).map_err(|e| e.to_string())?;
         let read = || {
             let mut bytes = [0; 4];
@@ -81,7 +81,7 @@ impl Live {
     }
 
     /// Fails when nothing is to be expected of the agent's thread.
-    pub(super) fn check_running(&self, by: &impl Stopper, end: Instant) -> Result<(), String> {
+    pub(super) fn check_running(&self, by: &dyn Stopper, end: Instant) -> Result<(), String> {
         if by.is_stopped(self.pid) {
             return Err(format!("it is stopped; `kill -CONT {}` lets it go on", self.pid));
         }

@@ -15,6 +15,8 @@ const FILE: u64 = 64 << 20;
 
 /// Looks for something that can be changed, so that the agent could work there.
 pub(super) fn remedy(pid: u32) -> Option<String> {
+    // One that has ended is in nobody's way.
+    fs::read_link(format!("/proc/{pid}/exe")).ok()?;
     let limit = Limits::of(pid);
     let soft = |name: &str, option: &str, what: &str, is_low: &dyn Fn(u64) -> bool| {
         let soft = limit.soft(name).filter(|soft| is_low(*soft))?;

@@ -7,23 +7,51 @@ use skep_inject::{Target, Tracer};
 
 use super::{StopError, is_readable, is_stopped};
 
+/// What is done once while threads stand.
+pub(super) type While<'f> = &'f mut (dyn FnMut(&mut Target) + Send);
+
+/// Calls a function while all threads of a process stand.
+pub(super) fn stop<T: Send>(
+    by: &mut dyn Stopper,
+    pid: u32,
+    f: impl FnOnce(&mut Target) -> T + Send,
+) -> Result<T, StopError> {
+    once(f, |f| by.stop(pid, f))
+}
+
+/// As [`stop`], but one thread runs on.
+pub(super) fn stop_others<T: Send>(
+    by: &mut dyn Stopper,
+    pid: u32,
+    except: u32,
+    patience: Duration,
+    f: impl FnOnce(&mut Target) -> T + Send,
+) -> Result<T, StopError> {
+    once(f, |f| by.stop_others(pid, except, patience, f))
+}
+
+fn once<T: Send>(
+    f: impl FnOnce(&mut Target) -> T + Send,
+    stop: impl FnOnce(While<'_>) -> Result<(), StopError>,
+) -> Result<T, StopError> {
+    let (mut f, mut done) = (Some(f), None);
+    stop(&mut |target| done = f.take().map(|f| f(target)))?;
+    Ok(done.expect("who has stopped them has called it"))
+}
+
 /// Stops processes, and waits for what happens in them.
 pub(super) trait Stopper {
-    /// Stops all threads of a process.
-    fn stop<T: Send>(
-        &mut self,
-        pid: u32,
-        f: impl FnOnce(&mut Target) -> T + Send,
-    ) -> Result<T, StopError>;
+    /// Stops all threads of a process, and calls the function: [`stop`].
+    fn stop(&mut self, pid: u32, f: While<'_>) -> Result<(), StopError>;
 
-    /// Stops all but one.
-    fn stop_others<T: Send>(
+    /// Stops all but one: [`stop_others`].
+    fn stop_others(
         &mut self,
         pid: u32,
         except: u32,
         patience: Duration,
-        f: impl FnOnce(&mut Target) -> T + Send,
-    ) -> Result<T, StopError>;
+        f: While<'_>,
+    ) -> Result<(), StopError>;
 
     /// Waits until a descriptor can be read from, at most so long; tells whether it can.
     fn wait_for(&mut self, fd: &OwnedFd, time: Duration) -> Result<bool, String>;
@@ -49,21 +77,17 @@ impl Once<'static> {
 }
 
 impl Stopper for Once<'_> {
-    fn stop<T: Send>(
-        &mut self,
-        pid: u32,
-        f: impl FnOnce(&mut Target) -> T + Send,
-    ) -> Result<T, StopError> {
+    fn stop(&mut self, pid: u32, f: While<'_>) -> Result<(), StopError> {
         skep_inject::stop(pid, f)
     }
 
-    fn stop_others<T: Send>(
+    fn stop_others(
         &mut self,
         pid: u32,
         except: u32,
         patience: Duration,
-        f: impl FnOnce(&mut Target) -> T + Send,
-    ) -> Result<T, StopError> {
+        f: While<'_>,
+    ) -> Result<(), StopError> {
         skep_inject::stop_others(pid, except, patience, f)
     }
 
@@ -93,21 +117,17 @@ pub(super) struct Follower<'a> {
 
 /// What is followed goes on while others are waited for.
 impl Stopper for Follower<'_> {
-    fn stop<T: Send>(
-        &mut self,
-        pid: u32,
-        f: impl FnOnce(&mut Target) -> T + Send,
-    ) -> Result<T, StopError> {
+    fn stop(&mut self, pid: u32, f: While<'_>) -> Result<(), StopError> {
         self.tracer.stop(pid, f)
     }
 
-    fn stop_others<T: Send>(
+    fn stop_others(
         &mut self,
         pid: u32,
         except: u32,
         patience: Duration,
-        f: impl FnOnce(&mut Target) -> T + Send,
-    ) -> Result<T, StopError> {
+        f: While<'_>,
+    ) -> Result<(), StopError> {
         self.tracer.stop_others(pid, except, patience, f)
     }
 
