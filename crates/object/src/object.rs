@@ -257,7 +257,7 @@ fn by_section<'a, T: Copy>(
     for s in all {
         out.entry(btf.string(s.name_off)).or_default().extend_from_slice(&s.records);
     }
-    out.values_mut().for_each(|records| records.sort_by_key(&offset));
+    out.values_mut().for_each(|records| records.sort_by_cached_key(|r| u64::from(offset(r))));
     out
 }
 

@@ -106,7 +106,7 @@ impl<T: Copy> Ranges<T> {
         let mut all: Vec<(u64, u64, T)> = old.collect();
         all.append(&mut self.new);
         // Of ranges that begin together the newest comes last, and stays.
-        all.sort_by_key(|(first, ..)| *first);
+        all.sort_by_cached_key(|(first, ..)| *first);
         self.firsts.clear();
         self.rest.clear();
         for (first, last, what) in all {

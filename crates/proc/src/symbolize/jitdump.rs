@@ -61,7 +61,7 @@ impl OutsideNames {
             }
         }
         self.entries.retain(|entry| entry.start.checked_add(entry.size).is_some());
-        self.entries.sort_by_key(|entry| entry.start);
+        self.entries.sort_by_cached_key(|entry| entry.start);
         self
     }
 
@@ -82,7 +82,7 @@ impl OutsideNames {
             rest = more.get(1..).unwrap_or_default();
         }
         if let Some(new) = self.lines.get_mut(first..) {
-            new.sort_by_key(|line| line.at);
+            new.sort_by_cached_key(|line| line.at);
         }
         let count = u32::try_from(self.lines.len() - first).unwrap_or(0);
         u32::try_from(first).map_or((0, 0), |first| (first, count))

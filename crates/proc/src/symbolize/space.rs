@@ -74,7 +74,7 @@ impl AddressSpace {
             let path = module.path.clone();
             space.files.push(File { path, module: Some(module), opened: None });
         }
-        space.ranges.sort_unstable_by_key(|r| r.start);
+        space.ranges.sort_by_cached_key(|r| r.start);
         space
     }
 
