@@ -2,7 +2,7 @@
 //! compared with the truth.
 
 use std::cell::Cell;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use skep::Dir;
 use skep::isa::ctx::tracing;
@@ -75,6 +75,10 @@ const SP: usize = 22;
 const DEPTH: usize = 4;
 const FUNCTIONS: u32 = 512;
 
+/// A process has one table of slots: with that of another test a thread would get another slot in the
+/// middle, and statistics that begin anew.
+static TABLE: Mutex<()> = Mutex::new(());
+
 /// A thread that calls traced functions.
 struct Traced {
     code: Code,
@@ -86,10 +90,12 @@ struct Traced {
     functions: u64,
     _maps: Vec<Arc<Map>>,
     _dir: TempDir,
+    _alone: MutexGuard<'static, ()>,
 }
 
 impl Traced {
     fn new() -> Self {
+        let alone = TABLE.lock().unwrap_or_else(PoisonError::into_inner);
         let temp = TempDir::in_memory();
         let dir = Dir::create(&temp.join("skep")).unwrap();
         let object = Object::parse(include_bytes!("../../bpf/trace.bpf.o")).unwrap();
@@ -122,6 +128,7 @@ impl Traced {
             functions: 0,
             _maps: maps,
             _dir: temp,
+            _alone: alone,
         }
     }
 
