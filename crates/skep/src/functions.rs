@@ -309,7 +309,8 @@ impl FunctionLink {
         } else {
             Vec::new()
         };
-        let link = Link::create(dir, LinkSpec { include: targets, exclude, ..spec }, None)?;
+        let spec = LinkSpec { include: targets, exclude, ..spec };
+        let link = Link::create_beside(dir, spec, None)?;
         link.add_probes(&probes)?;
         for (place, program) in programs.iter().enumerate() {
             link.tell(place, &program.functions().types)?;

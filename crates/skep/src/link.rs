@@ -49,7 +49,8 @@ pub enum AttachError {
 pub struct Link {
     file: LinkFile,
     control: Map,
-    /// Those of a link that was made here: until they are pinned, they would be garbage to other processes.
+    /// Those of a link that was made here, if nobody else keeps them: until they are pinned, they would be
+    /// garbage to other processes.
     _programs: Vec<ProgramFile>,
 }
 
@@ -125,15 +126,25 @@ impl Link {
     /// # Errors
     /// When its files cannot be made.
     pub fn create(dir: &Dir, spec: LinkSpec, log: Option<&Map>) -> Result<Self, LoadError> {
+        let programs = spec.programs.iter().map(|program| ProgramFile::open(dir, program.id));
+        let programs = programs.collect::<Result<_, _>>().map_err(skep_store::Error::from)?;
+        Ok(Self { _programs: programs, ..Self::create_beside(dir, spec, log)? })
+    }
+
+    /// As [`create`](Self::create), by somebody who has the programs loaded for as long as the link is
+    /// there.
+    pub(crate) fn create_beside(
+        dir: &Dir,
+        spec: LinkSpec,
+        log: Option<&Map>,
+    ) -> Result<Self, LoadError> {
         let control = own_map(dir, "skep.link", MapType::Array, control::WORDS, 8)?;
         control::word(&control, control::RATE)
             .store(skep_helpers::clock::rate(crate::CLOCK_SPAN), Relaxed);
         control::word(&control, control::LOG).store(log.map_or(0, |m| u64::from(m.id())), Relaxed);
         control::word(&control, control::STATE).store(control::ON, Relaxed);
-        let programs = spec.programs.iter().map(|program| ProgramFile::open(dir, program.id));
-        let programs = programs.collect::<Result<_, _>>().map_err(skep_store::Error::from)?;
         let file = LinkFile::create(dir, &LinkSpec { control: control.id(), ..spec })?;
-        Ok(Self { file, control, _programs: programs })
+        Ok(Self { file, control, _programs: Vec::new() })
     }
 
     /// Asks the targets to say where their modules lie ([`LinkState::mapped`]), before the first of
