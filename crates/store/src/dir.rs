@@ -223,7 +223,7 @@ impl Dir {
         };
         let mut ids: Vec<u32> =
             entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
-        ids.sort_unstable();
+        ids.sort_by_cached_key(|id| u64::from(*id));
         Ok(ids)
     }
 }

@@ -56,7 +56,7 @@ impl Look {
                 runtimes.push(runtime);
             }
         }
-        places.sort_unstable();
+        places.sort_by_cached_key(|[at, _]| *at);
         (!places.is_empty()).then(|| Self {
             places,
             runtimes,

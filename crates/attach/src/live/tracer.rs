@@ -172,6 +172,6 @@ fn moves(changes: &[Change]) -> Vec<Move> {
         c.inner.into_iter().zip(at..).filter(|(to, _)| *to != 0).map(|(to, at)| [at, to])
     };
     let mut moves: Vec<Move> = changes.iter().flat_map(inner).collect();
-    moves.sort_unstable();
+    moves.sort_by_cached_key(|[at, _]| *at);
     moves
 }
