@@ -120,8 +120,8 @@ pub(crate) fn entry(f: &Function) -> Result<(), Skip> {
         Role::Vdso => Some("the kernel's own page"),
         _ if f.module.is_own() && !f.module.is_main() => Some("part of the tracer"),
         _ => find(f, &NEVER).or(match f.convention() {
-            // Cold parts and stubs have reasons of their own.
-            Convention::NoHook(why) if f.kind == Kind::Func => Some(why),
+            // Cold parts and stubs have reasons of their own, but for places inside of them.
+            Convention::NoHook(why) if f.kind == Kind::Func || f.is_inside() => Some(why),
             _ => None,
         }),
     };

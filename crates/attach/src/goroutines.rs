@@ -3,7 +3,8 @@
 //! Go's list of all goroutines (`runtime.allgs`) is found by the code that adds to it, as programs without
 //! symbols have that too.
 
-use iced_x86::{Decoder, DecoderOptions, MemorySize, OpKind};
+use crate::flow::has_memory;
+use iced_x86::{Decoder, DecoderOptions, MemorySize};
 use std::ops::Range;
 
 /// What is known of the Go runtime in a module.
@@ -27,7 +28,7 @@ impl Goroutines {
 fn slice_in(code: &[u8], start: u64) -> Option<u64> {
     let mut words = Vec::new();
     for i in Decoder::with_ip(64, code, start, DecoderOptions::NONE) {
-        let reads = (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);
+        let reads = has_memory(&i);
         if reads && i.is_ip_rel_memory_operand() && i.memory_size() == MemorySize::UInt64 {
             words.push(i.ip_rel_memory_address());
         }

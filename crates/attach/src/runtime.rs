@@ -15,6 +15,8 @@ use skep_proc::elf::{Elf, Functions, Kind, SymbolSource};
 use std::collections::HashMap;
 use std::ops::Range;
 
+mod checked;
+
 /// How a function is called, which decides which hooks it can take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -102,6 +104,8 @@ enum Mark {
     NoneAround(&'static str, &'static str),
     /// A section.
     Section(&'static str),
+    /// No symbols, and a program.
+    StrippedProgram,
     /// A text among the constants of a program without symbols: the last resort, as it takes a
     /// search.
     Text(&'static str),
@@ -123,6 +127,10 @@ enum Code {
     Between(&'static str, &'static str),
     /// Those in a section.
     Section(&'static str),
+    /// Those between two addresses, which are in a section behind so many bytes.
+    ToldIn(&'static str, usize),
+    /// Those that a function knows of that loads the address of this text ([`checked`]).
+    ReadBeside(&'static str),
     /// All.
     Module,
 }
@@ -142,8 +150,50 @@ const GO: Convention = BehindStackCheck {
 const HASKELL: Convention =
     NoHook("Haskell code is jumped to, and entered again after a collection");
 
+/// A program that does this ends when its code is another than the one that was built.
+const CHECKED: Convention = NoHook("the program compares this code with a checksum (FIPS 140)");
+/// What says where BoringSSL's checked code begins, and a function that all its builds have.
+const BORINGSSL_START: &str = "BORINGSSL_bcm_text_start";
+const BORINGSSL_TEST: &str = "BORINGSSL_self_test";
+/// Both, and a text in the code that checks.
+const BORINGSSL: Code = Code::ReadBeside("FIPS integrity test");
+
 /// The first row that claims a function counts.
 const RUNTIMES: &[Runtime] = &[
+    // BoringSSL, and AWS-LC, which puts a prefix before its names.
+    Runtime {
+        marks: &[Mark::Around("", BORINGSSL_START)],
+        code: Code::Between(BORINGSSL_START, "BORINGSSL_bcm_text_end"),
+        hooks: CHECKED,
+    },
+    Runtime {
+        marks: &[Mark::NoneAround("", BORINGSSL_START), Mark::Around("", BORINGSSL_TEST)],
+        code: BORINGSSL,
+        hooks: CHECKED,
+    },
+    Runtime {
+        marks: &[Mark::NoneAround("", BORINGSSL_TEST), Mark::StrippedProgram],
+        code: BORINGSSL,
+        hooks: CHECKED,
+    },
+    // wolfSSL.
+    Runtime {
+        marks: &[Mark::Symbol("wolfCrypt_FIPS_first")],
+        code: Code::Between("wolfCrypt_FIPS_first", "wolfCrypt_FIPS_last"),
+        hooks: CHECKED,
+    },
+    // OpenSSL 1.0.
+    Runtime {
+        marks: &[Mark::Symbol("FIPS_text_start")],
+        code: Code::Between("FIPS_text_start", "FIPS_text_end"),
+        hooks: CHECKED,
+    },
+    // Go from 1.24 on, behind a mark of 16 bytes, a checksum of 32 and an address.
+    Runtime {
+        marks: &[Mark::Section(".go.fipsinfo")],
+        code: Code::ToldIn(".go.fipsinfo", 56),
+        hooks: CHECKED,
+    },
     // Go, linked by the system's linker (cgo). Stacks begin with 2 KiB, are moved when they grow,
     // and all return addresses on them are looked up. Functions that begin with no check of
     // the stack may run at its very end.
@@ -225,7 +275,7 @@ impl Mark {
             Self::Symbol(head) | Self::Around(head, _) | Self::NoneAround(head, _) => {
                 head.as_bytes().first_chunk().copied()
             }
-            Self::Section(_) | Self::Text(_) => None,
+            Self::Section(_) | Self::StrippedProgram | Self::Text(_) => None,
         }
     }
 
@@ -240,6 +290,10 @@ impl Mark {
     }
 
     fn is_in(&self, elf: &Elf, symbols: &Functions, names: &[&[u8]]) -> bool {
+        let is_stripped_program = || {
+            let has = matches!(symbols.source(), SymbolSource::Symtab | SymbolSource::DebugFile(_));
+            !has && elf.entry().is_some()
+        };
         match *self {
             Self::Symbol(name) => names.contains(&name.as_bytes()),
             Self::Around(head, tail) => {
@@ -247,22 +301,20 @@ impl Mark {
             }
             Self::NoneAround(head, tail) => !Self::Around(head, tail).is_in(elf, symbols, names),
             Self::Section(name) => elf.section(name).is_some(),
+            Self::StrippedProgram => is_stripped_program(),
             Self::Text(text) => {
-                let stripped =
-                    matches!(symbols.source(), SymbolSource::Dynsym | SymbolSource::None);
-                let constants = elf
-                    .section(".rodata")
-                    .filter(|s| stripped && elf.entry().is_some() && s.size <= CONSTANTS);
+                let constants =
+                    elf.section(".rodata").filter(|s| is_stripped_program() && s.size <= CONSTANTS);
                 let bytes = constants.and_then(|s| elf.section_data(s).ok()).unwrap_or_default();
-                contains(&bytes, text.as_bytes())
+                find(&bytes, text.as_bytes()).is_some()
             }
         }
     }
 }
 
 /// Finds a text among bytes, of which most are passed over (Horspool's way): there may be many.
-fn contains(bytes: &[u8], text: &[u8]) -> bool {
-    let Some((last, before)) = text.split_last() else { return true };
+fn find(bytes: &[u8], text: &[u8]) -> Option<usize> {
+    let Some((last, before)) = text.split_last() else { return Some(0) };
     // How far on the text may be when its last byte is compared with another.
     let mut steps = [text.len(); 256];
     for (at, byte) in before.iter().enumerate() {
@@ -271,11 +323,11 @@ fn contains(bytes: &[u8], text: &[u8]) -> bool {
     let mut end = before.len();
     while let Some(byte) = bytes.get(end) {
         if byte == last && bytes.get(end - before.len()..end) == Some(before) {
-            return true;
+            return Some(end - before.len());
         }
         end += steps[usize::from(*byte)];
     }
-    false
+    None
 }
 
 /// The runtimes that have code in a file.
@@ -305,6 +357,11 @@ impl Conventions {
         Self(there.map(|r| (r, r.code.ranges(elf, &places().collect::<Vec<_>>()))).collect())
     }
 
+    /// Where code begins or ends that is not for those who hook what is beside it.
+    pub(crate) fn edges(&self) -> impl Iterator<Item = u64> {
+        self.0.iter().flat_map(|(_, ranges)| ranges).flat_map(|range| [range.start, range.end])
+    }
+
     /// Tells how the function at `vaddr` is called.
     pub(crate) fn tell(
         &self,
@@ -318,7 +375,9 @@ impl Conventions {
             Code::Named(head) => name.starts_with(head),
             Code::Suffixed(tail) => evidence != Evidence::Unwind && name.ends_with(tail),
             Code::Module => true,
-            Code::Between(..) | Code::Section(_) => ranges.iter().any(|r| r.contains(&vaddr)),
+            Code::Between(..) | Code::Section(_) | Code::ToldIn(..) | Code::ReadBeside(_) => {
+                ranges.iter().any(|r| r.contains(&vaddr))
+            }
         };
         let rule = evidence.convention();
         match (self.0.iter().find(claims), rule) {
@@ -353,6 +412,13 @@ impl Code {
                 let ends: HashMap<&[u8], u64> = with(end).collect();
                 with(begin).filter_map(|(unit, at)| Some(at..*ends.get(unit)?)).collect()
             }
+            Self::ToldIn(section, behind) => {
+                let data = elf.section(section).and_then(|s| elf.section_data(s).ok());
+                let data = data.unwrap_or_default();
+                let word = |at| data.get(at..)?.first_chunk().map(|word| u64::from_le_bytes(*word));
+                word(behind).zip(word(behind + 8)).map(|(from, to)| from..to).into_iter().collect()
+            }
+            Self::ReadBeside(text) => checked::read_beside(elf, text.as_bytes()),
             Self::WithoutUnwind | Self::Named(_) | Self::Suffixed(_) | Self::Module => Vec::new(),
         }
     }
@@ -364,7 +430,7 @@ mod tests {
 
     #[test]
     fn a_text_is_found_wherever_it_is() {
-        let naive = |bytes: &[u8], text: &[u8]| bytes.windows(text.len()).any(|w| w == text);
+        let naive = |bytes: &[u8], text: &[u8]| bytes.windows(text.len()).position(|w| w == text);
         let texts: [&[u8]; 6] = [b"a", b"ab", b"aab", b"abab", b"OCAMLRUNPARAM", b"bbbbbb"];
         let mut random = 1_u32;
         for round in 0..2000 {
@@ -378,10 +444,10 @@ mod tests {
                 bytes.splice(bytes.len() / 2..bytes.len() / 2, *b"xOCAMLRUNPARAM");
             }
             for text in texts {
-                assert_eq!(contains(&bytes, text), naive(&bytes, text), "{bytes:?} {text:?}");
+                assert_eq!(find(&bytes, text), naive(&bytes, text), "{bytes:?} {text:?}");
             }
         }
-        assert!(contains(b"", b"") && !contains(b"", b"a"));
+        assert_eq!((find(b"", b""), find(b"", b"a")), (Some(0), None));
     }
 
     /// Names that no mark can mean are not looked at: each mark has to say how those begin or end that
@@ -394,7 +460,7 @@ mod tests {
                 Mark::Around(head, tail) | Mark::NoneAround(head, tail) => {
                     (format!("{head}x{tail}"), !head.is_empty())
                 }
-                Mark::Section(_) | Mark::Text(_) => continue,
+                Mark::Section(_) | Mark::StrippedProgram | Mark::Text(_) => continue,
             };
             if begins {
                 assert!(

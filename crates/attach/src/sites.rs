@@ -481,7 +481,9 @@ impl List {
         const SHF_EXECINSTR: u64 = 4;
         let code = elf.sections().iter().filter(|s| s.flags & SHF_EXECINSTR != 0);
         let mut edges: Vec<u64> = code
-            .flat_map(|s| [file.addr(s.vaddr), file.addr(s.vaddr.wrapping_add(s.size))])
+            .flat_map(|s| [s.vaddr, s.vaddr.wrapping_add(s.size)])
+            .chain(conventions.edges())
+            .map(|vaddr| file.addr(vaddr))
             .collect();
         for fde in fdes {
             let addr = file.addr(fde.start);

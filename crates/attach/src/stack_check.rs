@@ -1,7 +1,7 @@
 //! The check of the stack that functions of some runtimes begin with.
 
 use crate::code;
-use crate::flow::{Flow, flow};
+use crate::flow::{Flow, flow, has_memory};
 use iced_x86::{Decoder, DecoderOptions, Mnemonic, OpKind, Register};
 use std::ops::Range;
 
@@ -47,8 +47,7 @@ pub(crate) unsafe fn behind_stack_check(own: &Range<u64>) -> Option<u64> {
                 if !looks && (pushes || i.op0_kind() == OpKind::Memory) {
                     return None;
                 }
-                compared |= i.mnemonic() == Mnemonic::Cmp
-                    && (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);
+                compared |= i.mnemonic() == Mnemonic::Cmp && has_memory(&i);
             }
             _ => return None,
         }

@@ -454,6 +454,110 @@ main = do
     );
 }
 
+/// A library for FIPS 140 compares its code with a checksum, before `main`, and ends the program if it
+/// is another: BoringSSL's marks, and where those are stripped the function that knows them.
+#[test]
+fn code_that_is_compared_with_a_checksum() {
+    const SOURCE: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#define HIDDEN __attribute__((visibility("hidden")))
+extern const unsigned char BORINGSSL_bcm_text_start[] HIDDEN, BORINGSSL_bcm_text_end[] HIDDEN;
+extern const char test_name[] HIDDEN;
+__attribute__((noinline)) int before(int n) { return n * 5 + 7; }
+asm(".text\nBORINGSSL_bcm_text_start:\ntest_name: .asciz \"FIPS integrity test\"");
+__attribute__((noinline)) int checked(int n) { return n * 3 + 1; }
+__attribute__((constructor, noinline)) static void integrity_test(int argc, char **argv)
+{
+	unsigned sum = 1;
+	for (const unsigned char *at = BORINGSSL_bcm_text_start; at < BORINGSSL_bcm_text_end; at++)
+		sum = sum * 31 + *at;
+	if (argc < 2) {
+		printf("%u\n", sum);
+		exit(0);
+	}
+	if (strtoul(argv[1], 0, 10) != sum) {
+		fprintf(stderr, "%s failed.\n", test_name);
+		abort();
+	}
+}
+asm(".text\nBORINGSSL_bcm_text_end:");
+__attribute__((noinline)) int after(int n) { return n * 7 + 2; }
+int main(void)
+{
+	int sum = 0;
+	for (int i = 0; i < 10; i++)
+		sum += before(i) + checked(i) + after(i);
+	printf("%d\n", sum);
+	return 6;
+}
+"#;
+    let skep = Skep::new();
+    let program = path(&skep, "program");
+    for strip in ["-g0", "-s"] {
+        let command =
+            ["gcc", "-O1", "-fno-toplevel-reorder", strip, "checked.c", "-o", &program, "-no-pie"];
+        if !build(&skep, ("checked.c", SOURCE), &command) {
+            return;
+        }
+        let sum = run(&mut Command::new(&program), b"", Duration::from_secs(60));
+        let sum = text(&sum.stdout).trim().to_owned();
+        let report = same_as_alone(&skep, &[&program, &sum], 6);
+        let skipped = report["sites"]["skipped"].as_array().unwrap();
+        let checked = skipped.iter().filter(|f| f["reason"].as_str().unwrap().contains("checksum"));
+        assert_eq!(checked.count(), 2, "{strip}: `checked` and `integrity_test`: {skipped:?}");
+        let of_program = |f: &&Json| f["module"] == "program" && f["calls"] == 10;
+        let counted = report["functions"].as_array().unwrap().iter().filter(of_program).count();
+        assert_eq!(counted, 2, "{strip}: `before` and `after`: {report}");
+    }
+}
+
+/// So does Go, if told to.
+#[test]
+fn go_in_its_mode_for_fips_140() {
+    const SOURCE: &str = r#"
+//go:debug fips140=on
+package main
+
+import (
+	"crypto/fips140"
+	"crypto/sha256"
+	"fmt"
+	"os"
+)
+
+//go:noinline
+func sum(n int) byte { return sha256.Sum256([]byte{byte(n)})[0] }
+
+func main() {
+	all := 0
+	for i := 0; i < 100; i++ {
+		all += int(sum(i))
+	}
+	fmt.Println(fips140.Enabled(), all)
+	os.Exit(7)
+}
+"#;
+    let version = Command::new("go").args(["env", "GOVERSION"]).output();
+    let version = version.map(|done| text(&done.stdout).trim().to_owned()).unwrap_or_default();
+    let minor = version.strip_prefix("go1.").and_then(|rest| rest.split('.').next()?.parse().ok());
+    if minor.is_none_or(|minor: u32| minor < 24) {
+        return skip("go 1.24");
+    }
+    let (skep, dir) = (Skep::new(), TempDir::new());
+    std::fs::write(skep.path("go.mod"), "module program\n\ngo 1.24\n").unwrap();
+    let program = dir.join("program");
+    let program = program.to_str().unwrap();
+    for flags in [["-buildmode=exe", "-ldflags=-s -w"], ["-buildmode=pie", "-ldflags="]] {
+        let command = ["go", "build", flags[0], flags[1], "-o", program, "."];
+        assert!(build(&skep, ("main.go", SOURCE), &command));
+        let report = same_as_alone(&skep, &[program], 7);
+        let hash = "crypto/internal/fips140/sha256.(*Digest).checkSum";
+        assert!(reason(&report, "skipped", hash).contains("checksum"), "{flags:?}");
+        assert_eq!(calls(&report, "main.sum"), Some(100), "{flags:?}");
+    }
+}
+
 /// Stacks of pieces: a function that finds too little room is called again on another piece, by
 /// code that is on neither.
 #[test]

@@ -1,6 +1,7 @@
 //! Stores above the return address: arguments that a function changes, or a frame that it shares.
 
 use super::track::At;
+use crate::flow::has_memory;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 /// Stores above the return address to places that were not read before.
@@ -40,7 +41,7 @@ impl Stores {
             && is_store(i.mnemonic())
         {
             self.first |= !self.read.contains(&word) && self.indexed.is_none_or(|from| word < from);
-        } else if (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory) {
+        } else if has_memory(i) {
             let words = (i.memory_size().size().max(1) as i64 + 7) / 8;
             self.read.extend(word..word + words);
         }

@@ -1,5 +1,6 @@
 //! Following the stack pointer through instructions.
 
+use crate::flow::has_memory;
 use iced_x86::{Code as Op, Instruction, Mnemonic, OpKind, Register};
 
 /// What a function does with the words from its return address upwards.
@@ -56,7 +57,7 @@ pub(super) fn memory(i: &Instruction, at: At, out: &mut Use) {
         Register::RBP => at.rbp,
         _ => return,
     };
-    if !(0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory) {
+    if !has_memory(i) {
         return;
     }
     let Some(depth) = depth else {
