@@ -8,9 +8,10 @@ use skep::load::{Loaded, LoadedMap};
 use skep::maps::{Map, MapError, PerfReader};
 use skep::object::Btf;
 use skep::object::btf::Value;
-use skep_text::entries::{Entries, Entry};
+use skep_text::entries::{Entries, Entry, is_zero};
 use skep_text::value::{hex, to_json};
 
+use crate::compare;
 use crate::elements::ElementError;
 
 /// The number of its ring, where there are several, and its bytes.
@@ -51,6 +52,28 @@ impl Contents<'_> {
             .map(|e| e.json_of(&self.entries))
             .chain(self.records.iter().map(record))
             .collect()
+    }
+
+    /// Describes how it differs from what is expected, as [`compare::map`] does. The value of a
+    /// per-CPU map may be the list of all values, or the first, where runs count, if all others are
+    /// zero: so it need not be known how many processors there are.
+    #[must_use]
+    pub fn differences(&self, expected: &Json) -> Vec<String> {
+        let mut there = self.json();
+        if let (true, Json::Array(elements)) = (self.entries.shape().per_cpu, &mut there) {
+            for (shown, entry) in elements.iter_mut().zip(&self.elements) {
+                let Some((first, others)) = entry.values.split_first() else { continue };
+                let alone = json!({"key": shown["key"], "value": to_json(first)});
+                if others.iter().all(is_zero)
+                    && expected
+                        .as_array()
+                        .is_some_and(|all| all.iter().any(|e| compare::fits(e, &alone)))
+                {
+                    *shown = alone;
+                }
+            }
+        }
+        compare::map(&self.entries.shape().name, expected, &there)
     }
 
     /// Writes it for people.

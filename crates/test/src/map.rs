@@ -82,15 +82,17 @@ impl<'b> MapUnderTest<'b> {
 
     /// Asserts what is in it. Of elements with a key, those that are named must be there, and others
     /// may be; `{"key": …, "absent": true}` must not be there. Of structures, only the named members
-    /// are compared. Records and elements of queues are compared as a whole; `[]` is an empty map.
+    /// are compared. Records and elements of queues are compared as a whole; `[]` is an empty map. The
+    /// value of a per-CPU map is the list of all values, or the first, where runs count, if all others
+    /// are zero.
     ///
     /// # Panics
     /// When it differs: says how. Also when the map cannot be read.
     #[track_caller]
     pub fn assert(&self, expected: impl Into<Json>) -> &Self {
-        match self.contents() {
+        match contents::read(self.map, self.bpf.btf(), false, &mut self.bpf.samples()) {
             Ok(there) => {
-                let problems = compare::map(&self.map.name, &expected.into(), &there);
+                let problems = there.differences(&expected.into());
                 assert!(problems.is_empty(), "{}", problems.join("\n"));
             }
             Err(e) => panic!("{e}"),

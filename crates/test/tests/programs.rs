@@ -43,6 +43,21 @@ fn a_test_sees_verdicts_maps_rings_and_printed_lines() -> skep_test::Result {
 }
 
 #[test]
+fn values_of_per_cpu_maps_are_compared_on_any_number_of_cpus() -> skep_test::Result {
+    let bpf = Bpf::load(concat!(env!("CARGO_MANIFEST_DIR"), "/../cli/bpf/count.bpf.o"))?;
+    let calls = bpf.map("calls")?;
+    calls.put(0, 5)?;
+    bpf.run("count", Given::call(&[]))?.assert_retval(0);
+    calls.assert(json!([{"key": 0, "value": 6}]));
+
+    let all = calls.get(0)?.expect("elements of an array are there");
+    calls.assert(json!([{"key": 0, "value": all}]));
+    let wrong = said(|| _ = calls.assert(json!([{"key": 0, "value": 5}])));
+    assert_eq!(wrong, format!("map `calls`, element 0: value is {all}, expected 5"));
+    Ok(())
+}
+
+#[test]
 fn two_objects_share_nothing_and_options_count_for_one() -> skep_test::Result {
     let (small, other) = (Bpf::options(OBJECT).global("max_size", 60).load()?, Bpf::load(OBJECT)?);
     let packet = Packet::tcp("10.0.0.1:1", "10.0.0.2:2").payload([0; 7]);

@@ -305,7 +305,9 @@ fn per_cpu(values: &[Value]) -> String {
     }
 }
 
-fn is_zero(value: &Value) -> bool {
+/// Tells whether a value is nothing but zeros.
+#[must_use]
+pub fn is_zero(value: &Value) -> bool {
     match value {
         Value::Array(all) => all.iter().all(is_zero),
         Value::Struct(members) => members.iter().all(|m| is_zero(&m.value)),

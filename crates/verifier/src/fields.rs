@@ -4,6 +4,7 @@
 //! The kernel finds them by the names of their types in the object's BTF (kernel/bpf/btf.c
 //! `btf_parse_fields`); programs must not read or write them but through helpers.
 
+use skep_isa::MapType;
 use skep_object::Btf;
 use skep_object::btf::{Kind, TypeId};
 
@@ -50,6 +51,27 @@ impl FieldKind {
             Self::RbRoot(_) => "bpf_rb_root",
             Self::RbNode => "bpf_rb_node",
             Self::Refcount => "bpf_refcount",
+        }
+    }
+
+    /// Tells whether values of maps of type `map` may have such a field (kernel/bpf/syscall.c
+    /// `map_check_btf`).
+    #[must_use]
+    pub const fn may_be_in(&self, map: MapType) -> bool {
+        use MapType as M;
+        let storage =
+            matches!(map, M::SkStorage | M::InodeStorage | M::TaskStorage | M::CgrpStorage);
+        match self {
+            Self::SpinLock | Self::ResSpinLock => {
+                storage || matches!(map, M::Hash | M::Array | M::CgroupStorage)
+            }
+            Self::Kptr(k) if k.user => matches!(map, M::TaskStorage),
+            Self::Kptr(_) | Self::Refcount => {
+                let per_cpu = matches!(map, M::PercpuHash | M::PercpuArray | M::LruPercpuHash);
+                storage || per_cpu || matches!(map, M::Hash | M::LruHash | M::Array)
+            }
+            Self::ListNode | Self::RbNode => true,
+            _ => matches!(map, M::Hash | M::LruHash | M::Array),
         }
     }
 }

@@ -208,7 +208,7 @@ fn maps(
     let mut problems = Vec::new();
     for (name, wanted) in &expect.maps {
         match all.iter().find(|c| c.entries.shape().name == *name) {
-            Some(there) => problems.extend(compare::map(name, wanted, &there.json())),
+            Some(there) => problems.extend(there.differences(wanted)),
             None => return Err(unknown(loaded, name)),
         }
     }

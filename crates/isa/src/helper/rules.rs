@@ -58,6 +58,8 @@ pub enum AttachRule {
     PathHooks,
     /// A hook whose verdict is a number that the program can look at and set.
     Verdict,
+    /// In programs on socket options the setting of one, whose socket is locked.
+    SetsOption,
     /// An iterator of the kernel.
     Iterator,
 }
@@ -85,6 +87,7 @@ impl AttachRule {
             Self::TrampolineOfTracing => prog != P::Tracing || attach.is_some_and(has_trampoline),
             Self::PathHooks => target.is_some_and(may_ask_for_paths),
             Self::Verdict => !attach.is_some_and(has_no_verdict),
+            Self::SetsOption => prog != P::CgroupSockopt || attach == Some(A::CgroupSetsockopt),
             Self::Iterator => attach == Some(A::TraceIter),
         }
     }

@@ -9,8 +9,9 @@ use super::ArgType::{
     AllocMemRelease, Anything, BtfId, BtfIdOrNull, BtfIdSockCommon, ConstAllocSize, ConstMapPtr,
     ConstStr, Ctx, CtxOrNull, CtxOrSocket, Dynptr, DynptrRelease, FixedMem, FixedMemWrite, Func,
     Kptr, KptrValue, MapKey, MapValue, MapValueOrNull, Mem, MemOrNull, MemWrite, PercpuVar, Scalar,
-    Size, SizeOrZero, SockCommon, SockRelease, SockStorageOwner, SpinLock, StackOrNull, Timer,
-    UninitDynptr, UninitLong, UninitMapValue, UninitMem, UninitMemOrNull, Zero,
+    Size, SizeOrZero, SockAssigned, SockCommon, SockRelease, SockStorageOwner, SocketOrCtx,
+    SpinLock, StackOrNull, Timer, UninitDynptr, UninitLong, UninitMapValue, UninitMem,
+    UninitMemOrNull, Zero,
 };
 use super::DynptrKind::{Local, Ringbuf};
 use super::Progs::{All, Except, Only, Tracing};
@@ -259,7 +260,8 @@ helpers! {
         .refused(SOCKETS);
     48 SET_HASH "set_hash" => row(&[Ctx, Anything], Integer, Only(TC));
     49 SETSOCKOPT "setsockopt" =>
-        row(&[BtfIdSockCommon, Anything, Anything, Mem, Size], Integer, Only(SOCKOPT))
+        row(&[SocketOrCtx, Anything, Anything, Mem, Size], Integer, Only(SOCKOPT))
+            .attach(AttachRule::SetsOption)
             .refused(SOCKETS);
     50 SKB_ADJUST_ROOM "skb_adjust_room" =>
         row(
@@ -285,7 +287,8 @@ helpers! {
     56 PERF_PROG_READ_VALUE "perf_prog_read_value" =>
         row(&[Ctx, UninitMem, Size], Integer, Only(&[P::PerfEvent])).gpl().refused(COUNTERS);
     57 GETSOCKOPT "getsockopt" =>
-        row(&[BtfIdSockCommon, Anything, Anything, UninitMem, Size], Integer, Only(SOCKOPT))
+        row(&[SocketOrCtx, Anything, Anything, UninitMem, Size], Integer, Only(SOCKOPT))
+            .attach(AttachRule::SetsOption)
             .refused(SOCKETS);
     58 OVERRIDE_RETURN "override_return" =>
         row(&[Ctx, Anything], Integer, Only(&[P::Kprobe])).gpl()
@@ -531,7 +534,7 @@ helpers! {
             .differs("levels count from what is mounted at `/sys/fs/cgroup`");
     124 SK_ASSIGN "sk_assign" =>
         row(
-            &[Ctx, BtfIdSockCommon, Anything],
+            &[Ctx, SockAssigned, Anything],
             Integer,
             Only(&[P::SchedCls, P::SchedAct, P::SkLookup]),
         )

@@ -1,5 +1,7 @@
 //! What goes into a helper and what comes out of it.
 
+use crate::prog::ProgramType as P;
+
 /// Tells what the verifier must see in an argument register (`enum bpf_arg_type`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
@@ -58,8 +60,10 @@ pub enum ArgType {
     MapValueOrNull,
     /// The program's context, or NULL.
     CtxOrNull,
-    /// The program's context; in tracing programs a socket, or NULL.
+    /// The program's context; in tracing and `sk_reuseport` programs a socket of any kind, or NULL.
     CtxOrSocket,
+    /// A socket of any kind; in programs whose context stands for one, the context.
+    SocketOrCtx,
     /// Sixteen bytes of stack that become a dynptr.
     UninitDynptr(DynptrKind),
     /// A dynptr of any kind.
@@ -84,10 +88,34 @@ pub enum ArgType {
     SockCommon,
     /// A socket of any kind (`ARG_PTR_TO_BTF_ID_SOCK_COMMON`).
     BtfIdSockCommon,
-    /// A socket of any kind; tracing programs need not know whether it is there.
+    /// A socket of any kind, or NULL.
+    SockCommonOrNull,
+    /// A full socket, or NULL (`ARG_PTR_TO_SOCKET_OR_NULL`).
+    SocketOrNull,
+    /// The socket that a packet goes to: of any kind; where it was looked up, a full one or NULL.
+    SockAssigned,
+    /// A socket of any kind; tracing programs need not know whether it is there, and programs that
+    /// are about one socket give their context.
     SockStorageOwner,
     /// A socket that this call releases.
     SockRelease,
+}
+
+impl ArgType {
+    /// Returns what programs of type `p` pass: helpers that are about a socket have other
+    /// prototypes where the context stands for it (net/core/filter.c).
+    #[must_use]
+    pub const fn in_programs(self, p: P) -> Self {
+        match (self, p) {
+            (Self::CtxOrSocket, P::Tracing | P::SkReuseport) => Self::SockCommonOrNull,
+            (Self::SocketOrCtx, P::SockOps | P::CgroupSockAddr)
+            | (Self::SockStorageOwner, P::CgroupSock)
+            | (Self::CtxOrSocket, _) => Self::Ctx,
+            (Self::SockAssigned, P::SkLookup) => Self::SocketOrNull,
+            (Self::SocketOrCtx | Self::SockAssigned, _) => Self::BtfIdSockCommon,
+            _ => self,
+        }
+    }
 }
 
 /// Tells what a dynptr is over (`enum bpf_dynptr_type`).

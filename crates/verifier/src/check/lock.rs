@@ -6,6 +6,7 @@ use crate::fields::{Field, FieldKind};
 use crate::reg::{Flags, Kind, Reg};
 use crate::reject::Reason;
 use skep_isa::ProgramType as P;
+use skep_object::MapSpec;
 use skep_object::btf::Kind as Type;
 use std::rc::Rc;
 
@@ -34,14 +35,23 @@ impl Walk<'_> {
         if let Some(known) = self.fields.borrow().get(&map) {
             return known.clone();
         }
-        let found: Rc<[Field]> = match (self.spec(map), &self.prog.btf) {
-            (Some(spec), Some(btf)) if spec.value_type_id != 0 => {
-                crate::fields::find(btf, spec.value_type_id).into()
-            }
-            _ => Rc::from([]),
-        };
+        // A map with a field that is not for maps of its type is made without types (libbpf
+        // `bpf_object__create_map`).
+        let found: Rc<[Field]> = self
+            .spec(map)
+            .map(|spec| (spec.map_type, self.declared_fields(spec)))
+            .filter(|(map_type, fields)| fields.iter().all(|f| f.kind.may_be_in(*map_type)))
+            .map_or_else(|| Rc::from([]), |(_, fields)| fields.into());
         self.fields.borrow_mut().insert(map, found.clone());
         found
+    }
+
+    /// The special fields that the types of a map's values have.
+    fn declared_fields(&self, spec: &MapSpec) -> Vec<Field> {
+        match &self.prog.btf {
+            Some(btf) if spec.value_type_id != 0 => crate::fields::find(btf, spec.value_type_id),
+            _ => Vec::new(),
+        }
     }
 
     /// Checks that an access to a map value touches no special field.
@@ -70,7 +80,14 @@ impl Walk<'_> {
                 }
                 let fields = self.fields_of(map);
                 if !fields.iter().any(|f| f.kind.name() == name) {
-                    return Err(Reason::NoSuchField { map: map_name(), field: name });
+                    let map = map_name();
+                    return Err(match spec.filter(|m| !self.declared_fields(m).is_empty()) {
+                        Some(m) if fields.is_empty() => {
+                            let kind = m.map_type.name();
+                            Reason::FieldOfOtherMaps { map, field: name, kind }
+                        }
+                        _ => Reason::NoSuchField { map, field: name },
+                    });
                 }
                 fields
             }

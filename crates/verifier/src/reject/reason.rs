@@ -118,6 +118,8 @@ pub enum Reason {
     VariableField { reg: u8, field: &'static str },
     #[error("map '{map}' has to have BTF in order to use {field}")]
     NoFieldTypes { map: String, field: &'static str },
+    #[error("map '{map}' has to have BTF in order to use {field}, and no {kind} may have that")]
+    FieldOfOtherMaps { map: String, field: &'static str, kind: &'static str },
     #[error("map '{map}' has no valid {field}")]
     NoSuchField { map: String, field: &'static str },
     #[error("off {off} doesn't point to 'struct {field}' that is at {at}")]

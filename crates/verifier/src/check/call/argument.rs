@@ -20,6 +20,7 @@ impl Walk<'_> {
         call: &mut Call,
     ) -> Result<(), Reason> {
         use ArgType as T;
+        let arg = arg.in_programs(self.prog.prog_type);
         if arg == T::None {
             return Ok(());
         }
@@ -61,9 +62,11 @@ impl Walk<'_> {
                 }
                 Ok(())
             }
-            T::Ctx | T::CtxOrNull | T::CtxOrSocket => self.context_argument(reg, &r, arg),
+            T::Ctx | T::CtxOrNull => self.context_argument(reg, &r, arg),
             T::SockCommon
             | T::BtfIdSockCommon
+            | T::SockCommonOrNull
+            | T::SocketOrNull
             | T::SockStorageOwner
             | T::SockRelease
             | T::BtfId(_)
@@ -186,10 +189,6 @@ impl Walk<'_> {
     }
 
     fn context_argument(&mut self, reg: u8, r: &Reg, arg: ArgType) -> Result<(), Reason> {
-        // Tracing programs have no socket for a context (`bpf_get_socket_ptr_cookie_proto`).
-        if arg == ArgType::CtxOrSocket && self.prog.prog_type == P::Tracing {
-            return self.socket_or_null(reg, r);
-        }
         if arg == ArgType::CtxOrNull && r.is_zero() {
             self.flow.mark(r.node);
             return Ok(());
@@ -214,6 +213,7 @@ impl Walk<'_> {
                 Ok(())
             }
             ArgType::BtfId(name) | ArgType::BtfIdOrNull(name) => self.kernel_object(reg, r, name),
+            ArgType::SockCommonOrNull | ArgType::SocketOrNull => self.socket_or_null(reg, r, arg),
             _ => self.socket_argument(reg, r, arg, call),
         }
     }
@@ -251,10 +251,13 @@ impl Walk<'_> {
     }
 
     /// A socket that is alive, or none.
-    fn socket_or_null(&mut self, reg: u8, r: &Reg) -> Result<(), Reason> {
+    fn socket_or_null(&mut self, reg: u8, r: &Reg, arg: ArgType) -> Result<(), Reason> {
         if r.is_zero() {
             self.flow.mark(r.node);
             return Ok(());
+        }
+        if arg == ArgType::SocketOrNull && r.kind != Kind::Socket {
+            return Err(wrong(reg, r, "sock"));
         }
         let view =
             matches!(r.kind, Kind::SockCommon | Kind::Socket | Kind::TcpSock | Kind::XdpSock);
