@@ -82,7 +82,8 @@ impl Flow {
             stray: false,
         };
         let starts = flow.scan(insns, env)?;
-        flow.backs.sort_unstable();
+        // By words of 64 bits, as all sorts of the agent: they share their code.
+        flow.backs.sort_by_cached_key(|(to, end)| (*to as u64) << 32 | *end as u64);
         for (n, &start) in starts.iter().enumerate() {
             flow.funcs.push(Func { start, end: starts.get(n + 1).copied().unwrap_or(insns.len()) });
             flow.marks[start] |= FUNC;
@@ -226,9 +227,9 @@ impl Flow {
             }
             at += 1;
         }
-        starts.sort_unstable();
+        starts.sort_by_cached_key(|start| *start as u64);
         starts.dedup();
-        self.callbacks.sort_unstable();
+        self.callbacks.sort_by_cached_key(|start| *start as u64);
         self.callbacks.dedup();
         match starts.iter().find(|s| self.mark(**s) & SECOND != 0) {
             Some(s) => Err(Malformed::Target { insn: s - 1, target: *s as i64 }),
