@@ -455,6 +455,8 @@ impl Live {
                     }
                 }
             }
+            // One that says something all the time has not answered either.
+            self.check_running(by, end)?;
         }
     }
 
