@@ -10,9 +10,10 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use skep::Dir;
 use skep::dir::Kind;
@@ -28,6 +29,9 @@ const RECORD: &str = "trace.json";
 const REPORTED: &str = "reported";
 /// Whoever makes a folder has a lock in it by then.
 const MAKING: Duration = Duration::from_secs(60);
+/// How long that lock is tried to be had, and how often.
+const PATIENCE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_micros(100);
 
 /// What the objects of a trace do not tell.
 #[derive(Serialize, Deserialize, Debug)]
@@ -59,6 +63,19 @@ fn lock(path: &Path) -> std::io::Result<File> {
     File::options().write(true).create(true).truncate(false).open(path.join(LOCK))
 }
 
+/// Locks the folder of a trace of our own. Whoever looks whether it runs has it locked for that moment.
+fn lock_own(file: &File) -> rustix::io::Result<()> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) if Instant::now() < end => {
+                std::thread::sleep(PAUSE);
+            }
+            done => return done,
+        }
+    }
+}
+
 /// Pins the objects of a trace. Without hard links in the file system they end with this process.
 pub fn pin(
     dir: &Dir,
@@ -69,7 +86,7 @@ pub fn pin(
     let path = folder(dir).join(link.id().to_string());
     std::fs::create_dir_all(&path).ok()?;
     let lock = lock(&path).ok()?;
-    flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
+    lock_own(&lock).ok()?;
     let pins = TracePins { path, _lock: lock };
     for (kind, id) in [(Kind::Link, link.id())].iter().chain(objects) {
         std::fs::hard_link(dir.object(*kind, *id), pins.path.join(format!("{}-{id}", kind.dir())))
@@ -226,5 +243,20 @@ mod tests {
             find(&dir, Some(9)).unwrap_err().hint.unwrap(),
             "the traces are 1 (still runs), 3, 4, 5"
         );
+    }
+
+    /// Another `skep` that looked at that moment whether the trace runs kept it from being pinned, and its maps
+    /// were garbage.
+    #[test]
+    fn who_looks_is_waited_for() {
+        let temp = TempDir::new();
+        let own = File::create(temp.join(LOCK)).unwrap();
+        let other = File::open(temp.join(LOCK)).unwrap();
+        flock(&other, FlockOperation::NonBlockingLockShared).unwrap();
+        std::thread::scope(|scope| {
+            let locking = scope.spawn(|| lock_own(&own));
+            drop(other);
+            assert_eq!(locking.join().unwrap(), Ok(()));
+        });
     }
 }

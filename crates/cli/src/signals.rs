@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering:
 
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::failure::{Context, Failure, Result};
 use crate::inherited;
 
 /// Those that mean: come to an end.
@@ -98,6 +99,18 @@ impl Signals {
         Ok(signals)
     }
 
+    /// As [`install`](Self::install), but fails when a signal has come already: nothing is touched then.
+    pub fn in_time() -> Result<Self> {
+        let signals = Self::install().context("cannot handle signals")?;
+        match signals.pending() {
+            None => Ok(signals),
+            Some(number) => {
+                let status = u8::try_from(128 + number).unwrap_or(255);
+                Err(Failure { status, ..Failure::failed(TOO_EARLY) })
+            }
+        }
+    }
+
     /// Becomes readable when a signal came.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
@@ -154,7 +167,7 @@ fn ending() -> impl Iterator<Item = i32> {
 }
 
 /// What is said when a signal ends a command before it has attached to any process.
-pub const TOO_EARLY: &str = "interrupted before it was attached to anything";
+const TOO_EARLY: &str = "interrupted before it was attached to anything";
 
 /// How long what is done before [`Signals::install`] may go on after a signal, in seconds.
 const EARLY_PATIENCE: u32 = 2;

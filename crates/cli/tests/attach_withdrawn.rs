@@ -161,6 +161,27 @@ fn a_sandbox_of_one_thread_is_not_the_agents() {
     }
 }
 
+/// What the first event of a thread needs ended the program, where one of its threads was in a sandbox before.
+#[test]
+fn a_thread_that_was_in_a_sandbox_before_goes_without_hooks() {
+    for action in [KILL_PROCESS, TRAP, ERRNO] {
+        let (skep, mut target) = (Skep::new(), program());
+        target.tell(&format!("sleeper {ALL_BUT_ITS_OWN} {action}"));
+        for _ in 0..2 {
+            let patterns = ["withdraws:work", "libc.so.6:*nanosleep"];
+            let tracer = Tracer::attach(&skep, &target, &patterns);
+            target.tell("naps");
+            target.tell("work 100");
+            let (report, said) = end(tracer);
+            let rows = report["functions"].as_array().expect("a list");
+            let work = rows.iter().find(|row| row["function"] == "work" || row["name"] == "work");
+            assert_eq!(work.expect("it was called")["calls"], 100, "{said}");
+            assert_ne!(report["missed"], 0, "{said}");
+        }
+        target.end();
+    }
+}
+
 /// It is seen by nobody, and the agent's calls fail.
 #[test]
 fn a_sandbox_that_is_not_seen_does_not_hold_skep() {

@@ -363,3 +363,24 @@ fn the_status_of_the_command_is_not_lost_when_the_report_is() {
         assert_eq!(ended.shell_status(), want, "{}", ended.transcript());
     }
 }
+
+/// Ctrl-C before the command has begun: it does not begin, and one sentence says so. It used to be the end by
+/// that signal, with what was loaded left behind.
+#[test]
+fn interrupted_before_the_command_begins() {
+    let skep = Skep::new();
+    let fifo = skep.path("fifo.bpf.o");
+    let made = std::process::Command::new("mkfifo").arg(&fifo).status().expect("coreutils");
+    assert!(made.success());
+    let mut running = skep.start(["run", fifo.to_str().unwrap(), "--", target(), "0"]);
+    // It reads the object now, and waits for more.
+    let mut object = std::fs::File::options().write(true).open(&fifo).unwrap();
+    signal(running.id(), Signal::INT);
+    object.write_all(&std::fs::read(data("typed.bpf.o")).unwrap()).unwrap();
+    drop(object);
+    let mut said = [String::new(), String::new()];
+    running.stdout.take().unwrap().read_to_string(&mut said[0]).unwrap();
+    running.stderr.take().unwrap().read_to_string(&mut said[1]).unwrap();
+    assert_eq!(running.wait().unwrap().code(), Some(130), "{said:?}");
+    assert_eq!(said, ["", "error: interrupted before it was attached to anything\n"]);
+}

@@ -33,6 +33,22 @@ fn streams_and_status_of_the_command_pass_through() {
     );
 }
 
+/// The definition of all options alone did not fit into a stack of 300 kB.
+#[test]
+fn a_small_stack_is_large_enough() {
+    let skep = Skep::new();
+    for args in [&["trace", "leaf", "--", target(), "0"][..], &["completions", "bash"]] {
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -s 160 && exec \"$@\"", "sh"]).arg(skep_bin()).args(args);
+        let ended = skep_testkit::run::run(
+            command.env("SKEP_DIR", skep.path("skep")),
+            b"",
+            std::time::Duration::from_secs(300),
+        );
+        assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+    }
+}
+
 #[test]
 fn a_death_by_signal_is_the_status_a_shell_would_give() {
     let skep = Skep::new();

@@ -51,10 +51,11 @@ impl Loaded {
         self.stack()
     }
 
-    /// The library whose mark is at an address.
+    /// The library whose mark is at an address; `None` where that cannot be.
     #[must_use]
-    pub fn of_mark(mark: u64, image: &Image) -> Self {
-        Self::at(mark.wrapping_sub(image.len() + 2 * PAGE), image)
+    pub fn of_mark(mark: u64, image: &Image) -> Option<Self> {
+        let Self { len, image, .. } = Self::at(0, image);
+        Self::of_other(mark, image, len)
     }
 
     /// A library of another version, whose mark is at an address: as long as that says, in bytes of the

@@ -18,6 +18,8 @@ const LOWEST: u64 = 0x1_0000;
 const HIGHEST: u64 = 0x7fff_ffff_f000;
 /// What is left free beside mappings that may grow: the heap and stacks.
 const MARGIN: u64 = 16 << 20;
+/// So much is read at once at most. A process says how long its lists are, and may say anything.
+const MOST: usize = 128 << 20;
 /// Reach of a jump, less what the memory itself takes.
 const REACH: u64 = (2 << 30) - (16 << 20);
 
@@ -57,8 +59,11 @@ impl Memory {
     }
 
     pub(crate) fn read(&self, address: u64, len: usize) -> Result<Vec<u8>, Error> {
-        let mut bytes = vec![0; len];
         let failed = |errno| Error::Memory { pid: self.pid, what: "read", address, len, errno };
+        if len > MOST {
+            return Err(failed(Errno::NOMEM));
+        }
+        let mut bytes = vec![0; len];
         self.file.read_exact_at(&mut bytes, address).map_err(|error| failed(errno(&error)))?;
         Ok(bytes)
     }

@@ -114,6 +114,24 @@ impl Target {
         Ok(())
     }
 
+    /// Gives threads under a seccomp filter another GS base than the others have.
+    ///
+    /// # Errors
+    /// When a thread was killed.
+    pub fn set_apart_filtered(&mut self, base: u64, filtered: u64) -> Result<(), Error> {
+        let pid = self.pid;
+        self.end_calls();
+        for tid in self.threads() {
+            let mut registers = self.registers(tid)?;
+            let is_filtered = || Status::of(pid, tid).is_some_and(|s| s.is_in_sandbox());
+            if registers.gs_base == base && is_filtered() {
+                registers.gs_base = filtered;
+                sys::set_registers(tid, &registers).map_err(|_| Error::NoProcess { pid })?;
+            }
+        }
+        Ok(())
+    }
+
     /// Takes a GS base from all threads that have it.
     ///
     /// # Errors

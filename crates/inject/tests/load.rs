@@ -249,3 +249,15 @@ impl Program {
         Self::run(dir, command.arg("2"))
     }
 }
+
+/// A program may write the mark of a library anywhere, also where none can begin.
+#[test]
+fn a_mark_is_no_library_where_none_can_be() {
+    let image = Image::parse(guest(&[])).expect("a library");
+    let offset = Loaded::at(0, &image).mark();
+    let place = |mark: u64| Loaded::of_mark(mark, &image).map(|loaded| loaded.start);
+    assert_eq!(place(offset + (1 << 40)), Some(1 << 40));
+    for mark in [0, 4096, offset + 1, !4095] {
+        assert_eq!(place(mark), None, "{mark:#x}");
+    }
+}

@@ -49,9 +49,9 @@ pub enum AttachError {
 pub struct Link {
     file: LinkFile,
     control: Map,
-    /// Those of a link that was made here, if nobody else keeps them: until they are pinned, they would be
-    /// garbage to other processes.
-    _programs: Vec<ProgramFile>,
+    /// Those of a link that was made here, with their maps, if nobody else keeps them: until they are pinned,
+    /// they would be garbage to other processes.
+    _programs: Vec<(ProgramFile, Vec<Map>)>,
 }
 
 /// Reads the functions a section names: patterns, separated by commas.
@@ -126,8 +126,13 @@ impl Link {
     /// # Errors
     /// When its files cannot be made.
     pub fn create(dir: &Dir, spec: LinkSpec, log: Option<&Map>) -> Result<Self, LoadError> {
-        let programs = spec.programs.iter().map(|program| ProgramFile::open(dir, program.id));
-        let programs = programs.collect::<Result<_, _>>().map_err(skep_store::Error::from)?;
+        let programs = spec.programs.iter().map(|program| {
+            let file = ProgramFile::open(dir, program.id).map_err(skep_store::Error::from)?;
+            let maps = file.program().maps().iter().map(|id| open(dir, *id, file.program().name()));
+            let maps = maps.collect::<Result<_, LoadError>>()?;
+            Ok((file, maps))
+        });
+        let programs = programs.collect::<Result<_, LoadError>>()?;
         Ok(Self { _programs: programs, ..Self::create_beside(dir, spec, log)? })
     }
 
@@ -138,7 +143,7 @@ impl Link {
         spec: LinkSpec,
         log: Option<&Map>,
     ) -> Result<Self, LoadError> {
-        let control = own_map(dir, "skep.link", MapType::Array, control::WORDS, 8)?;
+        let control = own_map(dir, CONTROL, MapType::Array, control::WORDS, 8)?;
         control::word(&control, control::RATE)
             .store(skep_helpers::clock::rate(crate::CLOCK_SPAN), Relaxed);
         control::word(&control, control::LOG).store(log.map_or(0, |m| u64::from(m.id())), Relaxed);
@@ -180,12 +185,11 @@ impl Link {
     pub fn open(dir: &Dir, id: u32) -> Result<Self, LoadError> {
         let file = LinkFile::open(dir, id).map_err(skep_store::Error::from)?;
         let control = file.read().map_err(skep_store::Error::from)?.spec.control;
-        let err = |source| LoadError::Map { name: "skep.link".to_owned(), source };
-        let control = Map::open(&dir.object(Kind::Map, control), Access::ReadWrite).map_err(err)?;
+        let control = open(dir, control, CONTROL)?;
         if !control::is_control_map(&control) {
-            return Err(err(skep_maps::MapError::Damaged {
-                what: "the control map of a link has other elements",
-            }));
+            let what = "the control map of a link has other elements";
+            let source = skep_maps::MapError::Damaged { what };
+            return Err(LoadError::Map { name: CONTROL.to_owned(), source });
         }
         Ok(Self { file, control, _programs: Vec::new() })
     }
@@ -246,6 +250,15 @@ impl Link {
     pub fn read(&self) -> Result<LinkState, skep_store::RecordError> {
         self.file.read()
     }
+}
+
+/// The name of control maps.
+const CONTROL: &str = "skep.link";
+
+/// Opens a map of a link, or of the program with this name.
+fn open(dir: &Dir, id: u32, name: &str) -> Result<Map, LoadError> {
+    let failed = |source| LoadError::Map { name: name.to_owned(), source };
+    Map::open(&dir.object(Kind::Map, id), Access::ReadWrite).map_err(failed)
 }
 
 /// Makes the ring buffer for `bpf_trace_printk`, of `size` bytes (a power of two).

@@ -2,7 +2,10 @@
 
 use std::sync::Barrier;
 
+use skep::dir::Kind;
 use skep::isa::MapType;
+use skep::link::{Link, describe};
+use skep::load::Loader;
 use skep::maps::MapDef;
 use skep::{Object, Session};
 use skep_testkit::TempDir;
@@ -138,5 +141,28 @@ fn those_who_load_at_once_have_one_map() -> Result {
         session.unpin_map("hits")?;
         session.dir().collect()?;
     }
+    Ok(())
+}
+
+/// Between loading and pinning, another `skep` took maps that only the program of a link used for garbage.
+#[test]
+fn a_link_keeps_the_maps_of_its_programs() -> Result {
+    let session = Session::scratch()?;
+    let dir = session.dir();
+    let file = skep::object::Object::parse(&std::fs::read(OBJECT)?)?;
+    let loaded = Loader::new(dir).autoload_only("on_malloc").load(&file)?;
+    let patterns = ["malloc".to_owned()];
+    let program = loaded.programs().first().ok_or("it has programs")?;
+    let maps = program.program().maps().to_vec();
+    assert!(!maps.is_empty());
+    let link = Link::create(dir, describe(program, &patterns)?, None)?;
+    drop(loaded);
+    dir.collect()?;
+    let gone = || maps.iter().filter(|id| !dir.object(Kind::Map, **id).exists()).count();
+    assert_eq!(gone(), 0);
+    drop(link);
+    dir.collect()?;
+    // One is pinned.
+    assert_eq!(gone(), maps.len() - 1);
     Ok(())
 }

@@ -28,6 +28,9 @@ pub const START: &str = "skep_alone_start";
 pub const AREA: &str = "skep_alone_area";
 /// See [`AREA`].
 pub const AREA_END: u64 = 960;
+/// The area that threads under a seccomp filter get instead: `skep` writes, from its end on, its address,
+/// [`AREA_MARK`], and a word that is not 0. They make no system calls of ours, and go without hooks.
+pub const FILTERED: &str = "skep_alone_filtered";
 /// The address of a list of [`Edit`]s: the places where a jump stays that leads to the function itself,
 /// as [`Order::Unhook`] found them, and what was there before.
 pub const LEFT: &str = "skep_alone_left";

@@ -6,6 +6,7 @@
 //! area       words at negative offsets from its end, as in thread-local storage
 //! end   ->   the address of this word: what the GS base is
 //!            the mark of an area, by which another version of the tracer knows its base
+//!            not 0: for threads that were under a seccomp filter when the tracer came ([`is_filtered`])
 //! ```
 //!
 //! The areas of a chunk's blocks lie behind the blocks. Each block owns an area, which names the block; a thread has both or none. A new thread inherits
@@ -24,6 +25,7 @@
 
 use super::block::{BLOCKS, Block, CHUNKS, Chunk, word};
 use crate::sys;
+use std::arch::asm;
 use std::mem::size_of;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -43,6 +45,7 @@ pub struct Area {
     words: [AtomicU64; (WORDS / 8) as usize],
     own_address: AtomicU64,
     mark: AtomicU64,
+    filtered: AtomicU64,
 }
 
 impl Area {
@@ -50,12 +53,34 @@ impl Area {
     #[must_use]
     #[expect(clippy::new_without_default, reason = "for statics")]
     pub const fn new() -> Self {
+        Self { mark: AtomicU64::new(MARK), ..Self::unmade() }
+    }
+
+    /// Makes one that the tracer has still to write the rest of.
+    #[must_use]
+    pub const fn unmade() -> Self {
         Self {
             words: [const { AtomicU64::new(0) }; (WORDS / 8) as usize],
             own_address: AtomicU64::new(0),
-            mark: AtomicU64::new(MARK),
+            mark: AtomicU64::new(0),
+            filtered: AtomicU64::new(0),
         }
     }
+}
+
+/// Tells whether the calling thread was under a seccomp filter when the tracer came, or was made by one that
+/// was: it makes no system call of ours, and so has no block.
+///
+/// # Safety
+/// Thread words are reached by `gs`.
+#[inline(always)]
+pub(crate) unsafe fn is_filtered() -> bool {
+    let filtered: u64;
+    // SAFETY: the GS base is that of an area.
+    unsafe {
+        asm!("mov {}, qword ptr gs:[16]", out(reg) filtered, options(nostack, readonly, preserves_flags));
+    }
+    filtered != 0
 }
 
 /// The place of a block's area, by its end; 0 for a block of no chunk.

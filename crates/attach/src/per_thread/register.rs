@@ -25,7 +25,9 @@ pub(crate) extern "C" fn register() -> *mut Block {
     // A child that shares its parent's memory shares the thread-local word too: a block under the
     // child's id would be taken for a dead thread's when the child is gone, while the parent
     // uses it.
-    if !sandbox::may_call_system() || !process::is_own() {
+    // SAFETY: thread words are reached by `gs`.
+    let is_filtered = thread_words::by_gs() && unsafe { area::is_filtered() };
+    if is_filtered || !sandbox::may_call_system() || !process::is_own() {
         return ptr::null_mut();
     }
     let tid = sys::gettid();

@@ -23,6 +23,10 @@ pub enum Shell {
 impl Shell {
     /// Writes the script.
     pub fn script(self) -> Vec<u8> {
+        super::on_a_large_stack(move || self.written())
+    }
+
+    fn written(self) -> Vec<u8> {
         let mut command = Cli::command();
         command.set_bin_name("skep");
         command.build();

@@ -16,8 +16,12 @@ mod test;
 mod trace;
 mod vma;
 
+use std::panic::resume_unwind;
+use std::thread;
+
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
+use rustix::process::{Resource, getrlimit};
 
 pub use chain::{
     AttachArgs, BenchArgs, ChainCommand, ChainRunArgs, ExplainArgs, ModeName, OnKernelArgs,
@@ -126,7 +130,7 @@ impl Cli {
     /// # Errors
     /// What is to be printed in place of doing something: help, or the version.
     pub fn read() -> Result<Self, clap::Error> {
-        let mut cli = match Self::try_parse() {
+        let mut cli = match on_a_large_stack(Self::try_parse) {
             Ok(cli) => cli,
             Err(e) if e.use_stderr() => e.exit(),
             Err(text) => return Err(text),
@@ -134,10 +138,24 @@ impl Cli {
         if let Command::Map(maps) = &mut cli.command
             && let Err(conflict) = maps.apply_kernel()
         {
-            Self::command().error(ErrorKind::ArgumentConflict, conflict).exit();
+            on_a_large_stack(Self::command).error(ErrorKind::ArgumentConflict, conflict).exit();
         }
         Ok(cli)
     }
+}
+
+/// Does what has to do with the definition of all options, which takes 400 kB of the stack. Where the main
+/// thread may not have so much (`ulimit -s`), another one does it.
+fn on_a_large_stack<T: Send>(f: impl Fn() -> T + Sync) -> T {
+    const LARGE: usize = 2 << 20;
+    let limit = getrlimit(Resource::Stack).current;
+    if limit.is_none_or(|limit| limit >= LARGE as u64) {
+        return f();
+    }
+    thread::scope(|scope| match thread::Builder::new().stack_size(LARGE).spawn_scoped(scope, &f) {
+        Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+        Err(_) => f(),
+    })
 }
 
 #[cfg(test)]

@@ -103,7 +103,7 @@ impl Launch<'_> {
         detach: impl FnOnce(),
         watcher: Watcher<'_>,
     ) -> Result<Outcome> {
-        let mut signals = Signals::install().context("cannot handle signals")?;
+        let mut signals = Signals::in_time()?;
         let what = "cannot follow the command";
         let [end, over] = [Flag::new().context(what)?, Flag::new().context(what)?];
         let (gate, opener) = Gate::new().context(what)?;

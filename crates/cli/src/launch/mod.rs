@@ -226,7 +226,7 @@ impl Launch<'_> {
         if let Some(agent) = self.agent {
             return self.run_followed(agent, detach, watcher);
         }
-        let mut signals = Signals::install().context("cannot handle signals")?;
+        let mut signals = Signals::in_time()?;
         let start = Instant::now();
         let mut child = self.spawn(None)?;
         wait(&mut child, start, &mut signals, detach, watcher, &mut self.held)

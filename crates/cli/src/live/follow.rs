@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use skep::process::{Followed, ProcessError};
 
-use super::{Patience, Visit, Visited, failure, too_early, wait};
+use super::{Patience, Visit, Visited, failure, wait};
 use crate::failure::{Context, Failure, Result};
 use crate::flag::Flag;
 use crate::printer::Printer;
@@ -26,8 +26,7 @@ impl Visit<'_> {
         watcher: Watcher<'_>,
         printer: Printer,
     ) -> Result<Visited> {
-        let mut signals = Signals::install().context("cannot handle signals")?;
-        too_early(&signals)?;
+        let mut signals = Signals::in_time()?;
         // A `skep` that is stopped would not let its processes go on.
         let _no_stops = skep::process::NoTerminalStops::new();
         let flag = || Flag::new().context("cannot follow processes");

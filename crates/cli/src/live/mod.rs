@@ -22,7 +22,7 @@ pub use user::become_owner_of;
 use crate::args::ProcessArgs;
 use crate::failure::{Context, Failure, Result};
 use crate::printer::Printer;
-use crate::signals::{Signals, TOO_EARLY};
+use crate::signals::Signals;
 use crate::watch::{LOOK, Watcher};
 
 /// What is attached where, and for how long.
@@ -80,8 +80,7 @@ impl<'a> Visit<'a> {
         if self.follow {
             return self.follow(links, check, detach, watcher, printer);
         }
-        let mut signals = Signals::install().context("cannot handle signals")?;
-        too_early(&signals)?;
+        let mut signals = Signals::in_time()?;
         let began = Instant::now();
         let mut all: Vec<Live> = Vec::new();
         let patience = Patience::default();
@@ -150,17 +149,6 @@ fn failure(e: ProcessError) -> Failure {
         e => e,
     };
     Failure { hint: e.hint(), ..Failure::from(e) }
-}
-
-/// Fails when a signal has come already: nothing is touched then.
-fn too_early(signals: &Signals) -> Result {
-    match signals.pending() {
-        None => Ok(()),
-        Some(number) => {
-            let status = u8::try_from(128 + number).unwrap_or(255);
-            Err(Failure { status, ..Failure::failed(TOO_EARLY) })
-        }
-    }
 }
 
 /// Waits until a signal asks for an end, the time is up, or nothing runs any more; the signal.

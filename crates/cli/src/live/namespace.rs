@@ -24,7 +24,7 @@ use super::user;
 use crate::args::ProcessArgs;
 use crate::failure::{Context, Failure, Result};
 use crate::printer::Printer;
-use crate::signals::{self, Signals};
+use crate::signals::Signals;
 use crate::{directory, owner};
 
 /// Tells a skep that it was started in the PID namespace of the processes: of each its id there and, behind a
@@ -66,7 +66,6 @@ pub fn run(args: &ProcessArgs, printer: Printer, here: impl FnOnce() -> Result<u
         if owner::is_another() {
             owner::keep_from_children().context("cannot give up root's rights")?;
         }
-        signals::note_early();
         here()
     };
     if inside().is_some() {
@@ -139,7 +138,7 @@ impl Elsewhere {
         let mut command = Command::new("/proc/self/exe");
         command.args(std::env::args_os().skip(1));
         command.env(ENV_IDS, ids.join(",")).env(ENV_DIR, scratch.dir().path());
-        let mut signals = Signals::install().context("cannot handle signals")?;
+        let mut signals = Signals::in_time()?;
         let status = wait(&mut command, &mut signals)
             .context(format!("cannot start `skep` in the PID namespace of process {first}"))?;
         if status.signal() == Some(libc::SIGKILL) {

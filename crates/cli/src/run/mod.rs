@@ -27,7 +27,7 @@ use crate::printer::{Output, Printer};
 use crate::report::Wall;
 use crate::sites::Sites;
 use crate::trace::nanos;
-use crate::{directory, rejection, sites, unmatched};
+use crate::{directory, rejection, signals, sites, unmatched};
 use load::{Loaded, Loading};
 use report::Ended;
 use stacks::Stacks;
@@ -41,6 +41,7 @@ const PRINTING: [i32; 2] = [6, 177];
 
 /// Runs the command, or attaches to processes, and prints the maps; the exit status is the command's.
 pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
+    signals::note_early();
     if args.process.pids.is_empty() {
         return run_here(args, printer);
     }

@@ -34,7 +34,7 @@ use crate::report::Wall;
 use crate::sites::{self, Sites};
 use crate::terminal::Terminal;
 use crate::watch::Watch;
-use crate::{directory, owner, unmatched};
+use crate::{directory, owner, signals, unmatched};
 use budget::Budget;
 use faults::Faults;
 use objects::Trace;
@@ -51,6 +51,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     if !args.diff.is_empty() {
         return diff::run(args, printer);
     }
+    signals::note_early();
     if !args.process.pids.is_empty() {
         return namespace::run(&args.process, printer, || attach::run(args, printer));
     }

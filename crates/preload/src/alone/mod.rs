@@ -31,6 +31,10 @@ static CONFIG: [AtomicU32; Config::WORDS] = [const { AtomicU32::new(0) }; Config
 #[unsafe(export_name = "skep_alone_area")]
 static AREA: Area = Area::new();
 
+/// The same for threads under a seccomp filter. `skep` writes it.
+#[unsafe(export_name = "skep_alone_filtered")]
+static FILTERED: Area = Area::unmade();
+
 /// The places where jumps stay, for `skep` to look at.
 #[unsafe(export_name = "skep_alone_left")]
 static LEFT: AtomicU64 = AtomicU64::new(0);

@@ -177,9 +177,9 @@ impl Mark {
         let is_known = short(LAYOUT) == THIS;
         let (of_image, len) = (long(48), long(56));
         let loaded = match is_known {
-            true => Loaded::of_other(at, of_image, len)?,
+            true => Loaded::of_other(at, of_image, len),
             false => Loaded::of_mark(at, image),
-        };
+        }?;
         // What is not in the library is nothing to call.
         let place = |at: usize| Some(loaded.start + Some(long(at)).filter(|at| *at < of_image)?);
         let ends = || Some(Ends { rest: place(64)?, resting: place(72)?, busy: place(80)? });

@@ -269,6 +269,7 @@ impl Agent {
         let symbol = |name| self.symbol(name).map_err(Entry::Other);
         let (start, config) = (symbol(live::START)?, symbol(live::CONFIG)?);
         let (area, pair) = (symbol(live::AREA)? + live::AREA_END, symbol(live::PAIR)?);
+        let filtered = symbol(live::FILTERED)? + live::AREA_END;
         let Some(tid_at) = target.place_of_thread_ids()? else {
             return Err(Entry::NoRuntime);
         };
@@ -290,6 +291,9 @@ impl Agent {
             } else {
                 target.set_gs_bases(at + area, known.is_some())?;
             }
+            let end = [at + filtered, live::AREA_MARK, 1].map(u64::to_le_bytes);
+            target.write(at + filtered, end.as_flattened())?;
+            target.set_apart_filtered(at + area, at + filtered)?;
             Mark::set_retired(target, &loaded, false)?;
             had().try_for_each(|other| Mark::set_retired(target, &other.loaded, true))?;
             target.write(at + config, &Config { tid_at }.to_bytes())?;
@@ -301,7 +305,9 @@ impl Agent {
         begun.map(|tid| Inside { loaded, tid }).map_err(|error| {
             // What was not begun leaves nothing, as far as the process lets us.
             if known.is_none() {
-                target.clear_gs_bases(at + area).ok();
+                [area, filtered]
+                    .iter()
+                    .for_each(|end| target.clear_gs_bases(at + end).unwrap_or(()));
                 target.unload(&loaded).ok();
             }
             error.into()
@@ -455,6 +461,8 @@ impl Live {
                     }
                 }
             }
+            // One that says something all the time has not answered either.
+            self.check_running(by, end)?;
         }
     }
 
