@@ -61,7 +61,7 @@ fn take_all_locks(map: &Map) {
 }
 
 /// Has a child write value 2 over value 1 ([`support::each_state`]).
-fn each_state(map: &Map, standing: impl FnMut(&Child)) -> Option<Vec<Vec<u64>>> {
+fn each_state(map: &Map, standing: impl FnMut(&Child)) -> Option<Vec<support::Memory>> {
     let write = |n| move |map: &Map| map.update(&KEY, &value(n), LOCK).expect("there");
     let states = support::each_state(map, write(1), write(2), standing)?;
     assert_eq!((seen(map), is_unfinished(map)), (value(2), false));

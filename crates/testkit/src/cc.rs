@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::compiled;
+
 /// One way to build a target: what a tracer finds at the start of functions depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Build {
@@ -108,10 +110,20 @@ impl Cc {
     }
 
     /// Compiles and links the sources into `out`, which it returns. Panics with the compiler's
-    /// words when that fails.
+    /// words when that fails. What was compiled before is copied, see [`compiled`](crate::compiled).
     pub fn compile(&self, sources: &[&Path], out: &Path) -> PathBuf {
+        self.compile_with(sources, &["-pthread", "-ldl", "-lm"], out)
+    }
+
+    /// The same with other libraries than those that come with every C library.
+    pub fn compile_with(&self, sources: &[&Path], libraries: &[&str], out: &Path) -> PathBuf {
+        let kept = compiled::path(&self.program, &self.args, sources, libraries);
+        if let Some(kept) = kept.as_ref().filter(|kept| kept.is_file()) {
+            compiled::take(kept, out);
+            return out.to_owned();
+        }
         let mut command = Command::new(&self.program);
-        command.args(&self.args).arg("-o").arg(out).args(sources).args(["-pthread", "-ldl", "-lm"]);
+        command.args(&self.args).arg("-o").arg(out).args(sources).args(libraries);
         let done = command
             .output()
             .unwrap_or_else(|error| panic!("cannot run `{}`: {error}", self.program));
@@ -121,6 +133,9 @@ impl Cc {
             done.status,
             String::from_utf8_lossy(&done.stderr)
         );
+        if let Some(kept) = kept {
+            compiled::keep(out, &kept);
+        }
         out.to_owned()
     }
 }

@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cc;
+mod compiled;
 pub mod many;
 pub mod memory;
 pub mod network;

@@ -50,13 +50,20 @@ impl TempDir {
     }
 
     fn below(parent: &Path) -> Self {
+        Self::within(parent).unwrap_or_else(|error| {
+            panic!("cannot make a folder in `{}`: {error}", parent.display())
+        })
+    }
+
+    /// Makes a folder in another.
+    pub(crate) fn within(parent: &Path) -> std::io::Result<Self> {
         loop {
             let path = parent.join(format!("skep-test-{}-{}", std::process::id(), next()));
             match DirBuilder::new().mode(0o700).create(&path) {
-                Ok(()) => return Self { path },
+                Ok(()) => return Ok(Self { path }),
                 // Left behind by a killed process that had our number.
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-                Err(error) => panic!("cannot make the folder `{}`: {error}", path.display()),
+                Err(error) => return Err(error),
             }
         }
     }

@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::cc::Build;
+use crate::compiled::target_dir;
 use crate::report::Report;
 use crate::run::Ended;
 use crate::target::{Counts, Program, Target};
@@ -33,7 +34,7 @@ pub fn skep_bin() -> &'static Path {
         if let Some(path) = std::env::var_os("SKEP_BIN") {
             return path.into();
         }
-        let target = target_dir();
+        let target = target_dir().expect("this program lies in a cargo target folder");
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         // Cargo holds no lock on its folders while it runs tests; other test programs that build
         // the same wait for each other.
@@ -56,16 +57,6 @@ pub fn skep_bin() -> &'static Path {
 /// The agent that [`skep_bin`] carries, with all symbols, as a file of its own.
 pub fn agent_symbols() -> PathBuf {
     skep_bin().with_file_name("libskep_preload.so.debug")
-}
-
-/// The build directory this program was built into: the nearest folder above it that cargo has
-/// marked.
-fn target_dir() -> PathBuf {
-    let exe = std::env::current_exe().expect("the system knows our executable");
-    let marked = exe.ancestors().find(|dir| dir.join("CACHEDIR.TAG").exists());
-    marked
-        .unwrap_or_else(|| panic!("`{}` does not lie in a cargo target folder", exe.display()))
-        .to_owned()
 }
 
 /// A traced run.

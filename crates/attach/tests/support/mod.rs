@@ -3,9 +3,9 @@
 
 use skep_attach::sites::{self, Function, Module};
 use skep_attach::{DirectCall, Hook, Missed, Position, RunFn};
+use skep_testkit::cc::Cc;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,15 +51,8 @@ pub struct Library {
 pub fn compile(source: &str, kind: &str, flags: &[&str], out: &Path) {
     let text = out.with_extension(kind);
     std::fs::write(&text, source).expect("source file");
-    let compiler = if kind == "cc" { "c++" } else { "cc" };
-    let done = Command::new(compiler)
-        .args(flags)
-        .arg("-o")
-        .arg(out)
-        .arg(&text)
-        .output()
-        .expect("compiler");
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let compiler = Cc::named(if kind == "cc" { "c++" } else { "cc" });
+    compiler.args(flags).compile_with(&[&text], &[], out);
 }
 
 impl Library {

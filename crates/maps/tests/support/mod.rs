@@ -7,6 +7,7 @@ pub mod qp_trie;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use rustix::fs::{SeekFrom, seek};
 use skep_isa::MapType;
 use skep_maps::{Map, MapDef, MapError, SlotTable};
 
@@ -348,21 +349,61 @@ fn payload(map: &Map) -> &[AtomicU64] {
     }
 }
 
-/// All of a map's memory.
-pub fn memory(map: &Map) -> Vec<u64> {
-    payload(map).iter().map(|w| w.load(Relaxed)).collect()
+/// What a map's memory holds: its pages that are not all zero, by number, and their words.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Memory {
+    pages: Vec<usize>,
+    words: Vec<u64>,
 }
 
-fn is_memory(map: &Map, memory: &[u64]) -> bool {
-    payload(map).iter().zip(memory).all(|(w, was)| w.load(Relaxed) == *was)
+/// Words of a page.
+const PAGE: usize = 512;
+
+/// The pages of a map's payload that have memory. All others are zero, and get memory when somebody
+/// looks at them through the mapping: a map of a few elements may have room for a million.
+fn used_pages(map: &Map) -> Vec<usize> {
+    let file = map.file().reopen().expect("it has its name");
+    let end = map.file().payload().len();
+    let (mut at, mut all) = (0, vec![]);
+    while let Ok(from) = seek(&file, SeekFrom::Data(at))
+        && from < end
+    {
+        at = seek(&file, SeekFrom::Hole(from)).expect("an end").min(end);
+        all.extend(from as usize / 8 / PAGE..(at as usize / 8).div_ceil(PAGE));
+    }
+    all
+}
+
+/// All of a map's memory.
+pub fn memory(map: &Map) -> Memory {
+    let mut all = Memory::default();
+    for page in used_pages(map) {
+        let words = payload(map).chunks(PAGE).nth(page).expect("a page of the payload");
+        if words.iter().any(|w| w.load(Relaxed) != 0) {
+            all.pages.push(page);
+            all.words.extend(words.iter().map(|w| w.load(Relaxed)));
+        }
+    }
+    all
 }
 
 /// Puts a map's memory back as it was.
-pub fn restore(map: &Map, memory: &[u64]) {
-    for (w, was) in payload(map).iter().zip(memory) {
-        if w.load(Relaxed) != *was {
-            w.store(*was, Relaxed);
+pub fn restore(map: &Map, memory: &Memory) {
+    let put = |page, was: &mut dyn Iterator<Item = u64>| {
+        let words = payload(map).chunks(PAGE).nth(page).expect("a page of the payload");
+        for (w, was) in words.iter().zip(was) {
+            if w.load(Relaxed) != was {
+                w.store(was, Relaxed);
+            }
         }
+    };
+    for page in used_pages(map) {
+        if memory.pages.binary_search(&page).is_err() {
+            put(page, &mut std::iter::repeat(0));
+        }
+    }
+    for (page, words) in memory.pages.iter().zip(memory.words.chunks(PAGE)) {
+        put(*page, &mut words.iter().copied());
     }
 }
 
@@ -375,7 +416,7 @@ pub fn each_state(
     prepare: impl FnOnce(&Map),
     change: impl FnOnce(&Map),
     mut standing: impl FnMut(&Child),
-) -> Option<Vec<Vec<u64>>> {
+) -> Option<Vec<Memory>> {
     const NO: i32 = 77;
     let child = forked(|| {
         let map = Map::open(map.file().path(), skep_maps::Access::ReadWrite).expect("opens");
@@ -395,8 +436,9 @@ pub fn each_state(
     }
     let mut states = vec![memory(map)];
     while child.step().expect("the change does not fail") != 19 {
-        if !states.last().is_some_and(|last| is_memory(map, last)) {
-            states.push(memory(map));
+        let now = memory(map);
+        if states.last() != Some(&now) {
+            states.push(now);
             standing(&child);
         }
     }
