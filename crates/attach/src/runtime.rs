@@ -12,7 +12,6 @@
 //! that has none of the above, and a symbol with a size is evidence enough for it.
 
 use skep_proc::elf::{Elf, Functions, Kind, SymbolSource};
-use std::collections::HashMap;
 use std::ops::Range;
 
 mod checked;
@@ -409,8 +408,15 @@ impl Code {
                         .iter()
                         .filter_map(move |(n, at)| Some((n.strip_suffix(tail.as_bytes())?, *at)))
                 };
-                let ends: HashMap<&[u8], u64> = with(end).collect();
-                with(begin).filter_map(|(unit, at)| Some(at..*ends.get(unit)?)).collect()
+                let mut ends: Vec<(&[u8], u64)> = with(end).collect();
+                ends.sort_by_cached_key(|(_, at)| *at);
+                let range = |(unit, from): (&[u8], u64)| {
+                    // Nearly always the first one behind it.
+                    let behind = ends.partition_point(|(_, at)| *at < from);
+                    let (_, to) = ends.get(behind..)?.iter().find(|(of, _)| *of == unit)?;
+                    Some(from..*to)
+                };
+                with(begin).filter_map(range).collect()
             }
             Self::ToldIn(section, behind) => {
                 let data = elf.section(section).and_then(|s| elf.section_data(s).ok());
