@@ -110,7 +110,7 @@ impl Cc {
     }
 
     /// Compiles and links the sources into `out`, which it returns. Panics with the compiler's
-    /// words when that fails. What was compiled before is copied, see [`compiled`](crate::compiled).
+    /// words when that fails. What was compiled before is copied (`compiled.rs`).
     pub fn compile(&self, sources: &[&Path], out: &Path) -> PathBuf {
         self.compile_with(sources, &["-pthread", "-ldl", "-lm"], out)
     }
