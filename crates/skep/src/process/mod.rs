@@ -461,8 +461,11 @@ impl Live {
                     }
                 }
             }
-            // One that says something all the time has not answered either.
-            self.check_running(by, end)?;
+            // One that says something all the time has not answered either. Nothing else is asked here: an
+            // agent that has just been answered is at work.
+            if Instant::now() > end {
+                return Err("its agent does not answer".into());
+            }
         }
     }
 
