@@ -82,16 +82,27 @@ fn also_when_skep_is_killed() {
 
 #[test]
 fn also_when_the_program_is_stopped() {
+    stopped_in_the_middle(cycles(15), Duration::from_millis(5));
+}
+
+/// Longer than `skep` waits for a word of the agent: it gives the attachment up, and the agent, which has asked
+/// for something, goes on later. What `skep` did then was once written over the agent's memory.
+#[test]
+fn also_when_the_program_is_stopped_for_long() {
+    stopped_in_the_middle(cycles(12), Duration::from_millis(300));
+}
+
+fn stopped_in_the_middle(cycles: usize, time: Duration) {
     let (skep, target) = (Skep::new(), blocked());
     let before = target.state();
     let pid = target.pid();
-    for n in 0..cycles(15) {
+    for n in 0..cycles {
         let command = skep.command(["trace", "*", "-p", &pid.to_string(), "--for", "5ms"]);
         let mut running = start(&command, LIMIT);
         while running.try_wait().expect("it is ours").is_none() {
             std::thread::sleep(Duration::from_millis(1 + n as u64 * 7 % 30));
             signal(pid, Signal::STOP);
-            std::thread::sleep(Duration::from_millis(5));
+            std::thread::sleep(time);
             signal(pid, Signal::CONT);
         }
         let status = running.wait().expect("it ends");
@@ -99,6 +110,8 @@ fn also_when_the_program_is_stopped() {
         running.stderr.take().expect("a pipe").read_to_string(&mut said).expect("a pipe");
         let is_refused = status.code() == Some(2) && said.contains("stopped");
         assert!(status.success() || is_refused, "{status}: {said}");
+        // What was given up leaves by itself, now that the program runs.
+        target.wait_for_end_of_agent();
     }
     visit(&skep, &target);
     let after = target.state();

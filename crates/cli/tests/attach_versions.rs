@@ -8,7 +8,7 @@ mod common;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::live::{LIMIT, State, Target, Tracer, changed};
 use common::{Skep, fails};
@@ -170,16 +170,7 @@ fn calls_inside_of_another_version_are_waited_for() {
 /// Once the agent of a killed `skep` has taken its hooks out, the main thread, which waits for an order inside of
 /// `read`, returns through that one's code, and waits without.
 fn comes_round(target: &mut Target) {
-    let end = Instant::now() + LIMIT;
-    let has_agent = || {
-        let threads = fs::read_dir(format!("/proc/{}/task", target.pid())).expect("it runs");
-        let comm = |t: fs::DirEntry| fs::read_to_string(t.path().join("comm")).unwrap_or_default();
-        threads.flatten().any(|thread| comm(thread).trim() == "skep-agent")
-    };
-    while has_agent() {
-        assert!(Instant::now() < end, "the agent stays");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    target.wait_for_end_of_agent();
     target.tell("threads 3");
 }
 

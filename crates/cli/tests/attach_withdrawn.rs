@@ -4,11 +4,10 @@
 
 mod common;
 
-use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::live::{Target, Tracer};
+use common::live::{Target, Tracer, has_agent};
 use common::{Skep, data};
 use rustix::process::Signal;
 use serde_json::Value as Json;
@@ -31,13 +30,6 @@ fn program() -> Target {
     let cc = Cc::c().args(&["-O1", "-g", "-pthread"]);
     let program = cc.compile(&[data("withdraws.c").as_ref()], &dir.join("withdraws"));
     Target::start(dir, program.clone(), &Command::new(program))
-}
-
-fn has_agent(target: &Target) -> bool {
-    let threads = fs::read_dir(format!("/proc/{}/task", target.pid())).expect("it runs");
-    let mut names =
-        threads.flatten().map(|t| fs::read_to_string(t.path().join("comm")).unwrap_or_default());
-    names.any(|name| name.trim() == "skep-agent")
 }
 
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
@@ -82,7 +74,7 @@ fn what_gets_the_agents_numbers_is_the_programs() {
     let (report, said) = end(tracer);
     assert_eq!(calls(&report), 100, "{report}");
     assert!(said.contains("its agent has ended"), "{said}");
-    wait_until("the agent stays", || !has_agent(&target));
+    wait_until("the agent stays", || !has_agent(target.pid()));
     target.tell("exchange");
     target.tell("work 100");
     target.end();
@@ -101,7 +93,7 @@ fn also_where_skep_is_gone() {
         target.stop();
         signal(target.pid(), Signal::CONT);
         target.tell("exchange");
-        wait_until("the agent stays", || !has_agent(&target));
+        wait_until("the agent stays", || !has_agent(target.pid()));
     }
     target.tell("work 100");
     target.end();
@@ -138,7 +130,7 @@ fn sandboxed(order: &str, number: i32, action: u32, threads: u32) {
     let counted = if threads == ALL_THREADS { vec![100, 200] } else { vec![200] };
     assert!(counted.contains(&calls) || number < 0 && calls == 100, "{what}: {calls}\n{said}");
     target.tell("work 100");
-    wait_until(&format!("{what}: the agent stays\n{said}"), || !has_agent(&target));
+    wait_until(&format!("{what}: the agent stays\n{said}"), || !has_agent(target.pid()));
     target.end();
 }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::live::{LIMIT, Target, Tracer, code};
+use common::live::{LIMIT, Target, Tracer, code, has_agent};
 use common::{Skep, data};
 use rustix::process::Signal;
 use serde_json::Value as Json;
@@ -259,12 +259,7 @@ fn programs_that_are_not_traced() {
 
 fn wait_until_traced(pid: u32) {
     let end = Instant::now() + LIMIT;
-    let agent = || {
-        let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").flatten();
-        let mut names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
-        names.any(|name| name.trim() == "skep-agent")
-    };
-    while !agent() {
+    while !has_agent(pid) {
         assert!(Instant::now() < end, "nobody traces it");
         std::thread::sleep(Duration::from_millis(2));
     }

@@ -179,7 +179,8 @@ pub enum StillInside {
     Unknown,
 }
 
-/// Something for the agent to do.
+/// Something for the agent to do. It is given no other before it has answered: while it is at work it takes
+/// what comes for what it has asked for, a [`Stopped`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Attach a link. The answer's number is how many functions it has.

@@ -125,6 +125,13 @@ pub fn state_of(pid: u32) -> char {
     stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).expect("a state")
 }
 
+/// Tells whether an agent's thread is in a process.
+pub fn has_agent(pid: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").flatten();
+    let mut names = threads.filter_map(|t| fs::read_to_string(t.path().join("comm")).ok());
+    names.any(|name| name.trim() == "skep-agent")
+}
+
 /// The one child of a process with one thread.
 pub fn child(pid: u32) -> u32 {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
@@ -222,6 +229,15 @@ impl Target {
     pub fn end(&mut self) {
         drop(self.running.stdin.take());
         assert_eq!(self.running.wait().expect("it ends").code(), Some(7));
+    }
+
+    /// Waits until no agent's thread is in it any more.
+    pub fn wait_for_end_of_agent(&self) {
+        let end = Instant::now() + LIMIT;
+        while has_agent(self.pid()) {
+            assert!(Instant::now() < end, "the agent stays");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// What of it others can see: descriptors, number of threads, the bytes of all code, the

@@ -7,7 +7,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -70,8 +70,8 @@ pub struct Live {
     inside: Inside,
     /// Until this is dropped no other `skep` enters.
     turn: Option<Turn>,
-    /// Answers that nobody has waited for.
-    owed: AtomicU32,
+    /// The agent is at work for an order that it has not answered.
+    owes: AtomicBool,
 }
 
 /// The agent's library, ready to be put into processes.
@@ -232,10 +232,11 @@ impl Agent {
             Err(Entry::Other(error)) => return Err(error),
             Err(Entry::NoRuntime) => return Err(ProcessError::NoRuntime { pid }),
         };
-        let owed = AtomicU32::new(0);
-        let live = Live { pid, process, socket, inside, turn: Some(turn), owed };
+        // It says by itself that it has begun.
+        let owes = AtomicBool::new(true);
+        let live = Live { pid, process, socket, inside, turn: Some(turn), owes };
         live.hand_over(by, pair, [theirs, directory, proc])
-            .and_then(|()| live.answer(by, PATIENCE))
+            .and_then(|()| live.answer(by, Instant::now() + PATIENCE)?)
             .map_err(|why| ProcessError::Begin { pid, why })?;
         Ok(live)
     }
@@ -438,16 +439,24 @@ impl Live {
             Order::Attach(_) | Order::Detach(_) => PATIENCE,
             Order::Unhook | Order::Leave => LEAVING_PATIENCE,
         };
+        let end = Instant::now() + patience;
+        // One order at a time: an agent at work reads only what answers its requests. Who does not want to
+        // wait so long hangs up, and the agent then leaves by itself.
+        if self.owes.load(Relaxed) && self.answer(by, end)? == HAS_LEFT {
+            return HAS_LEFT;
+        }
         match rustix::net::send(&self.socket, &order.to_bytes(), SendFlags::NOSIGNAL) {
-            Ok(_) => self.answer(by, patience),
+            Ok(_) => {
+                self.owes.store(true, Relaxed);
+                self.answer(by, end)?
+            }
             Err(_) => self.last_answer(),
         }
     }
 
-    fn answer(&self, by: &mut dyn Stopper, patience: Duration) -> Answer {
-        let end = Instant::now() + patience;
+    /// Does what the agent asks for until it answers; fails when that is not waited for any longer.
+    fn answer(&self, by: &mut dyn Stopper, end: Instant) -> std::result::Result<Answer, String> {
         let mut bytes = [0; live::ANSWER];
-        self.owed.fetch_add(1, Relaxed);
         loop {
             let message = self.receive(by, &mut bytes, end)?;
             match Request::from_bytes(message) {
@@ -455,17 +464,12 @@ impl Live {
                 // For a stop that came to nothing.
                 Some(Request::Write(_) | Request::GoOn) => {}
                 None => {
-                    let answer = read_answer(message);
-                    if self.owed.fetch_sub(1, Relaxed) == 1 || answer == HAS_LEFT {
-                        return answer;
-                    }
+                    self.owes.store(false, Relaxed);
+                    return Ok(read_answer(message));
                 }
             }
-            // One that says something all the time has not answered either. Nothing else is asked here: an
-            // agent that has just been answered is at work.
-            if Instant::now() > end {
-                return Err("its agent does not answer".into());
-            }
+            // One that says something all the time has not answered either. It may be stopped for a moment.
+            self.check_patience(by, end)?;
         }
     }
 

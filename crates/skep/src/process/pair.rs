@@ -88,6 +88,11 @@ impl Live {
         if self.has_ended() {
             return Err(self.gone());
         }
+        self.check_patience(by, end)
+    }
+
+    /// Fails when nobody wants to wait any longer.
+    pub(super) fn check_patience(&self, by: &dyn Stopper, end: Instant) -> Result<(), String> {
         if by.is_over() {
             return Err(NOT_NOW.into());
         }
