@@ -5,6 +5,7 @@ mod common;
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use common::live::{LIMIT, Target};
 use common::{Skep, fails};
@@ -53,17 +54,25 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// Sends so many messages on the agent's socket that `skep` reads nothing else: requests that need no answer.
+/// Sends so many messages on the agent's socket that `skep` reads nothing else, and reads none: requests of the kind
+/// that its argument says.
 const TALKER: &str = r#"
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 __attribute__((noinline, noclone)) int work(int n) { __asm__ volatile(""); return n + 1; }
 static void *talk(void *p) {
-    static const char message[25] = {4};
+    static long stacks[1000];
+    char message[25] = {(long)p};
+    void *at = stacks;
+    int count = 1000;
+    memcpy(message + 13, &at, 8);
+    memcpy(message + 21, &count, 4);
     for (int socket = -1, said = 0;;) {
         for (int fd = 800; socket < 0 && fd < 810; fd++) {
             struct stat s;
@@ -73,13 +82,13 @@ static void *talk(void *p) {
     }
     return p;
 }
-int main(void) {
+int main(int argc, char **argv) {
     pthread_t t;
     char c;
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
     setvbuf(stdout, 0, _IONBF, 0);
     puts("ready");
-    pthread_create(&t, 0, talk, 0);
+    pthread_create(&t, 0, talk, (void *)strtol(argv[argc - 1], 0, 0));
     while (read(0, &c, 1) > 0) work(1);
     return 7;
 }
@@ -108,14 +117,22 @@ fn a_list_that_is_too_long() {
     }
 }
 
-/// `skep` read its messages for ever, and did not notice that it was told to end.
+/// `skep` read its messages for ever, and did not notice that it was told to end; or waited until an answer to
+/// one was read.
 #[test]
 fn one_that_never_stops_talking() {
-    let (skep, mut target) = (Skep::new(), target(TALKER, &[]));
-    let pid = target.pid().to_string();
-    let mut running = start(&skep.command(["trace", "hostile:work", "-p", &pid]), LIMIT);
-    assert_eq!(target.line(), "talks");
-    signal(running.id(), Signal::INT);
-    assert!(running.wait().expect("it ends").code().is_some(), "it was not killed");
-    target.end();
+    const STOP: &str = "2";
+    const WRITE: &str = "3";
+    const GO_ON: &str = "4";
+    for kind in [STOP, WRITE, GO_ON] {
+        let (skep, mut target) = (Skep::new(), target(TALKER, &[kind]));
+        let pid = target.pid().to_string();
+        let mut running = start(&skep.command(["trace", "hostile:work", "-p", &pid]), LIMIT);
+        assert_eq!(target.line(), "talks");
+        // Until there is no more room for answers.
+        std::thread::sleep(Duration::from_millis(500));
+        signal(running.id(), Signal::INT);
+        assert!(running.wait().expect("it ends").code().is_some(), "it was not killed: {kind}");
+        target.end();
+    }
 }

@@ -6,11 +6,11 @@
 
 use std::time::{Duration, Instant};
 
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::RecvFlags;
 use skep_inject::Target;
 use skep_store::live::{Edit, List, Request, Stopped};
 
-use super::{Injected, LOOK, Live, StopError, Stopper, is_readable, stopper};
+use super::{Injected, LOOK, Live, SEND, StopError, Stopper, is_readable, stopper};
 
 /// How long one thread may keep the others waiting that stand already.
 const EACH: Duration = Duration::from_millis(50);
@@ -49,9 +49,9 @@ impl Live {
         }
     }
 
-    /// Who does not listen any more has ended, which is seen next.
-    fn tell(&self, stopped: Stopped) {
-        rustix::net::send(&self.socket, &stopped.to_bytes(), SendFlags::NOSIGNAL).ok();
+    /// Who does not listen any more has ended, which is seen next, or asks without end and does not read.
+    pub(super) fn tell(&self, stopped: Stopped) {
+        rustix::net::send(&self.socket, &stopped.to_bytes(), SEND).ok();
     }
 
     /// Until the agent has the threads go on, or is no more.

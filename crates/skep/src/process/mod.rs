@@ -16,7 +16,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use skep_inject::{Image, Loaded, Target};
 use skep_store::Dir;
-use skep_store::live::{self, Answer, Config, List, Order, Request, StillInside};
+use skep_store::live::{self, Answer, Config, List, Order, Request, StillInside, Stopped};
 
 mod attached;
 mod cgroup;
@@ -53,6 +53,9 @@ const LEAVING_PATIENCE: Duration = Duration::from_secs(10);
 const NOT_NOW: &str = "its agent has not answered yet";
 /// And where another `skep` was waited for.
 const NOT_YET: &str = "another skep is attached to it still";
+
+/// The agent reads what it is sent before it says any more, so there is room.
+const SEND: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
 
 /// How often a process that does not answer is looked at.
 const LOOK: Duration = Duration::from_millis(250);
@@ -445,7 +448,7 @@ impl Live {
         if self.owes.load(Relaxed) && self.answer(by, end)? == HAS_LEFT {
             return HAS_LEFT;
         }
-        match rustix::net::send(&self.socket, &order.to_bytes(), SendFlags::NOSIGNAL) {
+        match rustix::net::send(&self.socket, &order.to_bytes(), SEND) {
             Ok(_) => {
                 self.owes.store(true, Relaxed);
                 self.answer(by, end)?
@@ -461,8 +464,9 @@ impl Live {
             let message = self.receive(by, &mut bytes, end)?;
             match Request::from_bytes(message) {
                 Some(Request::Stop { moves, stacks }) => self.hold(by, moves, stacks),
-                // For a stop that came to nothing.
-                Some(Request::Write(_) | Request::GoOn) => {}
+                // The threads go on already, as it took too long: nothing is written.
+                Some(Request::Write(_)) => self.tell(Stopped(None)),
+                Some(Request::GoOn) => {}
                 None => {
                     self.owes.store(false, Relaxed);
                     return Ok(read_answer(message));
