@@ -12,6 +12,7 @@ use support::{Dir, compile, counter};
 unsafe extern "C" {
     fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void;
     fn dlclose(library: *mut c_void) -> c_int;
+    fn pthread_sigmask(how: c_int, set: *const [u64; 16], old: *mut [u64; 16]) -> c_int;
 }
 
 /// Functions enough that looking at them takes longer than a library is there.
@@ -68,6 +69,11 @@ fn a_library_that_is_closed_meanwhile() {
             }
         });
         for round in 1..=ROUNDS {
+            // Half of them in a thread that holds back what tells of memory that is gone.
+            const SIGSEGV: u64 = 1 << 10;
+            let (how, set) = (c_int::from(round.is_multiple_of(2)), [SIGSEGV; 16]);
+            // SAFETY: this thread's mask: `SIG_BLOCK` and `SIG_UNBLOCK`.
+            unsafe { pthread_sigmask(how, &raw const set, std::ptr::null_mut()) };
             is_open.recv().expect("it is opened");
             let modules = {
                 let _muted = skep_attach::mute();

@@ -496,10 +496,12 @@ fn a_program_that_waits_for_all_signals() {
                 if (signal < 0) continue;
                 work(3);
                 if (write(waiting[1], &signal, 1) != 1) return arg;
+                if (signal == SIGUSR2) usleep(20000);
             }
         }
         int main(void) {
-            static const int sent[] = {SIGSEGV, SIGUSR1, SIGBUS, SIGTRAP};
+            // Of those of faults one finds its reader waiting, and one finds nobody.
+            static const int sent[] = {SIGSEGV, SIGBUS, SIGUSR2, SIGSEGV, SIGUSR2, SIGBUS, SIGTRAP};
             prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
             sigfillset(&all);
             pthread_sigmask(SIG_SETMASK, &all, 0);
@@ -508,7 +510,7 @@ fn a_program_that_waits_for_all_signals() {
             pthread_create(&t, 0, reader, 0);
             setvbuf(stdout, 0, _IONBF, 0);
             for (puts(\"ready\"); getchar() != EOF; puts(\"done\"))
-                for (int i = 0; i < 4; i++) {
+                for (int i = 0; i < 7; i++) {
                     char got = 0;
                     work(100);
                     kill(getpid(), sent[i]);
@@ -532,9 +534,55 @@ fn a_program_that_waits_for_all_signals() {
         let tracer = Tracer::attach(&skep, &target, &["waits:work"]);
         target.tell("");
         let report = tracer.end();
-        assert_eq!(calls(&report, "work"), 8, "{report}");
+        assert_eq!(calls(&report, "work"), 14, "{report}");
         target.tell("");
         assert_eq!(blocked(target.pid()), before);
+    }
+    target.end();
+}
+
+/// What the agent looks at, to hook it, is gone in the next moment.
+#[test]
+fn libraries_that_come_and_go() {
+    const FUNCTIONS: usize = 2000;
+    let dir = TempDir::new();
+    let source =
+        "#include <dlfcn.h>\n#include <pthread.h>\n#include <stdio.h>\n#include <sys/prctl.h>
+        __attribute__((noinline, noclone)) int work(int n) { static volatile int s; return s += n; }
+        static void *open_and_close(void *path) {
+            for (void *library; (library = dlopen(path, RTLD_NOW)) && !dlclose(library);) {}
+            return path;
+        }
+        int main(int argc, char **argv) {
+            prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+            setvbuf(stdout, 0, _IONBF, 0);
+            for (int i = 1; i < argc; i++) {
+                pthread_t t;
+                pthread_create(&t, 0, open_and_close, argv[i]);
+            }
+            for (puts(\"ready\"); getchar() != EOF; puts(\"done\")) work(0);
+            return 7;
+        }\n";
+    let library: String = (0..FUNCTIONS)
+        .map(|n| format!("int function_{n}(int n) {{ return n * {n} + n / ({n} + 3); }}\n"))
+        .collect();
+    fs::write(dir.join("opens.c"), source).expect("it is written");
+    fs::write(dir.join("library.c"), library).expect("it is written");
+    let program = Cc::c()
+        .args(&["-O1", "-pthread", "-ldl"])
+        .compile(&[&dir.join("opens.c")], &dir.join("opens"));
+    let libraries = ["one.so", "other.so"].map(|name| dir.join(name));
+    Cc::c().args(&["-O1", "-shared", "-fPIC"]).compile(&[&dir.join("library.c")], &libraries[0]);
+    fs::copy(&libraries[0], &libraries[1]).expect("it is copied");
+    let skep = Skep::new();
+    let mut target = Target::start(dir, program.clone(), Command::new(program).args(&libraries));
+    for _ in 0..3 {
+        let mut tracer = Tracer::attach(&skep, &target, &["*"]);
+        target.tell("");
+        signal(tracer.running.id(), Signal::INT);
+        // Threads are inside functions then, or not.
+        let (report, said) = tracer.report_with_warnings();
+        assert!(calls(&report, "work") > 0, "{said}");
     }
     target.end();
 }

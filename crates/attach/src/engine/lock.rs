@@ -54,7 +54,9 @@ pub(super) fn lock() -> Locked {
 
 /// Locks the state for what looks at code.
 pub(super) fn lock_to_look() -> Locked {
-    Locked { _looking: Some(Looking::begin()), ..lock() }
+    // In this order, as the signals before are those at the end.
+    let locked = lock();
+    Locked { _looking: Some(Looking::begin()), ..locked }
 }
 
 unsafe extern "C" {

@@ -12,7 +12,7 @@ use skep_sys::thread_words;
 use std::arch::asm;
 use std::mem::size_of;
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// Gives the thread a block. Null when there is no memory: the thread then stays untraced and asks
 /// again next time.
@@ -159,26 +159,26 @@ fn recycle(tid: u32) -> Option<*mut Block> {
 /// The block is the calling thread's.
 #[inline(always)]
 unsafe fn let_faults_through(block: *mut Block) {
-    const RT_SIGPROCMASK: u64 = 14;
-    const SIG_UNBLOCK: u64 = 1;
-    /// All but `SIGKILL` and `SIGSTOP`; what `sigfillset` makes has fewer.
-    const ALL: u64 = !(1 << 8 | 1 << 18);
-    let mask = AtomicU64::new(0);
-    // SAFETY: the kernel writes the thread's mask into `mask`, and then takes signals out of it;
-    // blocks are never unmapped.
-    unsafe {
-        let handled = handled();
-        if sys::call(RT_SIGPROCMASK, [0, 0, mask.as_ptr() as u64, 8, 0, 0]) == 0
-            && mask.load(Ordering::Relaxed) & handled != 0
-        {
-            let before = mask.load(Ordering::Relaxed);
-            if before != ALL {
-                (*block).held.store((before & handled) as u32, Ordering::Relaxed);
-            }
-            mask.store(handled, Ordering::Relaxed);
-            sys::call(RT_SIGPROCMASK, [SIG_UNBLOCK, mask.as_ptr() as u64, 0, 8, 0, 0]);
+    // SAFETY: blocks are never unmapped.
+    unsafe { let_through(Some(&*block), handled(), sys::signal_mask() != ALL_SIGNALS) };
+}
+
+/// What [`let_faults_through`] takes for the C library's: all but `SIGKILL` and `SIGSTOP`; what
+/// `sigfillset` makes has fewer.
+pub(crate) const ALL_SIGNALS: u64 = !(1 << 8 | 1 << 18);
+
+/// Lets those of the signals `set` through that the calling thread blocks, and returns them; the program
+/// holds them back from now on if they are `held`. One that waits comes at once, so that is noted first.
+#[inline(always)]
+pub(crate) fn let_through(block: Option<&Block>, set: u64, held: bool) -> u64 {
+    let blocked = sys::signal_mask() & set;
+    if blocked != 0 {
+        if let Some(block) = block.filter(|_| held) {
+            block.held.fetch_or(blocked as u32, Ordering::Relaxed);
         }
+        sys::let_through(blocked);
     }
+    blocked
 }
 
 /// In `blocked`: a signal has a handler only now, which the thread may have blocked.
@@ -189,9 +189,8 @@ pub(crate) const HANDLER_IS_NEW: u32 = 2;
 pub(crate) fn let_new_faults_through() {
     let own = own();
     if !own.is_null() {
-        let found = sys::let_through(handled());
         // SAFETY: blocks are never unmapped.
-        unsafe { (*own).held.fetch_or(found as u32, Ordering::Relaxed) };
+        unsafe { let_through(Some(&*own), handled(), true) };
     }
     let mut chunk = CHUNKS.load(Ordering::Acquire);
     while !chunk.is_null() {

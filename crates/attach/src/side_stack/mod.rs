@@ -114,11 +114,10 @@ fn hold_signals(block: &Block, sp: u64) -> Option<u64> {
     if blocked == 0 || !sandbox::may_call_system() {
         return held;
     }
-    let found = sys::let_through(handled());
-    if blocked == register::HANDLER_IS_NEW && process::is_own() {
-        // The program's, until now.
-        block.held.fetch_or(found as u32, Ordering::Relaxed);
-    } else if found == 0 {
+    // The program's, until now.
+    let is_new = blocked == register::HANDLER_IS_NEW && process::is_own();
+    let found = register::let_through(Some(block), handled(), is_new);
+    if !is_new && found == 0 {
         return held;
     }
     // They were blocked. The library sets the whole mask when it is done, so they need not be

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::action::{SEGV, SIGSEGV};
 use super::fault;
+use crate::per_thread::block::own;
+use crate::per_thread::register::let_through;
 use crate::{patch, sandbox, sys};
 
 const PAGE: u64 = 4096;
@@ -57,19 +59,21 @@ pub(crate) struct Looking {
     thread: Option<(usize, u32)>,
     /// The thread looked already.
     within: bool,
+    /// Signals, by bit, that are blocked again at the end.
+    blocked: u64,
 }
 
 impl Looking {
     /// Begins. In a process with one thread there is nobody who could take code away.
     pub(crate) fn begin() -> Self {
-        let none = Self { thread: None, within: false };
+        let none = Self { thread: None, within: false, blocked: 0 };
         if !sandbox::may_call_system() {
             return none;
         }
         let tid = sys::gettid();
         let at = |tid| THREADS.iter().position(|t| t.tid.load(Ordering::Relaxed) == tid);
         if let Some(at) = at(tid) {
-            return Self { thread: Some((at, faults(at))), within: true };
+            return Self { thread: Some((at, faults(at))), within: true, blocked: 0 };
         }
         if patch::is_alone() || !is_ready() {
             return none;
@@ -77,7 +81,9 @@ impl Looking {
         for (at, thread) in THREADS.iter().enumerate() {
             if thread.tid.compare_exchange(0, tid, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
                 thread.faults.store(0, Ordering::SeqCst);
-                return Self { thread: Some((at, 0)), within: false };
+                // SAFETY: blocks are never unmapped.
+                let blocked = let_through(unsafe { own().as_ref() }, 1 << (SIGSEGV - 1), true);
+                return Self { thread: Some((at, 0)), within: false, blocked };
             }
         }
         none
@@ -109,6 +115,13 @@ impl Drop for Looking {
             part.tid.store(0, Ordering::SeqCst);
         }
         thread.tid.store(0, Ordering::SeqCst);
+        if self.blocked != 0 {
+            sys::block_signal_set(self.blocked);
+            // SAFETY: blocks are never unmapped.
+            if let Some(own) = unsafe { own().as_ref() } {
+                own.held.fetch_and(!self.blocked as u32, Ordering::Relaxed);
+            }
+        }
         let is_last = || THREADS.iter().all(|t| t.tid.load(Ordering::SeqCst) == 0);
         if is_last() && !fault::is_wanted() && sandbox::may_call_system() {
             SEGV.give_back();

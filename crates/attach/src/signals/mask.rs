@@ -70,6 +70,13 @@ fn set_held(held: u64) {
     }
 }
 
+/// Lets signals of faults through in the calling thread, which is the tracer's own and blocks all: its
+/// faults come to the engine's handlers, and what others send the process stays for the program's threads.
+/// A signal that came here nevertheless is blocked until the next call.
+pub fn let_faults_through() {
+    register::let_through(None, handled(), false);
+}
+
 /// To be called in a hook at the entry of a function that blocks all signals by itself for a while,
 /// as the C library does where threads and children are started: a fault in a hook would be the end
 /// of the process then. Each of the thread's events until [`end_blocked`] lets signals of faults

@@ -11,7 +11,7 @@
 pub use crate::sys::KernelAction;
 pub use action::{ACTION, keeps, overtaken, program_action, taken};
 pub use fault::{on_bad_load, on_memory_full};
-pub use mask::{Blocked, Mask, begin_blocked, end_blocked};
+pub use mask::{Blocked, Mask, begin_blocked, end_blocked, let_faults_through};
 pub use pass_on::prepare_exec;
 
 pub(crate) mod action;

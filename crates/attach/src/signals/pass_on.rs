@@ -2,13 +2,18 @@
 //! is about to be executed inherits.
 
 use super::action::{
-    BUS, EngineSignal, SA_NODEFER, SA_RESETHAND, SEGV, SIG_DFL, SIG_IGN, STOP_WORLD, TRAP,
+    BUS, EngineSignal, SA_NODEFER, SA_RESETHAND, SEGV, SIG_DFL, SIG_IGN, SIGBUS, SIGSEGV,
+    STOP_WORLD, TRAP,
 };
 use super::context::{Context, Info, SI_TKILL};
 use super::mask::Mask;
+use crate::per_thread::register::ALL_SIGNALS;
 use crate::sys::KernelAction;
 use crate::{process, sys};
 use std::sync::atomic::Ordering;
+
+/// Those that are let through where they are blocked.
+const FAULTS: u64 = 1 << (SIGBUS - 1) | 1 << (SIGSEGV - 1);
 
 /// Leaves signals that the program ignores ignored in a program that is about to be executed, where
 /// a handler of ours would become the default, and those blocked that it blocks. `reset`: signals,
@@ -56,7 +61,11 @@ pub(crate) unsafe fn pass_on(
     let action = owned.action();
     let sent = code <= 0;
     let bit = 1 << (signal - 1);
-    if sent && Mask::of_thread().is_some_and(|mask| mask.held & bit != 0) {
+    // SAFETY: the kernel's own argument.
+    let blocked = unsafe { (*context).mask };
+    // A thread that blocks all others is one that begins, or the agent's: no signal of the program's is for it.
+    let has_all = blocked | FAULTS == ALL_SIGNALS;
+    if sent && (has_all || Mask::of_thread().is_some_and(|mask| mask.held & bit != 0)) {
         // SAFETY: the kernel's own arguments; the thread's mask is this one when the handler
         // returns.
         unsafe {
@@ -82,10 +91,8 @@ pub(crate) unsafe fn pass_on(
                 unsafe { owned.remember(&KernelAction { handler: SIG_DFL, ..action }) };
             }
             let own = if action.flags & SA_NODEFER == 0 { bit } else { 0 };
-            // SAFETY: the kernel's own argument.
-            let before = unsafe { (*context).mask };
             // The kernel puts the old mask back when the handler returns.
-            sys::set_signal_mask(before | Mask::kernels(action.mask) | own);
+            sys::set_signal_mask(blocked | Mask::kernels(action.mask) | own);
             // SAFETY: the program's handler, called as the kernel calls it; one without SA_SIGINFO
             // ignores the rest.
             unsafe {

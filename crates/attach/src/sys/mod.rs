@@ -19,7 +19,7 @@ pub(crate) use memory::{
 pub use signal::KernelAction;
 pub(crate) use signal::{
     TOO_LARGE, block_signal_set, block_signals, let_through, queue, send_again, set_signal_mask,
-    sigaction, take_waiting, unblock_signal,
+    sigaction, signal_mask, take_waiting, unblock_signal,
 };
 pub(crate) use task::{
     Barrier, getpid, gettid, has_memory_alone, membarrier, tgkill, tkill, wait, wake, yield_now,

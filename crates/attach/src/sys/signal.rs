@@ -53,10 +53,16 @@ pub(crate) fn block_signals() -> u64 {
     sigprocmask(0, !FAULTS)
 }
 
-/// Lets signals through, by bit, and returns which of them were blocked.
+/// The thread's mask.
 #[inline(always)]
-pub(crate) fn let_through(set: u64) -> u64 {
-    sigprocmask(1, set) & set
+pub(crate) fn signal_mask() -> u64 {
+    sigprocmask(0, 0)
+}
+
+/// Lets signals through, by bit.
+#[inline(always)]
+pub(crate) fn let_through(set: u64) {
+    sigprocmask(1, set);
 }
 
 /// Blocks signals, by bit.

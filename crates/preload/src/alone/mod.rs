@@ -163,13 +163,17 @@ fn close(fd: i32) {
 }
 
 /// Waits until one of some files can be read from, which the kernel notes in each `struct pollfd`
-/// (descriptor, events, what came), at most so long; fails as the system call does.
+/// (descriptor, events, what came), at most so long; fails as the system call does. Meanwhile no signal is
+/// for this thread.
 fn poll(fds: &mut [u64], time: Duration) -> i64 {
     let mut time = [time.as_secs(), u64::from(time.subsec_nanos())];
-    let (at, len) = (fds.as_mut_ptr() as u64, fds.len() as u64);
-    // SAFETY: the kernel writes into the structs, and how much time is left.
-    unsafe { syscall::call4(PPOLL, at, len, time.as_mut_ptr() as u64, 0) as i64 }
+    let (at, len, all) = (fds.as_mut_ptr() as u64, fds.len() as u64, &raw const ALL as u64);
+    // SAFETY: the kernel reads the signals, and writes into the structs and how much time is left.
+    unsafe { syscall::call6(PPOLL, at, len, time.as_mut_ptr() as u64, all, 8, 0) as i64 }
 }
+
+/// All signals.
+static ALL: u64 = !0;
 
 /// Lets time pass, however that may be done.
 fn pause(time: Duration) {
@@ -263,20 +267,21 @@ fn next(agent: &start::Live) -> Option<Order> {
             // The program may have no descriptors any more (`RLIMIT_NOFILE`): what it has stays.
             pause(LOOK);
         }
-        // What it meant is another file now, if the program has closed ours meanwhile.
+        skep_attach::signals::let_faults_through();
+        // An order comes first: there may be news all the time. What it meant is another file now, if the
+        // program has closed ours meanwhile.
         let mut bytes = [0_u8; Order::LEN + 1];
-        if let Some(news) = news.number()
-            && receive(news, &mut bytes) > 0
-        {
-            agent.look();
-            continue;
-        }
         match receive(SOCKET.number()?, &mut bytes) {
             got if got == -INTERRUPTED || got == -NOTHING => {}
             got => {
                 let len = usize::try_from(got).ok().filter(|len| *len > 0)?;
                 return Order::from_bytes(&bytes[..len]);
             }
+        }
+        if let Some(news) = news.number()
+            && receive(news, &mut bytes) > 0
+        {
+            agent.look();
         }
     }
     None
