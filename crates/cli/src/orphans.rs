@@ -115,7 +115,7 @@ pub fn list(dir: &Dir) -> Vec<Trace> {
         lock.is_ok_and(|f| flock(&f, FlockOperation::NonBlockingLockShared).is_err())
     };
     let mut all: Vec<Trace> = ids.map(|id| Trace { id, runs: runs(id) }).collect();
-    all.sort_unstable_by_key(|t| t.id);
+    all.sort_by_cached_key(|t| u64::from(t.id));
     all
 }
 

@@ -24,7 +24,7 @@
 //! Taking hooks out needs none of this ([`crate::patch`]).
 
 use crate::jump::PATCH;
-use crate::patch::change::{Change, current};
+use crate::patch::change::Change;
 use crate::patch::writable::WritableCode;
 use crate::skip::Skip;
 use crate::sys::{self, Barrier};
@@ -139,48 +139,97 @@ unsafe fn change(
     stop_all: &mut dyn FnMut() -> Result<(), u32>,
     results: &mut Vec<Result<(), Skip>>,
 ) {
-    // SAFETY: bytes of the changes: a breakpoint, for which the trap says what is done, or what the
-    // caller vouches for.
-    let write = |at: u64, bytes: &[u8]| unsafe { writable.write(at, bytes) };
     let before = results.len();
-    for c in changes {
-        // SAFETY: the caller's promise.
-        let untouched = unsafe { current(c.at) } == c.old;
-        results.push(if untouched { write(c.at, &[BREAKPOINT]) } else { Err(Skip::Foreign) });
-    }
-    let each = |results: &mut Vec<Result<(), Skip>>, f: &dyn Fn(&Change) -> Result<(), Skip>| {
-        for (r, c) in results.iter_mut().skip(before).zip(changes) {
-            if r.is_ok()
-                && let Err(skip) = f(c)
-            {
-                *r = Err(skip);
-            }
-        }
+    results.resize(before + changes.len(), Ok(()));
+    let results = results.get_mut(before..).unwrap_or_default();
+    // SAFETY: bytes of the changes: breakpoints, for which the traps say what is done, or what the
+    // caller vouches for.
+    let step = |results: &mut [_], which: fn(&Change) -> bool, from: State, to: State| unsafe {
+        step(writable, changes.iter().zip(results).filter(|(c, _)| which(c)), from, to);
     };
-    let inner = |c: &Change| c.inner.iter().any(|to| *to != 0);
     // First all cores stop at the first bytes; then nobody new gets in the middle, and the
     // breakpoints there are for those inside.
-    let _ = sys::membarrier(Barrier::SyncCore);
-    each(results, &|c| {
-        let inner = c.inner.iter().enumerate().filter(|(_, to)| **to != 0);
-        inner.map(|(n, _)| c.at + n as u64).try_for_each(|at| write(at, &[BREAKPOINT]))
-    });
-    let _ = sys::membarrier(Barrier::SyncCore);
-    if changes.iter().any(inner)
+    step(results, any, old, first_of_old);
+    step(results, any, first_of_old, all_of_old);
+    if changes.iter().any(has_inner)
         && let Err(tid) = stop_all()
     {
         // Back to what it was: the middle first, then the first byte.
-        let back = |c: &Change, n: usize, m: usize| {
-            write(c.at + n as u64, c.old.get(n..m).unwrap_or_default())
-        };
-        each(results, &|c| if inner(c) { back(c, 1, PATCH) } else { Ok(()) });
-        let _ = sys::membarrier(Barrier::SyncCore);
-        each(results, &|c| {
-            if inner(c) { back(c, 0, 1).and(Err(Skip::Busy { tid: tid as i32 })) } else { Ok(()) }
-        });
+        step(results, has_inner, all_of_old, first_of_old);
+        step(results, has_inner, first_of_old, old);
+        for (c, result) in changes.iter().zip(&mut *results) {
+            if result.is_ok() && has_inner(c) {
+                *result = Err(Skip::Busy { tid: tid as i32 });
+            }
+        }
     }
-    each(results, &|c| write(c.at + 1, c.new.get(1..).unwrap_or_default()));
+    step(results, any, all_of_old, first_of_new);
+    step(results, any, first_of_new, new);
+}
+
+/// The five bytes of a change at some time.
+type State = fn(&Change) -> [u8; PATCH];
+
+/// Takes changes without an error one step further, and has all cores know of it.
+///
+/// # Safety
+/// As for [`WritableCode::swap`].
+unsafe fn step<'a>(
+    writable: &WritableCode,
+    changes: impl Iterator<Item = (&'a Change, &'a mut Result<(), Skip>)>,
+    from: State,
+    to: State,
+) {
+    for (c, result) in changes.filter(|(_, result)| result.is_ok()) {
+        // SAFETY: the caller's promise.
+        let swap = |from: State, to: State| unsafe { writable.swap(c.at, from(c), to(c)) };
+        *result = swap(from, to);
+        if result.is_err() {
+            // A thread that slept has closed the library; or somebody else changes the code.
+            for now in [first_of_new, all_of_old, first_of_old] {
+                let _ = swap(now, old);
+            }
+        }
+    }
     let _ = sys::membarrier(Barrier::SyncCore);
-    each(results, &|c| write(c.at, c.new.get(..1).unwrap_or_default()));
-    let _ = sys::membarrier(Barrier::SyncCore);
+}
+
+fn any(_: &Change) -> bool {
+    true
+}
+
+/// Tells whether an instruction begins in the middle.
+fn has_inner(c: &Change) -> bool {
+    c.inner.iter().any(|to| *to != 0)
+}
+
+fn old(c: &Change) -> [u8; PATCH] {
+    c.old
+}
+
+fn new(c: &Change) -> [u8; PATCH] {
+    c.new
+}
+
+fn first_of_old(c: &Change) -> [u8; PATCH] {
+    first(c.old)
+}
+
+fn first_of_new(c: &Change) -> [u8; PATCH] {
+    first(c.new)
+}
+
+/// The old bytes of a change with a breakpoint for each of their instructions.
+fn all_of_old(c: &Change) -> [u8; PATCH] {
+    let mut bytes = first(c.old);
+    for (byte, _) in bytes.iter_mut().zip(c.inner).filter(|(_, to)| *to != 0) {
+        *byte = BREAKPOINT;
+    }
+    bytes
+}
+
+/// Bytes with a breakpoint as the first.
+fn first(mut bytes: [u8; PATCH]) -> [u8; PATCH] {
+    bytes[0] = BREAKPOINT;
+    bytes
 }

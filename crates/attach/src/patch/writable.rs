@@ -1,6 +1,6 @@
 //! Write access to code, while it is changed.
 
-use super::change::{Change, word};
+use super::change::{Change, current, in_one_word, word};
 use crate::jump::PATCH;
 use crate::skip::Skip;
 use crate::sys::{self, Fd};
@@ -134,20 +134,58 @@ impl WritableCode {
     /// It is one of the changes that this was opened for, and whoever runs into the new bytes can
     /// run them.
     pub(super) unsafe fn store(&self, change: &Change) -> Result<(), Skip> {
-        if self.memory.is_some() {
+        match self.memory {
             // The kernel does not say how it copies.
-            return Err(Skip::Protected { errno: 0 });
+            Some(_) => Err(Skip::Protected { errno: 0 }),
+            // SAFETY: the caller's promise.
+            None => unsafe { self.swap(change.at, change.old, change.new) },
         }
-        let shift = 8 * (change.at % 8);
-        let five = |bytes| word(bytes) << shift;
-        let mask = ((1u64 << (8 * PATCH)) - 1) << shift;
-        // SAFETY: an aligned word inside an opened range of mapped code. Readers are the
-        // processors' instruction fetches.
-        let word = unsafe { &*((change.at & !7) as *const AtomicU64) };
-        let done = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| {
-            (now & mask == five(change.old)).then_some(now & !mask | five(change.new))
-        });
-        done.map(|_| ()).map_err(|_| Skip::Foreign)
+    }
+
+    /// Changes five bytes of code where they are `from`: other code may be there by now. Those of two words
+    /// are changed one word after the other.
+    ///
+    /// # Safety
+    /// As for [`write`](Self::write).
+    #[inline(never)]
+    pub(crate) unsafe fn swap(
+        &self,
+        at: u64,
+        from: [u8; PATCH],
+        to: [u8; PATCH],
+    ) -> Result<(), Skip> {
+        if self.memory.is_some() {
+            // SAFETY: the caller's promise.
+            return unsafe {
+                if current(at) == from { self.write(at, &to) } else { Err(Skip::Foreign) }
+            };
+        }
+        let shift = 8 * (at % 8);
+        let [mask, from, to] = [[0xff; PATCH], from, to].map(word);
+        let mut result = Ok(());
+        let mut part = |at: u64, [mask, from, to]: [u64; 3]| {
+            // SAFETY: an aligned word inside an opened range of mapped code. Readers are the
+            // processors' instruction fetches.
+            let word = unsafe { &*(at as *const AtomicU64) };
+            let mut now = word.load(Ordering::Relaxed);
+            while now & mask == from {
+                match word.compare_exchange(
+                    now,
+                    now & !mask | to,
+                    Ordering::SeqCst,
+                    Ordering::Relaxed,
+                ) {
+                    Ok(_) => return,
+                    Err(other) => now = other,
+                }
+            }
+            result = Err(Skip::Foreign);
+        };
+        part(at & !7, [mask, from, to].map(|w| w << shift));
+        if !in_one_word(at) {
+            part((at & !7) + 8, [mask, from, to].map(|w| w >> (64 - shift)));
+        }
+        result
     }
 }
 
@@ -161,6 +199,44 @@ impl Drop for WritableCode {
             // SAFETY: gives the pages the protection that code has.
             let _ =
                 unsafe { sys::protect(r.start, r.end - r.start, sys::PROT_READ | sys::PROT_EXEC) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_swapped_where_they_are_what_they_were() {
+        const AT: usize = 16;
+        let code = WritableCode { opened: Vec::new(), memory: None, unwatched: true };
+        let before: [u8; 32] = std::array::from_fn(|n| n as u8);
+        for at in AT..AT + 8 {
+            let old: [u8; PATCH] = std::array::from_fn(|n| (at + n) as u8);
+            for wrong in 0..=PATCH {
+                let mut words = [0_u64; 4];
+                words
+                    .iter_mut()
+                    .zip(before.as_chunks().0)
+                    .for_each(|(w, b)| *w = u64::from_le_bytes(*b));
+                let mut from = old;
+                if let Some(byte) = from.get_mut(wrong) {
+                    *byte ^= 1;
+                }
+                let place = words.as_mut_ptr() as u64 + at as u64;
+                // SAFETY: memory of this test.
+                let done = unsafe { code.swap(place, from, [0xe9; PATCH]) };
+                let after = words.map(u64::to_le_bytes);
+                let after = after.as_flattened();
+                assert_eq!(done.is_ok(), wrong == PATCH, "{at} {wrong}");
+                // Of a word with another byte nothing is changed, and nothing around the five.
+                for (n, (now, was)) in after.iter().zip(before).enumerate() {
+                    let is_of = |n: usize| (at..at + PATCH).contains(&n);
+                    let changes = is_of(n) && (wrong == PATCH || (at + wrong) / 8 != n / 8);
+                    assert_eq!(*now, if changes { 0xe9 } else { was }, "{at} {wrong} {n}");
+                }
+            }
         }
     }
 }

@@ -103,7 +103,7 @@ pub(super) fn write(target: &mut Target, edits: List) -> Injected<()> {
     let edits = target.read(edits.at, edits.count as usize * Edit::LEN)?;
     let mut edits: Vec<Edit> =
         edits.as_chunks::<{ Edit::LEN }>().0.iter().map(Edit::from_bytes).collect();
-    edits.sort_unstable_by_key(|edit| edit.at);
+    edits.sort_by_cached_key(|edit| edit.at);
     for of_page in edits.chunk_by(|one, next| one.at / PAGE == next.at / PAGE) {
         let (Some(first), Some(last)) = (of_page.first(), of_page.last()) else { continue };
         let len = (last.at - first.at) as usize + last.new.len();
