@@ -4,7 +4,7 @@ use super::change::{Change, current, in_one_word, word};
 use crate::jump::PATCH;
 use crate::skip::Skip;
 use crate::sys::{self, Fd};
-use skep_proc::maps::{self, Dev, MapsError, Perms, Vma};
+use skep_proc::maps::{self, Dev, Filter, Live, MapSource, MapsError, Perms, Vma, Want};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -43,11 +43,16 @@ struct Opened {
 /// What code is mapped somewhere: a file and the offset in it.
 type Place = (Dev, u64, u64);
 
-/// What code is mapped in the first page of a range and in the last.
-fn code(mappings: &[Vma], range: &Range<u64>) -> Option<[Place; 2]> {
+/// What code is mapped in the first page of a range and in the last, where `live` can be asked; else by
+/// what was `read`.
+fn code(live: Option<&Live>, read: &[Vma], range: &Range<u64>) -> Option<[Place; 2]> {
     let at = |page: u64| {
-        let after = mappings.partition_point(|vma| vma.end <= page);
-        let vma = mappings.get(after).filter(|vma| vma.start <= page)?;
+        let asked = live.map(|live| live.query(page, &Filter::default(), Want::default()));
+        let vma = match &asked {
+            Some(answer) => answer.as_ref().ok()?.as_ref(),
+            None => read.get(read.partition_point(|vma| vma.end <= page)),
+        };
+        let vma = vma.filter(|vma| vma.start <= page)?;
         let offset = vma.offset.wrapping_add(page - vma.start);
         let is_code = vma.perms.contains(Perms::EXEC);
         // Of memory without a file only the place counts.
@@ -80,7 +85,7 @@ impl WritableCode {
         };
         let mappings = if unwatched { Vec::new() } else { maps::own().map_err(unknown)? };
         for (r, _) in ranges {
-            let code = code(&mappings, &r);
+            let code = code(None, &mappings, &r);
             if !unwatched && code.is_none() {
                 continue;
             }
@@ -191,9 +196,12 @@ impl WritableCode {
 
 impl Drop for WritableCode {
     fn drop(&mut self) {
-        let mappings = if self.unwatched { Vec::new() } else { maps::own().unwrap_or_default() };
+        // Each is looked at just before: what has come there in between would be code from now on.
+        let live = if self.unwatched { None } else { Live::own().ok().filter(Live::has_ioctl) };
+        let is_read = !self.unwatched && live.is_none();
+        let mappings = if is_read { maps::own().unwrap_or_default() } else { Vec::new() };
         for Opened { range: r, code: before } in &self.opened {
-            if !self.unwatched && code(&mappings, r) != *before {
+            if !self.unwatched && code(live.as_ref(), &mappings, r) != *before {
                 continue;
             }
             // SAFETY: gives the pages the protection that code has.

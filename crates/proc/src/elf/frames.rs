@@ -64,7 +64,7 @@ impl Elf {
             return Ok(out);
         }
         let mut order: Vec<(u64, usize)> = places.iter().copied().zip(0..).collect();
-        order.sort_unstable();
+        order.sort_by_cached_key(|(place, _)| *place);
         for (vaddr, data) in self.frame_data()? {
             each_frame(vaddr, &data, |fde, rows| {
                 let first = order.partition_point(|o| o.0 < fde.start);

@@ -297,7 +297,13 @@ impl Functions {
         let not = elf.not_functions();
         let mut known: Vec<_> =
             self.symbols.iter().map(|s| (s.vaddr, s.vaddr.saturating_add(s.size.max(1)))).collect();
-        known.sort_unstable();
+        known.sort_by_cached_key(|(start, _)| *start);
+        // The longest of each place.
+        known.dedup_by(|next, kept| {
+            let is_same = next.0 == kept.0;
+            kept.1 = if is_same { kept.1.max(next.1) } else { kept.1 };
+            is_same
+        });
         let named = |at| {
             let before = known.partition_point(|k| k.0 <= at).checked_sub(1);
             before.and_then(|i| known.get(i)).is_some_and(|k| at < k.1)

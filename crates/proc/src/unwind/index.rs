@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{Memory, Step, cfi};
 
-/// Pieces of code, sorted: start, end, and where their record is.
+/// Pieces of code, sorted by start: start, end, and where their record is.
 #[derive(Debug)]
 pub(crate) struct Index {
     pieces: Vec<(u64, u64, u64)>,
@@ -24,13 +24,15 @@ impl Index {
             match cfi::record(memory, &mut at, end, last) {
                 Some(cfi::Record::Piece(piece)) => {
                     last = Some(piece.cie);
-                    pieces.push((piece.start, piece.end, from));
+                    if piece.start < piece.end {
+                        pieces.push((piece.start, piece.end, from));
+                    }
                 }
                 Some(cfi::Record::Cie) => {}
                 Some(cfi::Record::End) | None => break,
             }
         }
-        pieces.sort_unstable();
+        pieces.sort_by_cached_key(|(start, ..)| *start);
         Self { pieces, end }
     }
 
