@@ -111,7 +111,7 @@ fn stopped_in_the_middle(cycles: usize, time: Duration) {
         let is_refused = status.code() == Some(2) && said.contains("stopped");
         assert!(status.success() || is_refused, "{status}: {said}");
         // What was given up leaves by itself, now that the program runs.
-        target.wait_for_end_of_agent(before.threads);
+        target.wait_for_end_of_agent();
     }
     visit(&skep, &target);
     let after = target.state();

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use common::live::{LIMIT, State, Target, Tracer, changed, has_agent};
+use common::live::{LIMIT, State, Target, Tracer, changed};
 use common::{Skep, fails};
 use serde_json::Value as Json;
 use skep_testkit::TempDir;
@@ -170,9 +170,7 @@ fn calls_inside_of_another_version_are_waited_for() {
 /// Once the agent of a killed `skep` has taken its hooks out, the main thread, which waits for an order inside of
 /// `read`, returns through that one's code, and waits without.
 fn comes_round(target: &mut Target) {
-    while has_agent(target.pid()) {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    target.wait_for_end_of_agent();
     target.tell("threads 3");
 }
 

@@ -231,11 +231,15 @@ impl Target {
         assert_eq!(self.running.wait().expect("it ends").code(), Some(7));
     }
 
-    /// Waits until it has no thread of an agent's any more: none but its own. A new one has no name yet.
-    pub fn wait_for_end_of_agent(&self, own: usize) {
+    /// Waits until no agent's thread is in it any more. A new one has its name when it has run, so there is none if
+    /// for a while none is seen.
+    pub fn wait_for_end_of_agent(&self) {
         let end = Instant::now() + LIMIT;
-        let threads = || fs::read_dir(format!("/proc/{}/task", self.pid)).expect("it runs").count();
-        while threads() > own {
+        let mut seen = Instant::now();
+        while seen.elapsed() < Duration::from_millis(100) {
+            if has_agent(self.pid()) {
+                seen = Instant::now();
+            }
             assert!(Instant::now() < end, "the agent stays");
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -260,7 +264,7 @@ impl Target {
 #[derive(PartialEq)]
 pub struct State {
     descriptors: usize,
-    pub threads: usize,
+    threads: usize,
     /// By address, of mappings of files.
     pub code: BTreeMap<String, Vec<u8>>,
     signals: [Option<String>; 2],
