@@ -22,10 +22,11 @@ use super::error::ObjectError;
 use super::sys;
 
 // Six words: slot, generation of the slot, token, generation of the token, address of the slot's
-// state, and a state for when there is none.
+// state, and a state for when there is none. Aligned by no more than a library's `.plt` is: lld leaves a page
+// between the two otherwise.
 global_asm!(
     ".pushsection .tbss.skep_slot,\"awT\",@nobits",
-    ".balign 64",
+    ".balign 16",
     ".globl skep_maps_tls",
     ".hidden skep_maps_tls",
     ".type skep_maps_tls,@object",
