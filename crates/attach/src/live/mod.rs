@@ -24,7 +24,7 @@
 //! Taking hooks out needs none of this ([`crate::patch`]).
 
 use crate::jump::PATCH;
-use crate::patch::change::Change;
+use crate::patch::change::{Change, current};
 use crate::patch::writable::WritableCode;
 use crate::skip::Skip;
 use crate::sys::{self, Barrier};
@@ -140,7 +140,10 @@ unsafe fn change(
     results: &mut Vec<Result<(), Skip>>,
 ) {
     let before = results.len();
-    results.resize(before + changes.len(), Ok(()));
+    // Who has put a breakpoint there keeps it.
+    // SAFETY: the caller's promise.
+    let is_old = |c: &Change| unsafe { current(c.at) } == c.old;
+    results.extend(changes.iter().map(|c| if is_old(c) { Ok(()) } else { Err(Skip::Foreign) }));
     let results = results.get_mut(before..).unwrap_or_default();
     // SAFETY: bytes of the changes: breakpoints, for which the traps say what is done, or what the
     // caller vouches for.
@@ -232,4 +235,74 @@ fn all_of_old(c: &Change) -> [u8; PATCH] {
 fn first(mut bytes: [u8; PATCH]) -> [u8; PATCH] {
     bytes[0] = BREAKPOINT;
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::patch::change::{Detour, Hooked};
+
+    const OLD: [u8; PATCH] = [0x53, 0x48, 0x89, 0xfb, 0x90];
+    const NEW: [u8; PATCH] = [0xe9, 1, 2, 3, 4];
+    const OTHER: [u8; PATCH] = [0x0f, 0x1f, 0x44, 0, 0];
+
+    /// Changes bytes that begin so; `meanwhile` has them once the threads stand.
+    fn changed(
+        at: usize,
+        begin: [u8; PATCH],
+        meanwhile: &dyn Fn(&mut [u8]) -> Result<(), u32>,
+    ) -> (Result<(), Skip>, [u8; PATCH]) {
+        let mut memory = [0_u64; 2];
+        let base = memory.as_mut_ptr().cast::<u8>();
+        // SAFETY: memory of this function.
+        let bytes = || unsafe { std::slice::from_raw_parts_mut(base.wrapping_add(at), PATCH) };
+        bytes().copy_from_slice(&begin);
+        let change = Change {
+            at: base as u64 + at as u64,
+            old: OLD,
+            new: NEW,
+            text: 0..u64::MAX,
+            head: Detour::Jump(0),
+            inner: [0, 1, 0, 0, 1],
+            hooked: Hooked { entry: NEW, meta: 0 },
+            goroutines: None,
+        };
+        let mut results = Vec::new();
+        let writable = WritableCode::of_memory();
+        // SAFETY: nobody runs it.
+        unsafe { super::change(&writable, &[change], &mut || meanwhile(bytes()), &mut results) };
+        (results.pop().expect("one"), std::array::from_fn(|n| bytes()[n]))
+    }
+
+    #[test]
+    fn only_what_is_as_it_was_is_changed() {
+        for at in 0..8 {
+            assert_eq!(changed(at, OLD, &|_| Ok(())), (Ok(()), NEW));
+            let busy = Err(Skip::Busy { tid: 7 });
+            assert_eq!(changed(at, OLD, &|_| Err(7)), (busy, OLD), "{at}");
+            // A debugger's.
+            let stopped = [BREAKPOINT, OLD[1], OLD[2], OLD[3], OLD[4]];
+            let foreign = || Err(Skip::Foreign);
+            assert_eq!(changed(at, stopped, &|_| Ok(())), (foreign(), stopped), "{at}");
+            // Another library, and one byte.
+            let replace = |bytes: &mut [u8]| {
+                bytes.copy_from_slice(&OTHER);
+                Ok(())
+            };
+            assert_eq!(changed(at, OLD, &replace), (foreign(), OTHER), "{at}");
+            for n in 0..PATCH {
+                let spoil = |bytes: &mut [u8]| {
+                    bytes[n] = 0x77;
+                    Ok(())
+                };
+                let (result, now) = changed(at, OLD, &spoil);
+                assert_eq!(result, foreign());
+                // What lies in another word than that byte is as it was.
+                for m in (0..PATCH).filter(|m| (at + m) / 8 != (at + n) / 8) {
+                    assert_eq!(now[m], OLD[m], "{at} {n} {m}");
+                }
+                assert_eq!(now[n], 0x77, "{at} {n}");
+            }
+        }
+    }
 }

@@ -212,13 +212,21 @@ impl Drop for WritableCode {
 }
 
 #[cfg(test)]
+impl WritableCode {
+    /// Of memory that is writable.
+    pub(crate) fn of_memory() -> Self {
+        Self { opened: Vec::new(), memory: None, unwatched: true }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn bytes_are_swapped_where_they_are_what_they_were() {
         const AT: usize = 16;
-        let code = WritableCode { opened: Vec::new(), memory: None, unwatched: true };
+        let code = WritableCode::of_memory();
         let before: [u8; 32] = std::array::from_fn(|n| n as u8);
         for at in AT..AT + 8 {
             let old: [u8; PATCH] = std::array::from_fn(|n| (at + n) as u8);
