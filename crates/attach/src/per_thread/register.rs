@@ -159,19 +159,21 @@ fn recycle(tid: u32) -> Option<*mut Block> {
 /// The block is the calling thread's.
 #[inline(always)]
 unsafe fn let_faults_through(block: *mut Block) {
+    let mask = sys::signal_mask();
     // SAFETY: blocks are never unmapped.
-    unsafe { let_through(Some(&*block), handled(), sys::signal_mask() != ALL_SIGNALS) };
+    unsafe { let_through(Some(&*block), mask, handled(), mask != ALL_SIGNALS) };
 }
 
 /// What [`let_faults_through`] takes for the C library's: all but `SIGKILL` and `SIGSTOP`; what
 /// `sigfillset` makes has fewer.
 pub(crate) const ALL_SIGNALS: u64 = !(1 << 8 | 1 << 18);
 
-/// Lets those of the signals `set` through that the calling thread blocks, and returns them; the program
-/// holds them back from now on if they are `held`. One that waits comes at once, so that is noted first.
+/// Lets those of the signals `set` through that the calling thread, whose mask this is, blocks, and returns
+/// them; the program holds them back from now on if they are `held`. One that waits comes at once, so that is
+/// noted first.
 #[inline(always)]
-pub(crate) fn let_through(block: Option<&Block>, set: u64, held: bool) -> u64 {
-    let blocked = sys::signal_mask() & set;
+pub(crate) fn let_through(block: Option<&Block>, mask: u64, set: u64, held: bool) -> u64 {
+    let blocked = mask & set;
     if blocked != 0 {
         if let Some(block) = block.filter(|_| held) {
             block.held.fetch_or(blocked as u32, Ordering::Relaxed);
@@ -190,7 +192,7 @@ pub(crate) fn let_new_faults_through() {
     let own = own();
     if !own.is_null() {
         // SAFETY: blocks are never unmapped.
-        unsafe { let_through(Some(&*own), handled(), true) };
+        unsafe { let_through(Some(&*own), sys::signal_mask(), handled(), true) };
     }
     let mut chunk = CHUNKS.load(Ordering::Acquire);
     while !chunk.is_null() {

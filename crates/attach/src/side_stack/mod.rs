@@ -116,7 +116,9 @@ fn hold_signals(block: &Block, sp: u64) -> Option<u64> {
     }
     // The program's, until now.
     let is_new = blocked == register::HANDLER_IS_NEW && process::is_own();
-    let found = register::let_through(Some(block), handled(), is_new);
+    // That of faults is as it was.
+    let mask = held.unwrap_or_else(sys::signal_mask);
+    let found = register::let_through(Some(block), mask, handled(), is_new);
     if !is_new && found == 0 {
         return held;
     }

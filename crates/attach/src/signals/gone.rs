@@ -82,7 +82,8 @@ impl Looking {
             if thread.tid.compare_exchange(0, tid, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
                 thread.faults.store(0, Ordering::SeqCst);
                 // SAFETY: blocks are never unmapped.
-                let blocked = let_through(unsafe { own().as_ref() }, 1 << (SIGSEGV - 1), true);
+                let own = unsafe { own().as_ref() };
+                let blocked = let_through(own, sys::signal_mask(), 1 << (SIGSEGV - 1), true);
                 return Self { thread: Some((at, 0)), within: false, blocked };
             }
         }

@@ -74,7 +74,7 @@ fn set_held(held: u64) {
 /// faults come to the engine's handlers, and what others send the process stays for the program's threads.
 /// A signal that came here nevertheless is blocked until the next call.
 pub fn let_faults_through() {
-    register::let_through(None, handled(), false);
+    register::let_through(None, sys::signal_mask(), handled(), false);
 }
 
 /// To be called in a hook at the entry of a function that blocks all signals by itself for a while,

@@ -13,7 +13,7 @@ use crate::{process, sys};
 use std::sync::atomic::Ordering;
 
 /// Those that are let through where they are blocked.
-const FAULTS: u64 = 1 << (SIGBUS - 1) | 1 << (SIGSEGV - 1);
+const LET_THROUGH: u64 = 1 << (SIGBUS - 1) | 1 << (SIGSEGV - 1);
 
 /// Leaves signals that the program ignores ignored in a program that is about to be executed, where
 /// a handler of ours would become the default, and those blocked that it blocks. `reset`: signals,
@@ -64,7 +64,7 @@ pub(crate) unsafe fn pass_on(
     // SAFETY: the kernel's own argument.
     let blocked = unsafe { (*context).mask };
     // A thread that blocks all others is one that begins, or the agent's: no signal of the program's is for it.
-    let has_all = blocked | FAULTS == ALL_SIGNALS;
+    let has_all = blocked | LET_THROUGH == ALL_SIGNALS;
     if sent && (has_all || Mask::of_thread().is_some_and(|mask| mask.held & bit != 0)) {
         // SAFETY: the kernel's own arguments; the thread's mask is this one when the handler
         // returns.

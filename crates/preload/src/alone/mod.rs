@@ -166,14 +166,11 @@ fn close(fd: i32) {
 /// (descriptor, events, what came), at most so long; fails as the system call does. Meanwhile no signal is
 /// for this thread.
 fn poll(fds: &mut [u64], time: Duration) -> i64 {
-    let mut time = [time.as_secs(), u64::from(time.subsec_nanos())];
-    let (at, len, all) = (fds.as_mut_ptr() as u64, fds.len() as u64, &raw const ALL as u64);
+    let (mut time, all) = ([time.as_secs(), u64::from(time.subsec_nanos())], !0_u64);
+    let (at, len, all) = (fds.as_mut_ptr() as u64, fds.len() as u64, &raw const all as u64);
     // SAFETY: the kernel reads the signals, and writes into the structs and how much time is left.
     unsafe { syscall::call6(PPOLL, at, len, time.as_mut_ptr() as u64, all, 8, 0) as i64 }
 }
-
-/// All signals.
-static ALL: u64 = !0;
 
 /// Lets time pass, however that may be done.
 fn pause(time: Duration) {
