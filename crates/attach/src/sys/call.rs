@@ -15,6 +15,7 @@ pub(crate) const PWRITE64: u64 = 18;
 pub(crate) const MADVISE: u64 = 28;
 pub(crate) const SCHED_YIELD: u64 = 24;
 pub(crate) const GETPID: u64 = 39;
+pub(crate) const KILL: u64 = 62;
 pub(crate) const SIGALTSTACK: u64 = 131;
 pub(crate) const ARCH_PRCTL: u64 = 158;
 pub(crate) const GETTID: u64 = 186;

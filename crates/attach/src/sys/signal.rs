@@ -1,7 +1,7 @@
 //! Signals: actions, masks, sending.
 
 use super::call::{
-    RT_SIGACTION, RT_SIGPROCMASK, RT_SIGQUEUEINFO, RT_SIGTIMEDWAIT, RT_TGSIGQUEUEINFO, call,
+    KILL, RT_SIGACTION, RT_SIGPROCMASK, RT_SIGQUEUEINFO, RT_SIGTIMEDWAIT, RT_TGSIGQUEUEINFO, call,
 };
 use super::task::{getpid, gettid};
 
@@ -71,23 +71,20 @@ pub(crate) fn block_signal_set(set: u64) {
 }
 
 /// Sends the own process, or the calling thread, a signal as it came; `info` is the address of a
-/// whole `siginfo_t`. That `kill` has sent it to the process only the first thread may say: from others
-/// it comes as by `sigqueue`, with the same sender.
+/// whole `siginfo_t`. That another process has sent it by `kill` only the first thread may say: from others
+/// it comes as by a `kill` of the own process. A signal that `sigqueue` sends is a fault for Go's runtime.
 ///
 /// # Safety
 /// There is one.
 pub(crate) unsafe fn send_again(signal: i32, info: u64, to_thread: bool) {
     const EPERM: i64 = -1;
-    const SI_QUEUE: i32 = -1;
     let pid = u64::from(getpid());
-    // SAFETY: the kernel reads the `siginfo_t`: 128 bytes, whose third word is the code.
+    // SAFETY: the kernel reads the `siginfo_t`: 128 bytes.
     unsafe {
         if to_thread {
             call(RT_TGSIGQUEUEINFO, [pid, u64::from(gettid()), signal as u64, info, 0, 0]);
         } else if call(RT_SIGQUEUEINFO, [pid, signal as u64, info, 0, 0, 0]) == EPERM {
-            let mut queued = (info as *const [u64; 16]).read_unaligned();
-            (&raw mut queued).cast::<i32>().add(2).write(SI_QUEUE);
-            call(RT_SIGQUEUEINFO, [pid, signal as u64, queued.as_ptr() as u64, 0, 0, 0]);
+            call(KILL, [pid, signal as u64, 0, 0, 0, 0]);
         }
     }
 }
