@@ -3,51 +3,19 @@
 //!
 //! It exports `sigaction`, `signal` and their relatives (`signals.rs`), and what it needs in a process
 //! that runs already (`alone`), where `skep` puts it by other ways. It never ends the program, and
-//! never prints. It has a heap of its own: the program's may be locked by the very
-//! thread the agent runs on, when a hooked function is part of it.
+//! never prints. It has a heap of its own (`heap.rs`).
 
 skep_sys::define_for_old_glibc!();
 
 mod alone;
+mod heap;
 mod resident;
 mod signals;
 
-use std::alloc::{GlobalAlloc, Layout};
-
-use skep_runtime::heap::HeapUser;
-
-/// Memory from mmap, apart from the program's, whose users are counted.
-struct Heap(dlmalloc::GlobalDlmalloc);
+use heap::Heap;
 
 #[global_allocator]
-static HEAP: Heap = Heap(dlmalloc::GlobalDlmalloc);
-
-// SAFETY: the heap's own promises; counting changes nothing of them.
-unsafe impl GlobalAlloc for Heap {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let _user = HeapUser::new();
-        // SAFETY: the caller's promises.
-        unsafe { self.0.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        let _user = HeapUser::new();
-        // SAFETY: as above.
-        unsafe { self.0.dealloc(at, layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        let _user = HeapUser::new();
-        // SAFETY: as above.
-        unsafe { self.0.alloc_zeroed(layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        let _user = HeapUser::new();
-        // SAFETY: as above.
-        unsafe { self.0.realloc(at, layout, size) }
-    }
-}
+static HEAP: Heap = Heap::new();
 
 /// Runs when the dynamic loader has mapped and relocated everything.
 #[used]
@@ -57,9 +25,9 @@ static START: extern "C" fn() = start;
 extern "C" fn start() {
     // A panic is our bug, never the program's business: it runs on, untraced.
     drop(std::panic::catch_unwind(|| {
-        // SAFETY: first of all that happens at a fork, as whoever comes later may hold other locks
-        // and want memory.
-        unsafe { dlmalloc::enable_alloc_after_fork() };
+        // First of all that happens at a fork, as whoever comes later may hold other locks and want
+        // memory.
+        heap::hold_across_forks();
         std::panic::set_hook(Box::new(|_| {}));
         resident::tell_own_code();
         // SAFETY: the library is built with optimization for the baseline of x86-64, runs where the

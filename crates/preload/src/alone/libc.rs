@@ -57,7 +57,6 @@ calls! {
     "fstat64" fstat64 = 5;
     "lseek64" lseek64 = 8;
     "munmap" munmap = 11;
-    "mremap" mremap = 25;
     "pread64" pread64 = 17;
     "pwrite64" pwrite64 = 18;
     "sched_yield" sched_yield = 24;
@@ -201,23 +200,6 @@ unsafe extern "C" fn strerror_r(_: c_int, buffer: *mut c_char, len: usize) -> c_
     }
     // SAFETY: the caller's buffer has that length.
     unsafe { memcpy(buffer.cast(), TEXT.as_ptr().cast(), TEXT.len()) };
-    0
-}
-
-/// `pthread_mutex_t` begins with a word that is 0 when it is free.
-#[unsafe(export_name = "skep_alone_libc_pthread_mutex_lock")]
-unsafe extern "C" fn mutex_lock(mutex: *const AtomicU32) -> c_int {
-    // SAFETY: the caller's mutex.
-    while unsafe { (*mutex).swap(1, Ordering::Acquire) } != 0 {
-        sched_yield(0, 0, 0, 0, 0);
-    }
-    0
-}
-
-#[unsafe(export_name = "skep_alone_libc_pthread_mutex_unlock")]
-unsafe extern "C" fn mutex_unlock(mutex: *const AtomicU32) -> c_int {
-    // SAFETY: the caller's mutex.
-    unsafe { (*mutex).store(0, Ordering::Release) };
     0
 }
 
