@@ -288,17 +288,26 @@ impl Mark {
         }
     }
 
+    /// Tells whether it asks for this name.
+    fn means(&self, name: &[u8]) -> bool {
+        match *self {
+            Self::Symbol(symbol) => name == symbol.as_bytes(),
+            Self::Around(head, tail) | Self::NoneAround(head, tail) => {
+                name.starts_with(head.as_bytes()) && name.ends_with(tail.as_bytes())
+            }
+            Self::Section(_) | Self::StrippedProgram | Self::Text(_) => false,
+        }
+    }
+
+    /// `names`: those that a mark asks for.
     fn is_in(&self, elf: &Elf, symbols: &Functions, names: &[&[u8]]) -> bool {
         let is_stripped_program = || {
             let has = matches!(symbols.source(), SymbolSource::Symtab | SymbolSource::DebugFile(_));
             !has && elf.entry().is_some()
         };
         match *self {
-            Self::Symbol(name) => names.contains(&name.as_bytes()),
-            Self::Around(head, tail) => {
-                names.iter().any(|n| n.starts_with(head.as_bytes()) && n.ends_with(tail.as_bytes()))
-            }
-            Self::NoneAround(head, tail) => !Self::Around(head, tail).is_in(elf, symbols, names),
+            Self::Symbol(_) | Self::Around(..) => names.iter().any(|name| self.means(name)),
+            Self::NoneAround(..) => !names.iter().any(|name| self.means(name)),
             Self::Section(name) => elf.section(name).is_some(),
             Self::StrippedProgram => is_stripped_program(),
             Self::Text(text) => {
@@ -308,6 +317,41 @@ impl Mark {
                 find(&bytes, text.as_bytes()).is_some()
             }
         }
+    }
+}
+
+/// How names begin or end that marks ask for, and a bit for each pair of bytes: nearly all names are
+/// passed over by that.
+struct Ends {
+    marks: Vec<([u8; 2], &'static Mark)>,
+    known: Vec<u64>,
+}
+
+impl Ends {
+    fn of(pair: impl Fn(&Mark) -> Option<[u8; 2]>) -> Self {
+        let marks = RUNTIMES.iter().flat_map(|runtime| runtime.marks);
+        let marks: Vec<_> = marks.filter_map(|mark| Some((pair(mark)?, mark))).collect();
+        let mut known = vec![0; 1 << 10];
+        for (pair, _) in &marks {
+            let (word, bit) = Self::place(*pair);
+            if let Some(known) = known.get_mut(word) {
+                *known |= bit;
+            }
+        }
+        Self { marks, known }
+    }
+
+    fn place(pair: [u8; 2]) -> (usize, u64) {
+        let pair = u16::from_le_bytes(pair);
+        (usize::from(pair >> 6), 1 << (pair & 63))
+    }
+
+    /// Tells whether a mark asks for a name, whose first or last bytes are `pair`.
+    fn mean(&self, pair: Option<&[u8; 2]>, name: &[u8]) -> bool {
+        let Some(pair) = pair else { return false };
+        let (word, bit) = Self::place(*pair);
+        self.known.get(word).is_some_and(|known| known & bit != 0)
+            && self.marks.iter().any(|(of, mark)| of == pair && mark.means(name))
     }
 }
 
@@ -342,15 +386,12 @@ impl Conventions {
                 symbols.iter().flat_map(|f| f.symbols().map(move |s| (s.name, f.vaddr)));
             of_functions.chain(symbols.labels())
         };
-        let marks = || RUNTIMES.iter().flat_map(|runtime| runtime.marks);
-        let heads: Vec<[u8; 2]> = marks().filter_map(Mark::head).collect();
-        let tails: Vec<[u8; 2]> = marks().filter_map(Mark::tail).collect();
-        let is_like_mark = |name: &&[u8]| {
-            name.first_chunk().is_some_and(|two| heads.contains(two))
-                || name.last_chunk().is_some_and(|two| tails.contains(two))
+        let (heads, tails) = (Ends::of(Mark::head), Ends::of(Mark::tail));
+        let is_meant = |name: &&[u8]| {
+            heads.mean(name.first_chunk(), name) || tails.mean(name.last_chunk(), name)
         };
         // Few of them: each mark looks at all.
-        let names: Vec<&[u8]> = places().map(|(name, _)| name).filter(is_like_mark).collect();
+        let names: Vec<&[u8]> = places().map(|(name, _)| name).filter(is_meant).collect();
         let there =
             RUNTIMES.iter().filter(|r| r.marks.iter().all(|m| m.is_in(elf, symbols, &names)));
         Self(there.map(|r| (r, r.code.ranges(elf, &places().collect::<Vec<_>>()))).collect())
@@ -459,23 +500,27 @@ mod tests {
     /// Names that no mark can mean are not looked at: each mark has to say how those begin or end that
     /// it does mean.
     #[test]
-    fn each_mark_of_a_name_says_how_it_begins_or_ends() {
+    fn names_are_passed_over_that_no_mark_means() {
+        let (heads, tails) = (Ends::of(Mark::head), Ends::of(Mark::tail));
+        let is_meant = |name: &str| {
+            let name = name.as_bytes();
+            heads.mean(name.first_chunk(), name) || tails.mean(name.last_chunk(), name)
+        };
         for mark in RUNTIMES.iter().flat_map(|runtime| runtime.marks) {
-            let (name, begins) = match *mark {
-                Mark::Symbol(name) => (name.to_owned(), true),
-                Mark::Around(head, tail) | Mark::NoneAround(head, tail) => {
-                    (format!("{head}x{tail}"), !head.is_empty())
-                }
+            let name = match *mark {
+                Mark::Symbol(name) => name.to_owned(),
+                Mark::Around(head, tail) | Mark::NoneAround(head, tail) => format!("{head}x{tail}"),
                 Mark::Section(_) | Mark::StrippedProgram | Mark::Text(_) => continue,
             };
-            if begins {
-                assert!(
-                    mark.head().is_some_and(|head| name.as_bytes().starts_with(&head)),
-                    "{name}"
-                );
-            } else {
-                assert!(mark.tail().is_some_and(|tail| name.as_bytes().ends_with(&tail)), "{name}");
+            assert!(mark.means(name.as_bytes()) && is_meant(&name), "{name}");
+            for other in
+                [format!("x{name}x"), name[..2].to_owned(), name[name.len() - 2..].to_owned()]
+            {
+                assert!(!is_meant(&other), "{other}");
             }
+        }
+        for name in ["", "_", "main", "camlx", "stg_ap_x", "Builtins_x"] {
+            assert!(!is_meant(name), "{name}");
         }
     }
 }
