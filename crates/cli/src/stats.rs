@@ -24,7 +24,15 @@ struct Column<'m> {
     stride: u64,
     slot_stride: u64,
     /// Memory that is used again costs no page faults.
-    block: Vec<Vec<u8>>,
+    block: Vec<Block>,
+}
+
+/// What was read of entries.
+#[derive(Clone, Default)]
+struct Block {
+    bytes: Vec<u8>,
+    /// Whether they have memory; otherwise these are the bytes of others.
+    is_there: bool,
 }
 
 impl<'m> Column<'m> {
@@ -45,23 +53,22 @@ impl<'m> Column<'m> {
     fn read(&mut self, n: usize, slot: u64, first: u64, entries: u64) -> io::Result<bool> {
         let at = slot * self.slot_stride + first * self.stride;
         if self.block.len() <= n {
-            self.block.resize(n + 1, Vec::new());
+            self.block.resize(n + 1, Block::default());
         }
         let Some(block) = self.block.get_mut(n) else { return Ok(false) };
-        if next_data(&self.file, at)? >= at + entries * self.stride {
-            block.clear();
-            return Ok(false);
+        block.is_there = next_data(&self.file, at)? < at + entries * self.stride;
+        if block.is_there {
+            block.bytes.resize((entries * self.stride) as usize, 0);
+            read(&self.file, at, &mut block.bytes)?;
         }
-        block.resize((entries * self.stride) as usize, 0);
-        read(&self.file, at, block)?;
-        Ok(true)
+        Ok(block.is_there)
     }
 
     /// An entry in a block; nothing, if that has no memory.
     fn entry(&self, n: usize, entry: u64) -> &[u8] {
         let (at, size) = ((entry * self.stride) as usize, self.stride as usize);
-        let block = self.block.get(n).and_then(|block| block.get(at..at + size));
-        block.unwrap_or_default()
+        let block = self.block.get(n).filter(|block| block.is_there);
+        block.and_then(|block| block.bytes.get(at..at + size)).unwrap_or_default()
     }
 }
 
