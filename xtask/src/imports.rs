@@ -23,7 +23,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("skep-sys", &[]),
     ("skep-attach", &["skep-proc", "skep-sys"]),
     ("skep-inject", &["skep-proc"]),
-    ("skep-store", &["skep-isa", "skep-proc", "skep-maps"]),
+    ("skep-store", &["skep-isa", "skep-proc", "skep-sys", "skep-maps"]),
     ("skep-helpers", &["skep-isa", "skep-proc", "skep-sys", "skep-maps", "skep-vm"]),
     // XDP sockets get their frames by a program in the kernel.
     ("skep-net", &["skep-isa", "skep-kernel", "skep-sys", "skep-maps", "skep-vm", "skep-helpers"]),

@@ -66,3 +66,24 @@ mod tests {
         assert!(!super::has_address_space(1 << 48));
     }
 }
+
+/// Makes a vector with room for that many elements, an empty one where there is none. It lies in huge
+/// pages as far as the kernel gives them (`madvise`): who fills it has a fault for each page, and those
+/// of 4 KiB may cost more than what is done with them. Room that is not used takes no memory.
+#[must_use]
+pub fn vec_in_huge_pages<T>(count: usize) -> Vec<T> {
+    const PAGE: u64 = 4096;
+    const HUGE_PAGE: u64 = 2 << 20;
+    const MADV_HUGEPAGE: u64 = 14;
+    let mut all = Vec::new();
+    if all.try_reserve_exact(count).is_ok() {
+        let room = all.spare_capacity_mut().as_ptr_range();
+        let (start, end) =
+            ((room.start as u64).next_multiple_of(PAGE), room.end as u64 / PAGE * PAGE);
+        if end.saturating_sub(start) >= HUGE_PAGE {
+            // SAFETY: the vector's own memory, of which nothing changes but how it is given.
+            unsafe { syscall::call4(syscall::MADVISE, start, end - start, MADV_HUGEPAGE, 0) };
+        }
+    }
+    all
+}

@@ -24,6 +24,8 @@ pub const RT_SIGPROCMASK: u64 = 14;
 pub const PREAD64: u64 = 17;
 /// Number of `mincore`.
 pub const MINCORE: u64 = 27;
+/// Number of `madvise`.
+pub const MADVISE: u64 = 28;
 /// Number of `sched_yield`.
 pub const SCHED_YIELD: u64 = 24;
 /// Number of `ioctl`.

@@ -252,7 +252,7 @@ impl Trace {
         state: &'a LinkState,
         running: &HashMap<u32, Running>,
     ) -> Result<Vec<Row<'a>>> {
-        let mut rows = Vec::new();
+        let mut rows = skep_sys::vec_in_huge_pages(state.functions.len());
         let clock = self.clock();
         self.each(count(state), |index, value| {
             let Some(function) = state.functions.get(index as usize) else { return };

@@ -366,7 +366,9 @@ impl<'a> RawFunction<'a> {
 
 fn decode_all(file: &RecordFile, records: &Records) -> Result<LinkState, RecordError> {
     let mut spec = None;
-    let (mut modules, mut functions, mut agents) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut modules, mut agents) = (Vec::new(), Vec::new());
+    // Nearly all records are functions.
+    let mut functions = skep_sys::vec_in_huge_pages(records.size() as usize / FUNCTION_SIZE);
     let (mut untraced, mut known) = (Vec::new(), HashSet::new());
     let (mut wants_mapped, mut mapped, mut probes) = (false, Vec::new(), Vec::new());
     for (tag, payload) in records.iter() {
