@@ -98,6 +98,41 @@ fn a_program_attaches_where_it_is_told() {
     }
 }
 
+/// Programs for the kernel do not keep the others of their object from running, and one that only others
+/// call has no functions of its own.
+#[test]
+fn programs_that_attach_to_no_function_are_left_out() {
+    let skep = Skep::new();
+    let mixed = data("mixed.bpf.o");
+    let variables = |report: &serde_json::Value| -> Vec<u64> {
+        let maps = report["maps"].as_array().unwrap();
+        let bss = maps.iter().find(|m| m["map"]["name"] == ".bss").unwrap();
+        let value = &bss["entries"][0]["value"];
+        ["entered", "called", "other"].iter().map(|name| value[name].as_u64().unwrap()).collect()
+    };
+    let optional = ["--attach", "optional=twice"];
+    let moved = ["--attach", "first=twice"];
+    for (args, want) in [
+        (&[][..], [LEAVES, LEAVES, 0]),
+        (&optional, [LEAVES, LEAVES, LEAVES / 2]),
+        (&moved, [LEAVES / 2, LEAVES / 2, 0]),
+    ] {
+        let args = [&["run", mixed.as_str(), "--json"], args, &["--", target()]].concat();
+        let ended = skep.run(&args);
+        let err = text(&ended.stderr);
+        assert_eq!(ended.shell_status(), 0, "{args:?}: {}", ended.transcript());
+        assert_eq!(variables(&json(&ended.stdout)), want, "{args:?}: {}", ended.transcript());
+        let left = |program: &str| err.contains(&format!("program `{program}`: section"));
+        assert_eq!(["in_kernel", "decides", "next"].map(left), [true, true, false], "{err}");
+        assert_eq!(err.matches("; it is left out").count(), 2, "{err}");
+    }
+    // What is asked for by name is not left out.
+    let ended = skep.run(["run", &mixed, "--attach", "in_kernel=leaf", "--", target()]);
+    let want = "section `kprobe/do_unlinkat` does not attach to functions of a process";
+    assert_eq!(ended.shell_status(), 2, "{}", ended.transcript());
+    assert!(text(&ended.stderr).contains(want), "{}", ended.transcript());
+}
+
 #[test]
 fn objects_that_cannot_be_used_are_refused_before_the_command_runs() {
     let skep = Skep::new();

@@ -55,16 +55,37 @@ pub struct Link {
 }
 
 /// Reads the functions a section names: patterns, separated by commas.
-fn targets(program: &LoadedProgram) -> Result<Vec<String>, AttachError> {
-    let p = program.program();
-    let list = listed(program.target());
+fn targets(program: &str, section: &str, target: Option<&str>) -> Result<Vec<String>, AttachError> {
+    let list = listed(target);
     if list.is_empty() {
         return Err(AttachError::NoTarget {
-            program: p.name().to_owned(),
-            section: p.section().to_owned(),
+            program: program.to_owned(),
+            section: section.to_owned(),
         });
     }
     Ok(list)
+}
+
+fn kind_of(
+    kind: Option<(FunctionAttachType, Context)>,
+    program: &str,
+    section: &str,
+) -> Result<(FunctionAttachType, Context), AttachError> {
+    kind.ok_or_else(|| AttachError::Section {
+        program: program.to_owned(),
+        section: section.to_owned(),
+    })
+}
+
+/// Tells whether the section of an object's program says which functions it attaches to.
+///
+/// # Errors
+/// When it does not attach to functions, or names none.
+pub fn names_functions(program: &skep_object::Program) -> Result<(), AttachError> {
+    let (name, section) = (&program.name, program.section_meant());
+    let kind = program.def.and_then(|d| attach_type::of_section(d.prog, d.attach, section));
+    kind_of(kind, name, section)?;
+    targets(name, section, program.target.as_deref()).map(|_| ())
 }
 
 /// Describes the link that a program's section asks for.
@@ -73,11 +94,15 @@ fn targets(program: &LoadedProgram) -> Result<Vec<String>, AttachError> {
 /// When the section does not attach to functions, or names none and `patterns` is empty.
 pub fn describe(program: &LoadedProgram, patterns: &[String]) -> Result<LinkSpec, AttachError> {
     let p = program.program();
-    let (attach_type, context) = attach_type::of(p).ok_or_else(|| AttachError::Section {
-        program: p.name().to_owned(),
-        section: p.section().to_owned(),
-    })?;
-    let include = if patterns.is_empty() { &targets(program)? } else { patterns };
+    let (name, section) = (p.name(), p.section());
+    let (attach_type, context) = kind_of(attach_type::of(p), name, section)?;
+    let named;
+    let include = if patterns.is_empty() {
+        named = targets(name, section, program.target())?;
+        &named
+    } else {
+        patterns
+    };
     Ok(LinkSpec {
         programs: vec![LinkProgram { id: program.id(), attach_type, context }],
         control: 0,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use skep::Dir;
-use skep::link::{Link, LinkSpec, LinkTarget, describe};
+use skep::link::{AttachError, Link, LinkSpec, LinkTarget, describe, names_functions};
 use skep::load::{LoadedMap, LoadedProgram, Loader};
 use skep::maps::Map;
 use skep::object::Object;
@@ -23,6 +23,16 @@ pub struct Loaded {
     pub maps: Vec<LoadedMap>,
     /// Names and sections of programs, with their links.
     pub links: Vec<(String, String, Link)>,
+    /// Those that are only called by others.
+    _called: Vec<LoadedProgram>,
+}
+
+/// What becomes of an object's programs.
+struct Plan {
+    /// Names of those that are attached.
+    attached: Vec<String>,
+    /// Why others are not.
+    left: Vec<AttachError>,
 }
 
 /// What all objects of a command line are loaded with.
@@ -50,15 +60,65 @@ impl Loading<'_> {
             .attach
             .iter()
             .fold(loader, |loader, (program, pattern)| loader.attach(program, pattern));
+        let plan = self.plan(&object);
+        let loader = plan.attached.iter().fold(loader, |loader, name| loader.autoload_only(name));
         let loaded = loader.load(&object).map_err(|e| rejection::load_failure(e, &file))?;
+        for why in plan.left {
+            let (AttachError::Section { program, .. } | AttachError::NoTarget { program, .. }) =
+                &why
+            else {
+                continue;
+            };
+            // Attached to nothing, it may still be called by the others.
+            if loaded.program(program).is_some() {
+                continue;
+            }
+            let forgotten = matches!(why, AttachError::NoTarget { .. }) && !self.names_any(&object);
+            if forgotten {
+                return Err(rejection::attach_failure(why, &file));
+            }
+            self.printer.warning(&format!("`{file}`: {why}; it is left out"));
+        }
         let mut links = Vec::new();
         let mut probes = Probes::new(loaded.maps(), self.catalog);
-        for program in loaded.programs() {
+        let is_attached = |p: &LoadedProgram| {
+            plan.attached.is_empty() || plan.attached.iter().any(|name| name == p.program().name())
+        };
+        for program in loaded.programs().iter().filter(|p| is_attached(p)) {
             let p = program.program();
             let link = self.link(program, &mut probes, &file)?;
             links.push((p.name().to_owned(), p.section().to_owned(), link));
         }
-        Ok(Loaded { object, maps: loaded.into_parts().1, links })
+        let (_called, maps) = loaded.into_parts();
+        Ok(Loaded { object, maps, links, _called })
+    }
+
+    /// Tells whether `--attach` says something of an object.
+    fn names_any(&self, object: &Object) -> bool {
+        self.attach.iter().any(|(name, _)| object.program(name).is_some())
+    }
+
+    /// Decides which programs are attached: those whose section names functions, and those that
+    /// `--attach` names. Where there is no such program, or where it is all of them, there is no choice,
+    /// and loading the object says what is wrong.
+    fn plan(&self, object: &Object) -> Plan {
+        let (mut attached, mut left) = (Vec::new(), Vec::new());
+        let mut all = true;
+        for p in &object.programs {
+            let is_named = self.attach.iter().any(|(name, _)| *name == p.name);
+            if !p.autoload && !is_named {
+                continue;
+            }
+            all &= p.autoload;
+            match names_functions(p) {
+                Err(why) if !is_named => left.push(why),
+                _ => attached.push(p.name.clone()),
+            }
+        }
+        if attached.is_empty() || (all && left.is_empty()) {
+            (attached, left) = (Vec::new(), Vec::new());
+        }
+        Plan { attached, left }
     }
 
     fn link(&self, program: &LoadedProgram, probes: &mut Probes<'_>, file: &str) -> Result<Link> {

@@ -38,18 +38,27 @@ pub fn on_functions_of(prog_type: ProgramType, attach: Option<AttachType>) -> Op
     })
 }
 
-/// Tells when a program runs and what it gets, by its type and section; `None` for one that does
-/// not attach to functions of a process.
+/// Tells when a program runs and what it gets; `None` for one that does not attach to functions of
+/// a process.
 pub fn of(program: &Program) -> Option<(FunctionAttachType, Context)> {
-    match program.prog_type() {
-        ProgramType::Tracing => tracing(program).map(|t| (t, Context::Tracing)),
-        ProgramType::Kprobe => probe(program).map(|t| (t, Context::PtRegs)),
+    of_section(program.prog_type(), program.attach_type(), program.section())
+}
+
+/// The same by what a section says.
+pub fn of_section(
+    prog_type: ProgramType,
+    attach: Option<AttachType>,
+    section: &str,
+) -> Option<(FunctionAttachType, Context)> {
+    match prog_type {
+        ProgramType::Tracing => tracing(attach).map(|t| (t, Context::Tracing)),
+        ProgramType::Kprobe => probe(attach, section).map(|t| (t, Context::PtRegs)),
         _ => None,
     }
 }
 
-fn tracing(program: &Program) -> Option<FunctionAttachType> {
-    Some(match on_functions_of(ProgramType::Tracing, program.attach_type())? {
+fn tracing(attach: Option<AttachType>) -> Option<FunctionAttachType> {
+    Some(match on_functions_of(ProgramType::Tracing, attach)? {
         AttachType::TraceFentry | AttachType::TraceFentryMulti => FunctionAttachType::Entry,
         AttachType::TraceFexit | AttachType::TraceFexitMulti => FunctionAttachType::Exit,
         AttachType::ModifyReturn | AttachType::ModifyReturnMulti => {
@@ -61,24 +70,26 @@ fn tracing(program: &Program) -> Option<FunctionAttachType> {
 }
 
 /// Uprobe-style programs, whose sections do not always fix an attach type.
-fn probe(program: &Program) -> Option<FunctionAttachType> {
-    let head = program.section().split('/').next().unwrap_or_default();
+fn probe(attach: Option<AttachType>, section: &str) -> Option<FunctionAttachType> {
+    let head = section.split('/').next().unwrap_or_default();
     let attach_type = match head.trim_end_matches(".s") {
         "uprobe" | "uprobe.multi" | "usdt" => FunctionAttachType::Entry,
         "uretprobe" | "uretprobe.multi" => FunctionAttachType::Exit,
         "uprobe.session" => FunctionAttachType::Session,
         _ => return None,
     };
-    ((attach_type == FunctionAttachType::Session) == is_session(program)).then_some(attach_type)
+    let is_session = attach.is_some_and(is_of_session);
+    ((attach_type == FunctionAttachType::Session) == is_session).then_some(attach_type)
 }
 
-/// Tells whether a program was verified as one that has a session's word.
+/// Tells whether a program runs at entry and at return, with a word of its own for each call.
 pub fn is_session(program: &Program) -> bool {
+    program.attach_type().is_some_and(is_of_session)
+}
+
+fn is_of_session(attach: AttachType) -> bool {
     use AttachType::{TraceFsession, TraceFsessionMulti, TraceKprobeSession, TraceUprobeSession};
-    matches!(
-        program.attach_type(),
-        Some(TraceFsession | TraceFsessionMulti | TraceKprobeSession | TraceUprobeSession)
-    )
+    matches!(attach, TraceFsession | TraceFsessionMulti | TraceKprobeSession | TraceUprobeSession)
 }
 
 #[cfg(test)]
