@@ -374,6 +374,19 @@ fn refusals() {
     target.end();
 }
 
+/// Everybody can open a process's directory in `/proc`, and lock it: that keeps no `skep` out.
+#[test]
+fn who_may_not_look_into_a_process_keeps_nobody_out() {
+    let (skep, mut target) = (Skep::new(), Target::dynamic());
+    let dir = fs::File::open(format!("/proc/{}", target.pid())).expect("it is there");
+    dir.lock().expect("nobody has it");
+    let tracer = Tracer::attach(&skep, &target, &["target:work"]);
+    target.tell("threads 10");
+    assert_eq!(calls(&tracer.end(), "work"), 80);
+    target.end();
+    drop(dir);
+}
+
 /// No signal is left to stop the threads with, as in programs of Go, nor is one needed.
 #[test]
 fn a_program_that_handles_all_signals() {

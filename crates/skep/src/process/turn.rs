@@ -2,9 +2,10 @@
 //!
 //! The kernel knows one tracer of a process, and there is one agent, so two that begin at the same
 //! time would each see half of what the other does. Whoever attaches holds a lock on the process's
-//! directory in `/proc` until it has left, which falls with it, however it ends. That is the same file
-//! for all users. One in another mount of `/proc` (a container) does not see the lock: such are kept apart by
-//! what [`Mark`](super::mark::Mark) says, and by trying again.
+//! `/proc/PID/maps` until it has left, which falls with it, however it ends. That is the same file for
+//! all users, and only those can open it, and keep others out, who may look into the process. One in
+//! another mount of `/proc` (a container) does not see the lock: such are kept apart by what
+//! [`Mark`](super::mark::Mark) says, and by trying again.
 
 use std::fs::File;
 use std::time::Instant;
@@ -26,7 +27,9 @@ pub(super) struct Turn {
 impl Turn {
     /// Waits for the turn, until then at most; `None`: somebody else has it.
     pub(super) fn take(by: &mut dyn Stopper, pid: u32, until: Instant) -> Option<Self> {
-        let Ok(file) = File::open(format!("/proc/{pid}")) else {
+        let dir = format!("/proc/{pid}");
+        // An agent may take orders in a process that nobody may look into.
+        let Ok(file) = File::open(format!("{dir}/maps")).or_else(|_| File::open(dir)) else {
             // Whoever stops the process says why.
             return Some(Self::of(None));
         };
