@@ -3,7 +3,8 @@
 //!
 //! A program with many functions makes the agent take tens of megabytes, and each fault on a page
 //! of 4 KiB costs more than the agent's work on that page. So a heap that has grown takes huge pages,
-//! where the kernel gives them (`/sys/kernel/mm/transparent_hugepage`: `always` or `madvise`).
+//! where the kernel gives them (`/sys/kernel/mm/transparent_hugepage`: `always` or `madvise`). Not in a
+//! program that runs already: whoever asks may have to wait until the kernel has made one.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::{Cell, UnsafeCell};
@@ -15,6 +16,7 @@ use rustix::mm::{
     Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap, munmap,
 };
 use skep_runtime::heap::HeapUser;
+use skep_sys::thread_words;
 
 const HUGE_PAGE: usize = 2 << 20;
 /// A heap smaller than this has no huge pages, which could take more memory than it uses.
@@ -69,7 +71,8 @@ struct Pages {
 // SAFETY: mappings of their own, as they are asked for.
 unsafe impl Allocator for Pages {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
-        let got = if self.taken.get() < SMALL { None } else { map_huge(size) };
+        let stays_small = self.taken.get() < SMALL || thread_words::by_gs();
+        let got = if stays_small { None } else { map_huge(size) };
         let Some((at, size)) = got.or_else(|| Some((map(size)?, size))) else {
             return (ptr::null_mut(), 0, 0);
         };
