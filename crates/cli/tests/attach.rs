@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::Skep;
 use common::live::{LIMIT, State, Target, Tracer, changed, child, code, compile, state_of};
+use common::{Skep, text};
 use rustix::process::Signal;
 use serde_json::{Value as Json, json};
 use skep_testkit::TempDir;
@@ -716,41 +716,120 @@ fn programs_that_stand_in_their_own_way() {
     target.end();
 }
 
+/// A memory control group of a test's own.
+struct Group {
+    dir: PathBuf,
+    limit: &'static str,
+    usage: &'static str,
+}
+
+impl Group {
+    /// Nothing where nobody lets us make one. Nor where there is swap: there the kernel ends nothing.
+    fn new(name: &str) -> Option<Self> {
+        let v1 = ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes");
+        let v2 = ("/sys/fs/cgroup", "memory.max", "memory.current");
+        let meminfo = fs::read_to_string("/proc/meminfo").expect("it is there");
+        let has_swap = !meminfo.contains("SwapFree:              0 kB");
+        [v1, v2].into_iter().filter(|_| !has_swap).find_map(|(mount, limit, usage)| {
+            let dir = Path::new(mount).join(format!("skep-test-{name}-{}", std::process::id()));
+            fs::create_dir(&dir).ok()?;
+            let group = Self { dir, limit, usage };
+            fs::write(group.limit(), "4000000").ok().map(|()| group)
+        })
+    }
+
+    fn limit(&self) -> PathBuf {
+        self.dir.join(self.limit)
+    }
+
+    fn processes(&self) -> PathBuf {
+        self.dir.join("cgroup.procs")
+    }
+
+    /// Lets it have so many MiB more than it has.
+    fn leave(&self, mib: u64) {
+        let used = fs::read_to_string(self.dir.join(self.usage)).expect("it tells");
+        let limit = used.trim().parse::<u64>().expect("a number") + (mib << 20);
+        fs::write(self.limit(), limit.to_string()).expect("it is ours");
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let end = Instant::now() + Duration::from_secs(10);
+        // Those that have ended leave it a little later.
+        while fs::remove_dir(&self.dir).is_err() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// The kernel ends a process when its control group has no memory left: whatever that has, attaching to
+/// very many functions does not come to that.
+#[test]
+fn a_control_group_with_little_memory() {
+    let Some(group) = Group::new("little") else {
+        return skep_testkit::skip("a memory cgroup, and no swap");
+    };
+    let dir = TempDir::new();
+    let source = r#"
+        #include <stdio.h>
+        #include <sys/prctl.h>
+        __asm__(".altmacro\n.macro one n\n.type f_\\n,@function\nf_\\n: .cfi_startproc\n"
+                "lea 1(%rdi), %eax\nadd %edi, %eax\nret\n.cfi_endproc\n.size f_\\n, .-f_\\n\n.endm\n"
+                ".set i, 0\n.rept 20000\none %i\n.set i, i + 1\n.endr\n");
+        __attribute__((noinline, noclone)) int work(int n) { static volatile int s; return s += n; }
+        int main(void) {
+            prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+            setvbuf(stdout, 0, _IONBF, 0);
+            for (puts("ready"); getchar() != EOF; puts("done")) work(1);
+            return 7;
+        }
+    "#;
+    fs::write(dir.join("big.c"), source).expect("it is written");
+    let program = Cc::c().arg("-O1").compile(&[&dir.join("big.c")], &dir.join("big"));
+    let mut inside = Command::new("sh");
+    inside.args(["-c", r#"echo $$ > "$0" && exec "$1""#]);
+    inside.arg(group.processes()).arg(&program);
+    fs::write(group.limit(), (1_u64 << 30).to_string()).expect("it is ours");
+    let mut target = Target::start(dir, program, &inside);
+    let skep = Skep::new();
+    let pid = target.pid().to_string();
+    let mut refused = 0;
+    for mib in (17..80).step_by(7) {
+        group.leave(mib);
+        let ended = skep.run(["trace", "*", "-p", &pid, "--for", "100ms", "-o", "/dev/null"]);
+        let errors = text(&ended.stderr);
+        if ended.status.code() != Some(0) {
+            assert!(errors.contains("its control group has"), "{mib}: {}", ended.transcript());
+            refused += 1;
+        }
+        target.tell("");
+    }
+    assert!((1..9).contains(&refused), "{refused}");
+    group.leave(1 << 20);
+    target.end();
+}
+
 /// In a control group without memory for the agent, the kernel would end the process.
 #[test]
 fn a_control_group_without_memory() {
-    let name = format!("skep-test-{}", std::process::id());
-    let both =
-        [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
-    // Where there is swap, the kernel ends nothing.
-    let meminfo = fs::read_to_string("/proc/meminfo").expect("it is there");
-    let has_swap = !meminfo.contains("SwapFree:              0 kB");
-    let made = both.into_iter().filter(|_| !has_swap).find_map(|(mount, limit)| {
-        let group = Path::new(mount).join(&name);
-        fs::create_dir(&group).ok()?;
-        let made = fs::write(group.join(limit), "4000000").ok();
-        made.map(|()| (group.clone(), group.join(limit))).or_else(|| {
-            fs::remove_dir(&group).ok();
-            None
-        })
-    });
-    let Some((group, limit)) = made else {
+    let Some(group) = Group::new("full") else {
         return skep_testkit::skip("a memory cgroup, and no swap");
     };
     let (skep, mut target) = (Skep::new(), Target::dynamic());
-    fs::write(group.join("cgroup.procs"), target.pid().to_string()).expect("it is ours");
+    fs::write(group.processes(), target.pid().to_string()).expect("it is ours");
     let pid = target.pid().to_string();
     let refused = skep.run(["trace", "*", "-p", &pid, "--for", "10ms"]);
     // It lives.
     target.tell("threads 5");
-    fs::write(&limit, (64 << 20).to_string()).expect("it is ours");
+    fs::write(group.limit(), (64 << 20).to_string()).expect("it is ours");
     let tracer = Tracer::attach(&skep, &target, &["target:*"]);
     target.tell("main 5");
     assert_eq!(calls(&tracer.end(), "work"), 5);
     target.end();
-    fs::remove_dir(&group).expect("it is empty");
     assert_eq!(refused.status.code(), Some(2), "{}", refused.transcript());
-    let said = String::from_utf8_lossy(&refused.stderr);
+    let said = text(&refused.stderr);
     assert!(
         said.contains("its control group has") && said.contains("raise the limit in"),
         "{said}"

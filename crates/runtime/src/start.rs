@@ -216,11 +216,13 @@ impl Live {
         own_thread::close();
     }
 
-    /// Attaches a link; returns how many functions it has.
+    /// Attaches a link, and takes no more than that many bytes of memory for it; returns how many
+    /// functions it has.
     ///
     /// # Errors
     /// As for [`Agent::attach`].
-    pub fn attach(&mut self, id: u32) -> Result<u32, AgentError> {
+    pub fn attach(&mut self, id: u32, memory: u64) -> Result<u32, AgentError> {
+        agent::set_memory(memory);
         watch_forks();
         // SAFETY: the event path is optimized (the agent's library is), and calls of libraries go to
         // what the agent has for itself.

@@ -184,7 +184,12 @@ pub enum StillInside {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Attach a link. The answer's number is how many functions it has.
-    Attach(u32),
+    Attach {
+        /// Which.
+        link: u32,
+        /// Bytes of memory that may be taken for it.
+        memory: u64,
+    },
     /// Detach it. The number is 1 when threads are still inside its hooks.
     Detach(u32),
     /// Take all hooks out. The number is how many places keep a jump, as [`LEFT`] says.
@@ -195,27 +200,27 @@ pub enum Order {
 
 impl Order {
     /// Bytes of an order.
-    pub const LEN: usize = 8;
+    pub const LEN: usize = 16;
 
     /// As it is sent.
     #[must_use]
     pub fn to_bytes(self) -> [u8; Self::LEN] {
-        let (kind, link) = match self {
-            Self::Attach(link) => (1_u32, link),
-            Self::Detach(link) => (2, link),
-            Self::Unhook => (3, 0),
-            Self::Leave => (4, 0),
+        let (kind, link, memory) = match self {
+            Self::Attach { link, memory } => (1_u32, link, memory),
+            Self::Detach(link) => (2, link, 0),
+            Self::Unhook => (3, 0, 0),
+            Self::Leave => (4, 0, 0),
         };
-        (u64::from(kind) | u64::from(link) << 32).to_le_bytes()
+        (u128::from(kind) | u128::from(link) << 32 | u128::from(memory) << 64).to_le_bytes()
     }
 
     /// The other way; `None` for what is no order.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let word = u64::from_le_bytes(bytes.try_into().ok()?);
+        let word = u128::from_le_bytes(bytes.try_into().ok()?);
         let link = (word >> 32) as u32;
         match word as u32 {
-            1 => Some(Self::Attach(link)),
+            1 => Some(Self::Attach { link, memory: (word >> 64) as u64 }),
             2 => Some(Self::Detach(link)),
             3 => Some(Self::Unhook),
             4 => Some(Self::Leave),
@@ -354,7 +359,12 @@ mod tests {
 
     #[test]
     fn what_is_sent_is_read() {
-        for order in [Order::Attach(7), Order::Detach(u32::MAX), Order::Unhook, Order::Leave] {
+        for order in [
+            Order::Attach { link: 7, memory: 1 << 40 },
+            Order::Detach(u32::MAX),
+            Order::Unhook,
+            Order::Leave,
+        ] {
             assert_eq!(Order::from_bytes(&order.to_bytes()), Some(order));
         }
         for bytes in [&[][..], &[1; 7], &[9, 0, 0, 0, 1, 0, 0, 0]] {

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use skep::Dir;
-use skep::live::Order;
 pub use skep::process::Agent;
 use skep::process::{Live, ProcessError};
 
@@ -87,7 +86,7 @@ impl<'a> Visit<'a> {
         let is_over = || patience.is_over(signals.is_pending());
         let attached = self.pids.iter().try_for_each(|&pid| {
             let live = self.agent.enter_until(&is_over, pid, self.dir).map_err(failure)?;
-            let mut orders = links.iter().map(|link| Order::Attach(*link));
+            let mut orders = links.iter().map(|link| live.to_attach(*link));
             let done = orders.try_for_each(|order| live.order_until(&is_over, order).map(drop));
             all.push(live);
             done.map_err(|why| failure(ProcessError::Attach { pid, why }))

@@ -227,7 +227,7 @@ fn serve() {
     let mut left: Vec<u8>;
     while let Some(order) = next(&agent) {
         let done = match order {
-            Order::Attach(id) => tracer::SKEP.during(|| agent.attach(id)),
+            Order::Attach { link, memory } => tracer::SKEP.during(|| agent.attach(link, memory)),
             Order::Detach(id) => Ok(agent.detach(id).into()),
             Order::Unhook => {
                 left = edits(agent.unhook());

@@ -16,7 +16,7 @@ use skep_store::link::{
 use super::load::{Cache, load};
 use super::probes::{self, Semaphores};
 use super::program::{ActiveProgram, find_errno};
-use super::select::{check_room, room_to_hook, room_to_list, select};
+use super::select::{check_room, room_to_hook, room_to_list, select, take_room};
 use super::{AgentError, detach_from, executable};
 use crate::detach_func::set_detach_from;
 use crate::directory::LinkUse;
@@ -242,7 +242,7 @@ impl ActiveLink {
         if self.wants_mapped && !new.is_empty() {
             self.file.mapped(&new.iter().map(|m| mapped(m)).collect::<Vec<_>>())?;
         }
-        check_room(room_to_list(&self.selection, &new))?;
+        take_room(room_to_list(&self.selection, &new))?;
         let (mut functions, mut cookies) = select(&self.selection, &self.spec, &new);
         for module in &new {
             let semaphores = &mut self.semaphores;
@@ -252,7 +252,7 @@ impl ActiveLink {
             return Ok(());
         }
         let need = room_to_hook(&functions);
-        check_room(need)?;
+        take_room(need)?;
         let paths: Vec<_> = new.iter().map(|m| (*m, m.path().to_string_lossy())).collect();
         let found = functions.iter().map(|function| {
             let own = paths.iter().find(|(module, _)| Arc::ptr_eq(module, function.module()));

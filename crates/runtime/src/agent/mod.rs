@@ -42,6 +42,7 @@ use fork::ForkGuard;
 use link::{ActiveLink, failed};
 use load::Cache;
 use retired::Retired;
+pub(crate) use select::set_memory;
 
 /// Why an agent could not do something.
 pub type AgentError = Box<dyn std::error::Error>;

@@ -1,6 +1,7 @@
 //! Which functions of modules a link means, and whether there is room for that.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use skep_attach::sites::{Function, Module};
 use skep_store::link::{InModule, LinkSpec, Selection};
@@ -24,6 +25,32 @@ pub(super) fn room_to_list(selection: &Selection, modules: &[&Arc<Module>]) -> u
 /// Bytes that hooking them takes.
 pub(super) fn room_to_hook(functions: &[Function]) -> u64 {
     (functions.len() as u64).saturating_mul(HOOKED)
+}
+
+/// Bytes of memory that attaching may still take, where the process's control group has a limit.
+static MEMORY: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// Says how much memory attaching may take from now on: a process whose control group has none left is
+/// ended by the kernel.
+pub(crate) fn set_memory(bytes: u64) {
+    MEMORY.store(bytes, Relaxed);
+}
+
+/// Takes room for work, of the address space and of that memory; refuses work that there is none for.
+pub(super) fn take_room(bytes: u64) -> Result<(), AgentError> {
+    check_room(bytes)?;
+    let left = MEMORY.load(Relaxed);
+    if left != u64::MAX {
+        if left < bytes.saturating_add(LEAST) {
+            let (need, left) = ((bytes + LEAST) >> 20, left >> 20);
+            return Err(format!(
+                "this takes up to {need} MiB of memory, and its control group has {left} MiB left; attach to fewer functions"
+            )
+            .into());
+        }
+        MEMORY.store(left - bytes, Relaxed);
+    }
+    Ok(())
 }
 
 /// Refuses work that a limit of the process for its address space would end, and the process with it.

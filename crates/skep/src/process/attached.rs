@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use skep_store::Dir;
-use skep_store::live::Order;
 
 use super::{Agent, Live, ProcessError};
 use crate::error::{Error, Result};
@@ -31,7 +30,7 @@ impl Attached {
         let mut attached =
             Self { inside: Some((live, agent)), pid, functions: 0, by: std::process::id() };
         for link in links {
-            let order = |(live, _): &(Live, Agent)| live.order(Order::Attach(*link));
+            let order = |(live, _): &(Live, Agent)| live.order(live.to_attach(*link));
             let done = attached.inside.as_ref().map_or(Ok(0), order);
             // Dropping it leaves the process.
             attached.functions += done.map_err(|why| ProcessError::Attach { pid, why })?;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use skep_inject::{Event, Tracer};
 use skep_store::Dir;
-use skep_store::live::{self, Order};
+use skep_store::live;
 
 use super::mark::{self, Mark};
 use super::turn::Turn;
@@ -134,7 +134,7 @@ impl<'a> All<'a> {
         let mut live = self.agent.enter_by(&mut self.by, pid, self.dir, turn)?;
         // There may be many, and the lock is an open file.
         live.give_turn();
-        let mut orders = self.links.iter().map(|link| Order::Attach(*link));
+        let mut orders = self.links.iter().map(|link| live.to_attach(*link));
         let done = orders.try_for_each(|order| live.order_by(&mut self.by, order).map(drop));
         match done {
             Ok(()) => {

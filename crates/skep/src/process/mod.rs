@@ -420,6 +420,13 @@ impl Live {
         [self.process.as_fd(), self.socket.as_fd()]
     }
 
+    /// The order to attach a link, with the memory that the process may still take.
+    #[must_use]
+    pub fn to_attach(&self, link: u32) -> Order {
+        let memory = cgroup::tightest(self.pid).map_or(u64::MAX, |group| group.left);
+        Order::Attach { link, memory }
+    }
+
     /// Gives an order, and waits for what comes of it.
     ///
     /// # Errors
@@ -439,7 +446,7 @@ impl Live {
 
     fn order_by(&self, by: &mut dyn Stopper, order: Order) -> Answer {
         let patience = match order {
-            Order::Attach(_) | Order::Detach(_) => PATIENCE,
+            Order::Attach { .. } | Order::Detach(_) => PATIENCE,
             Order::Unhook | Order::Leave => LEAVING_PATIENCE,
         };
         let end = Instant::now() + patience;
