@@ -244,28 +244,31 @@ fn where_no_more_files_may_be_open() {
     }
 }
 
-/// Where a limit leaves little address space the agent stays out, and ends nothing: the heap has no other
-/// way to say that there is no memory.
+/// Where a limit leaves little address space, or little of it for data, the agent stays out, and ends
+/// nothing: the heap has no other way to say that there is no memory.
 #[test]
 fn where_there_is_little_address_space() {
     let skep = Skep::new();
-    let list = |kib: u32| format!("ulimit -v {kib}; exec ls /");
-    let plain = |kib: u32| Command::new("sh").args(["-c", &list(kib)]).output().unwrap();
-    let whole = plain(1 << 20).stdout;
     let report = skep.path("report").display().to_string();
-    let mut reasons = 0;
-    for pattern in ["libc.so.6:mem*", "*"] {
-        // With less than the first of these the agent's library itself leaves no room for others.
-        for kib in (0..60).map(|step| 6500 + 331 * step).filter(|kib| plain(*kib).stdout == whole) {
-            let rest = ["-o", &report, "--", "sh", "-c", &list(kib)];
-            let ended = skep.command(["trace", pattern]).args(rest).output().unwrap();
-            let err = text(&ended.stderr);
-            assert_eq!(text(&ended.stdout), text(&whole), "{kib}: {err}");
-            assert!(!err.contains("memory allocation"), "{kib}: {err}");
-            reasons += usize::from(err.contains("its address space has no room"));
+    for (limit, first, step) in [("-v", 6500, 331), ("-d", 500, 331)] {
+        let list = |kib: u32| format!("ulimit {limit} {kib}; exec ls /");
+        let plain = |kib: u32| Command::new("sh").args(["-c", &list(kib)]).output().unwrap();
+        let whole = plain(1 << 20).stdout;
+        let mut reasons = 0;
+        for pattern in ["libc.so.6:mem*", "*"] {
+            // With less than the first of these the agent's library itself leaves no room for others.
+            let all = (0..60).map(|n| first + step * n);
+            for kib in all.filter(|kib| plain(*kib).stdout == whole) {
+                let rest = ["-o", &report, "--", "sh", "-c", &list(kib)];
+                let ended = skep.command(["trace", pattern]).args(rest).output().unwrap();
+                let err = text(&ended.stderr);
+                assert_eq!(text(&ended.stdout), text(&whole), "{limit} {kib}: {err}");
+                assert!(!err.contains("memory allocation"), "{limit} {kib}: {err}");
+                reasons += usize::from(err.contains("its address space has no room"));
+            }
         }
+        assert!(reasons > 0, "{limit}");
     }
-    assert!(reasons > 0);
 }
 
 /// `skep` as the command of others.

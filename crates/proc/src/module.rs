@@ -54,8 +54,8 @@ pub struct Module {
     pub inode: u64,
     /// Build id, if the file has one.
     pub build_id: Option<BuildId>,
-    /// Run-time address of the table of its unwind information ([`crate::unwind::Step::find`]).
-    pub unwind_table: Option<u64>,
+    /// Run-time addresses of the table of its unwind information ([`crate::unwind::Step::find`]).
+    pub unwind_table: Option<Range<u64>>,
     whole: bool,
     origin: Origin,
     /// Mapping to open through `map_files`.
@@ -308,7 +308,7 @@ impl Lister {
         let low = loads.iter().map(|s| s.vaddr).min().unwrap_or(0);
         let high = loads.iter().map(|s| s.range().end).max().unwrap_or(0);
         let unwind_table = segments.iter().find(|s| s.kind == elf::PT_GNU_EH_FRAME);
-        let unwind_table = unwind_table.filter(|s| s.file_size >= 12).map(|s| s.vaddr);
+        let unwind_table = unwind_table.filter(|s| s.file_size >= 12);
         for vma in vmas.iter().filter(|v| v.perms.contains(Perms::EXEC)) {
             let biases = || loads.iter().filter(|s| covers(s, vma.offset)).map(|s| bias(vma, s));
             // Two segments can share a page of the file: one that continues a known instance wins,
@@ -333,7 +333,10 @@ impl Lister {
                         dev: vma.dev,
                         inode: vma.inode,
                         build_id: None,
-                        unwind_table: unwind_table.map(|vaddr| vaddr.wrapping_add(bias)),
+                        unwind_table: unwind_table.map(|s| {
+                            let start = s.vaddr.wrapping_add(bias);
+                            start..start.saturating_add(s.file_size)
+                        }),
                         whole: true,
                         origin: self.origin,
                         mapping: vma.range(),

@@ -41,15 +41,17 @@ pub fn thread() -> u64 {
     thread
 }
 
-/// Tells whether this process may have so many more bytes of address space (`RLIMIT_AS`): who asks
-/// for memory in vain cannot go on, and here that would be the end of the program.
+/// Tells whether this process may have so many more bytes of memory of its own: who asks for memory in
+/// vain cannot go on, and here that would be the end of the program. What stands in the way is
+/// `RLIMIT_AS`, `RLIMIT_DATA`, or `vm.overcommit_memory`, which count what may be written, used or not.
 #[must_use]
 pub fn has_address_space(bytes: u64) -> bool {
     const PRIVATE_ANONYMOUS: u64 = 0x22;
-    // Without a right, so that nothing is promised or filled that nobody uses.
+    const READ_WRITE: u64 = 3;
     // SAFETY: new pages where the kernel finds room, which are given back at once.
     unsafe {
-        let at = syscall::call6(syscall::MMAP, 0, bytes, 0, PRIVATE_ANONYMOUS, u64::MAX, 0);
+        let at =
+            syscall::call6(syscall::MMAP, 0, bytes, READ_WRITE, PRIVATE_ANONYMOUS, u64::MAX, 0);
         let is_there = at <= i64::MAX as u64;
         if is_there {
             syscall::call4(syscall::MUNMAP, at, bytes, 0, 0);

@@ -1,4 +1,4 @@
-//! How much of the address space tracing takes: `ulimit -v` counts what is mapped, used or not.
+//! How much of the address space tracing takes: `ulimit -v` counts what is mapped, used or not, and `ulimit -d` what may be written.
 
 use std::process::Command;
 use std::time::Duration;
@@ -54,6 +54,23 @@ fn too_low_a_limit_is_told_before_the_command_starts() {
     assert_eq!(ended.shell_status(), 2, "{}", ended.transcript());
     assert!(ended.stdout.is_empty(), "{}", ended.transcript());
     assert!(ended.transcript().contains("memory"), "{}", ended.transcript());
+}
+
+/// Whatever data a program may have, and however short its functions are: it ends as it would alone.
+#[test]
+fn no_limit_of_data_ends_a_program() {
+    let dir = TempDir::new();
+    let program = many::build(10_000, Build::O2, dir.path());
+    let expected = many::expected(10_000).to_string();
+    for kib in (500..32_000).step_by(700) {
+        let script =
+            format!(r#""$0" -q trace '*' -o /dev/null -- sh -c 'ulimit -d {kib}; exec "$0"' "$1""#);
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).arg(skep_bin()).arg(&program);
+        let ended = run::run(command.env("SKEP_DIR", dir.join("skep")), b"", LIMIT);
+        let printed = String::from_utf8_lossy(&ended.stdout);
+        assert_eq!(printed.trim(), expected, "{kib}: {}", ended.transcript());
+    }
 }
 
 /// Ten times as many functions come with a library that is opened later: the maps grow with them,

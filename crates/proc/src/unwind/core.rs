@@ -146,7 +146,9 @@ impl CoreStacks {
         let found = match (module, &self.vdso) {
             (Some((module, file)), _) => {
                 let file = file.get_or_insert_with(|| FileMemory::open(module)).as_mut();
-                file.map(|file| file.step(module.unwind_table, place))
+                file.map(|file| {
+                    file.step(module.unwind_table.as_ref().map(|table| table.start), place)
+                })
             }
             (None, Some(vdso)) if vdso.text.contains(&place) => {
                 Some(Step::find(&mut self.memory, vdso.unwind_table, place))

@@ -446,7 +446,7 @@ impl Detached {
 /// Tells the helpers how stacks are unwound. Called with the links' lock held.
 fn know_unwind_tables(modules: &[Arc<Module>]) {
     skep_helpers::set_modules(modules.iter().flat_map(|module| {
-        let table = module.file().unwind_table;
+        let table = module.file().unwind_table.as_ref().map(|table| table.start);
         module.text().iter().filter_map(move |text| Some((text.clone(), table?)))
     }));
 }

@@ -1,5 +1,6 @@
 //! Which functions of modules a link means, and whether there is room for that.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -10,16 +11,24 @@ use super::AgentError;
 
 /// Address space that is asked for at least.
 const LEAST: u64 = 4 << 20;
-/// What listing a module's functions takes for each byte of its code.
+/// What listing a module's functions takes for each byte of its code,
 const LISTED: u64 = 4;
+/// or, if they are very short, for each byte of their table of unwind information, which has eight for a
+/// function.
+const LISTED_BY_TABLE: u64 = 64;
 /// What hooking a function takes.
 const HOOKED: u64 = 1 << 10;
 
 /// Bytes of address space that listing functions of these modules takes.
 pub(super) fn room_to_list(selection: &Selection, modules: &[&Arc<Module>]) -> u64 {
     let meant = modules.iter().filter(|m| patterns_of(selection, m).is_some());
-    let code = meant.flat_map(|m| m.text()).map(|range| range.end - range.start);
-    code.sum::<u64>().saturating_mul(LISTED)
+    let one = |module: &&Arc<Module>| {
+        let len = |range: &Range<u64>| range.end - range.start;
+        let table = module.file().unwind_table.as_ref().map_or(0, len);
+        let code = module.text().iter().map(len).sum::<u64>();
+        code.saturating_mul(LISTED).max(table.saturating_mul(LISTED_BY_TABLE))
+    };
+    meant.map(one).fold(0, u64::saturating_add)
 }
 
 /// Bytes that hooking them takes.
@@ -60,7 +69,8 @@ pub(super) fn check_room(bytes: u64) -> Result<(), AgentError> {
         return Ok(());
     }
     let need = need >> 20;
-    Err(format!("its address space has no room for {need} MiB more (`ulimit -v`)").into())
+    Err(format!("its address space has no room for {need} MiB more (`ulimit -v`, `ulimit -d`)")
+        .into())
 }
 
 /// The patterns of a link that a module's functions may match.
