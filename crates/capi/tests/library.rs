@@ -349,6 +349,19 @@ fn keys_that_are_written_to_meanwhile_damage_no_map() {
     ok(&mut compile(library, &words, &source, &temp.join("changing_keys")));
 }
 
+/// The library of a host's plugin: what it hooked once leads into it to the end.
+#[test]
+fn a_library_that_is_closed_leaves_a_program_that_goes_on() {
+    let Some(library) = library() else { return };
+    let temp = TempDir::new();
+    let mut gcc = Command::new("gcc");
+    // Not linked to the library, which would keep it open.
+    gcc.args(["-std=gnu11", "-O1", "-rdynamic", "-pthread", "-Wall", "-Wextra", "-Werror", "-I"]);
+    gcc.arg(here("include")).arg(here("tests/c/unloaded.c")).arg("-ldl");
+    ok(gcc.arg("-o").arg(temp.join("unloaded")));
+    ok(Command::new(temp.join("unloaded")).arg(library).arg(OBJECT));
+}
+
 #[test]
 fn a_map_goes_in_by_a_batch_and_out_by_a_dump() {
     // The sum of the squares below 1000, by the formula.

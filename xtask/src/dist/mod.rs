@@ -104,7 +104,7 @@ fn build(out: &Path) -> Result<(PathBuf, PathBuf)> {
     let (capi, library) = (root().join("crates/capi"), built.join("libskep.so.0"));
     let mut link = Command::new("gcc");
     link.args(["-shared", "-s", "-Wl,-soname,libskep.so.0", "-Wl,--gc-sections", "-Wl,-z,defs"])
-        .args(["-Wl,-z,relro", "-Wl,-z,now"])
+        .args(["-Wl,-z,nodelete", "-Wl,-z,relro", "-Wl,-z,now"])
         .arg("-Wl,--build-id=none")
         .arg(format!("-Wl,--version-script={}", capi.join("skep.map").display()))
         .arg("-Wl,--whole-archive")
