@@ -151,7 +151,7 @@ pub enum Error {
     /// The agent, which commands are started with, is not there.
     #[error(
         "the agent is not there (looked for {}): build it with \
-         `cargo build --release -p skep-preload`, and name the file in `SKEP_PRELOAD`",
+         `cargo build --release -p skep-cli`, and name `libskep_preload.so.debug` in `SKEP_PRELOAD`",
         list(&looked_for.iter().map(|path| path.display().to_string()).collect::<Vec<_>>())
     )]
     NoAgent {
