@@ -230,7 +230,8 @@ int skep_loader_autoload(skep_loader *loader, const char *program, int load);
 int skep_loader_program_type(skep_loader *loader, const char *program, const char *section);
 /* CO-RE for the types in this file, BTF or debug information, not for those of the kernel. */
 int skep_loader_core_target(skep_loader *loader, const char *path);
-/* Where the types of the functions are that programs are going to be attached to. */
+/* Where the types of the functions are that programs are going to be attached to: the debug information
+ * of this program or library. A name without a slash is searched in $PATH. */
 int skep_loader_prototypes(skep_loader *loader, const char *path);
 int skep_loader_load_file(skep_loader *loader, const char *path, skep_object **out);
 int skep_loader_load_memory(skep_loader *loader, const void *bytes, size_t size, skep_object **out);

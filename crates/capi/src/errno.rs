@@ -8,6 +8,7 @@ use skep::process::StopError;
 use skep::test_run::RunnerError;
 use skep::verifier::Rejection;
 use skep::{ChainError, DirError, Error, ProcessError, RecordError};
+use skep_proc::launch::LaunchError;
 
 pub use skep::isa::errno::{
     E2BIG, EACCES, EBADF, EBUSY, EEXIST, EFAULT, EINVAL, EIO, ELOOP, EMSGSIZE, ENODEV, ENOENT,
@@ -41,6 +42,11 @@ pub fn number(e: &Error) -> i32 {
         Error::Process { .. } => EPERM,
         Error::InProcess(e) => of_process(e),
         Error::NoAgent { .. } => ENOENT,
+        Error::Prototypes { source, .. }
+            if matches!(source.downcast_ref(), Some(LaunchError::NotFound { .. })) =>
+        {
+            ENOENT
+        }
         Error::Chain(e) => of_chain(e),
         Error::Runner(e) => of_runner(e),
         Error::TestRun { errno, .. } => errno.0.abs(),
@@ -88,7 +94,9 @@ fn of_record(e: &RecordError) -> i32 {
 fn of_process(e: &ProcessError) -> i32 {
     match e {
         ProcessError::Read { source, .. } | ProcessError::Os { source, .. } => of_io(source),
-        ProcessError::Library { .. } | ProcessError::Symbol { .. } => ENOEXEC,
+        ProcessError::Library { .. }
+        | ProcessError::Symbol { .. }
+        | ProcessError::Stop { source: StopError::Image { .. }, .. } => ENOEXEC,
         ProcessError::NoId { .. }
         | ProcessError::Stop { source: StopError::NoProcess { .. }, .. } => ESRCH,
         ProcessError::Stop { source: StopError::Refused { .. }, .. }
@@ -175,6 +183,7 @@ fn log(rejection: &Rejection) -> String {
 /// Finds a program type by the kernel's number.
 pub fn program_type(number: u32) -> Result<ProgramType, Failure> {
     ProgramType::from_raw(number)
+        .filter(|program_type| *program_type != ProgramType::Unspec)
         .ok_or_else(|| Failure::new(EINVAL, format!("there is no program type {number}")))
 }
 
@@ -182,6 +191,7 @@ pub fn program_type(number: u32) -> Result<ProgramType, Failure> {
 mod tests {
     use skep::chain::{EditError, NodeId};
     use skep::maps::MapError;
+    use skep::process::ImageError;
 
     use super::*;
 
@@ -190,6 +200,11 @@ mod tests {
         let io = |n| std::io::Error::from_raw_os_error(n);
         let name = || "x".to_owned();
         let map = MapError::Full { max_entries: 1 };
+        let agent = |error| {
+            let source = StopError::Image { pid: 1, error };
+            Error::from(ProcessError::Stop { pid: 1, source })
+        };
+        let prototypes = |error| Error::Prototypes { path: name().into(), source: Box::new(error) };
         let cases = [
             (Error::Dir(DirError::Mode { path: "x".into(), mode: 0 }), EPERM),
             (Error::Dir(DirError::Io { call: "open", path: "x".into(), source: io(13) }), EACCES),
@@ -204,6 +219,7 @@ mod tests {
             (ProcessError::NoId { pid: 0 }.into(), ESRCH),
             (ProcessError::Busy { pid: 1, who: String::new() }.into(), EBUSY),
             (ProcessError::Os { pid: 1, call: "pidfd_open", source: io(3) }.into(), ESRCH),
+            (agent(ImageError::Import { name: name() }), ENOEXEC),
             (Error::NoAgent { looked_for: Vec::new() }, ENOENT),
             (Error::Chain(ChainError::Exists { name: name() }), EEXIST),
             (Error::Chain(ChainError::Pinned { name: name() }), EEXIST),
@@ -214,6 +230,8 @@ mod tests {
                 ENOSPC,
             ),
             (Error::Runner(RunnerError::NotLoaded { program: name() }), ENOENT),
+            (prototypes(LaunchError::NotFound { name: name().into() }), ENOENT),
+            (prototypes(LaunchError::NotExecutable { path: name().into() }), EINVAL),
             (Error::NoProgram { known: Vec::new() }, EINVAL),
         ];
         for (error, want) in cases {

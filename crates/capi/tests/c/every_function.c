@@ -157,6 +157,7 @@ static int hostile(skep_session *session)
 	IS(skep_chain_create(session, NULL, 6), -EFAULT);
 	IS(skep_chain_create(session, "no name", 6), -EINVAL);
 	IS(skep_chain_create(session, "fw", 9999), -EINVAL);
+	IS(skep_chain_create(session, "fw", 0), -EINVAL); /* BPF_PROG_TYPE_UNSPEC */
 	IS(skep_chain_remove(session, "fw", 1), -ENOENT);
 	IS(skep_chain_create(session, "fw", 6), 0);
 	IS(skep_chain_create(session, "fw", 6), -EEXIST);

@@ -119,6 +119,7 @@ static int loaders(skep_session *session, const char *path)
 	REFUSED(skep_loader_program_type(loader, "first_bytes", "no/such/section"), "no/such/section");
 	REFUSED(skep_loader_core_target(loader, "/no/such/types"), "/no/such/types");
 	REFUSED(skep_loader_prototypes(loader, "/dev/null"), "/dev/null");
+	REFUSED(skep_loader_prototypes(loader, "/no/such/program"), "`/no/such/program` was not found");
 	IS(skep_loader_load_file(loader, path, &object), -EBADF);
 	IS(skep_loader_new(session, &loader), 0);
 	IS(skep_loader_global(loader, NULL, "1"), -EFAULT);
