@@ -11,8 +11,8 @@ use skep::{ChainError, DirError, Error, ProcessError, RecordError};
 use skep_proc::launch::LaunchError;
 
 pub use skep::isa::errno::{
-    E2BIG, EACCES, EBADF, EBUSY, EEXIST, EFAULT, EINVAL, EIO, ELOOP, EMSGSIZE, ENODEV, ENOENT,
-    ENOEXEC, ENOSPC, EPERM, ESRCH,
+    E2BIG, EACCES, EBADF, EBUSY, EEXIST, EFAULT, EINVAL, EIO, ELOOP, EMSGSIZE, ENAMETOOLONG,
+    ENODEV, ENOENT, ENOEXEC, ENOSPC, EOPNOTSUPP, EPERM, ESRCH,
 };
 
 use crate::call::Failure;

@@ -34,6 +34,25 @@ fn number(e: &MapsError) -> i32 {
     }
 }
 
+/// What an error number of a query means.
+fn why(errno: i32) -> &'static str {
+    match errno {
+        errno::E2BIG => {
+            "`size` is more than a page, or fields are set that this version does not know"
+        }
+        errno::EINVAL => {
+            "`size` is below 24, a flag is unknown, or a buffer has a size without an address or the reverse"
+        }
+        errno::ENOENT => "no mapping is there that the flags want",
+        errno::ENAMETOOLONG => "the buffer for the name or the build id is too small",
+        errno::EFAULT => "the struct, or a buffer that it names, cannot be accessed",
+        errno::ESRCH => "the process has ended, or has executed another program",
+        errno::EPERM => "the mappings of the process may not be read",
+        errno::EOPNOTSUPP => "the file does not say what the flags ask for",
+        _ => "the mappings cannot be read",
+    }
+}
+
 fn failed(e: &MapsError) -> Failure {
     Failure::new(number(e), e.to_string())
 }
@@ -76,7 +95,7 @@ pub unsafe extern "C" fn skep_vmas_query(source: Handle, query: *mut c_void) -> 
         // SAFETY: the struct has the size it says, and its buffers those in it: the caller's promise.
         match unsafe { procmap_query(&*source.0, query) } {
             0 => Ok(0),
-            e => Err(Failure::new(-e, format!("PROCMAP_QUERY failed with error {}", -e))),
+            e => Err(Failure::new(-e, format!("PROCMAP_QUERY: {}", why(-e)))),
         }
     })
 }

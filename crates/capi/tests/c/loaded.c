@@ -682,6 +682,7 @@ static int vmas(void)
 	q.query.vma_name_addr = 0;
 	q.query.query_addr = 1;
 	IS(skep_vmas_query(own, &q), -ENOENT);
+	SAYS("no mapping is there");
 
 	/* A child that has ended and was waited for. */
 	child = fork();
