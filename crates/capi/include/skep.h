@@ -119,7 +119,8 @@ int skep_map_open_id(skep_session *session, uint32_t id, skep_map **out);
 int skep_map_open_name(skep_session *session, const char *name, skep_map **out);
 int skep_map_open_path(skep_session *session, const char *path, skep_map **out);
 
-/* Pin a map of the session's directory under a name, and remove the pin. A pinned map stays. */
+/* Pin a map of the session's directory (-EINVAL: it is in another one) under a name, which may have
+ * folders, and remove the pin. A pinned map stays. */
 int skep_map_pin(skep_session *session, skep_map *map, const char *name);
 int skep_map_unpin(skep_session *session, const char *name);
 

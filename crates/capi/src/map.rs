@@ -1,7 +1,10 @@
 //! Maps, one element at a time.
 
 use std::ffi::{c_char, c_int, c_void};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
+use skep::dir::Kind as Kinds;
 use skep::isa::{KeyShape, MapType};
 use skep::maps::{Cursor, MapDef};
 use skep::{Map, Session};
@@ -162,12 +165,24 @@ pub unsafe extern "C" fn skep_map_open_path(
     })
 }
 
+/// Tells whether a map is in the directory of a session, by whatever path it was opened.
+fn is_of(session: &Session, map: &Map) -> bool {
+    let file = |path: &Path| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+    let there = file(&session.dir().object(Kinds::Map, map.id()));
+    there.is_some() && there == file(map.file().path())
+}
+
 /// # Safety
 /// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn skep_map_pin(session: Handle, map: Handle, name: *const c_char) -> c_int {
     call(|| {
         let (session, map) = (handle::get::<Session>(session)?, handle::get::<Map>(map)?);
+        if !is_of(&session, &map) {
+            let (name, dir) = (map.name(), session.dir().path().display());
+            let text = format!("map `{name}` is in another directory than the session's, `{dir}`");
+            return Err(Failure::new(errno::EINVAL, text));
+        }
         // SAFETY: `name` is a text: the caller's promise.
         session.pin_map(&map, unsafe { memory::text(name, "name") }?)?;
         Ok(0)
@@ -383,14 +398,18 @@ pub unsafe extern "C" fn skep_map_cell_key(
     call(|| unsafe {
         let map = handle::get::<Map>(map)?;
         let shape = map.key_shape();
-        let cell = memory::input(cell, shape.cell_size(), "cell")?;
-        let found = match shape {
-            KeyShape::Fixed(_) => Some(cell),
-            shape => shape.read_cell(cell),
+        let bytes = memory::input(cell, shape.cell_size(), "cell")?;
+        let (found, size) = match shape {
+            // Of a queue, too, whose keys have no bytes.
+            KeyShape::Fixed(_) => (cell, bytes.len()),
+            shape => {
+                let found = shape.read_cell(bytes);
+                let found = found.ok_or_else(|| failed(&map)(skep::maps::MapError::KeyCell))?;
+                (found.as_ptr().cast(), found.len())
+            }
         };
-        let found = found.ok_or_else(|| failed(&map)(skep::maps::MapError::KeyCell))?;
-        memory::set(key, found.as_ptr().cast(), "address of the key")?;
-        memory::set(key_size, found.len(), "size of the key")?;
+        memory::set(key, found, "address of the key")?;
+        memory::set(key_size, size, "size of the key")?;
         Ok(0)
     })
 }

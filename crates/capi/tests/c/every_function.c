@@ -144,6 +144,8 @@ static int hostile(skep_session *session)
 	struct skep_map_def *def = &later.def;
 	struct { struct skep_map_info info; uint64_t more; } info;
 	skep_map *map = NULL, *gone = NULL;
+	skep_session *elsewhere = NULL;
+	const void *at = NULL;
 	uint32_t key = 1, other = 0;
 	uint64_t value = 7, words[8] = {0}, *all;
 	size_t size = sizeof(other);
@@ -241,6 +243,30 @@ static int hostile(skep_session *session)
 	IS(skep_map_lookup(map, &key, 4, all, info.info.lookup_size, 0), 0);
 	free(all);
 	IS(skep_map_free(map), 0);
+
+	/* Keys without bytes lie where their cells do. */
+	def->type = 22; /* BPF_MAP_TYPE_QUEUE */
+	def->key_size = 0;
+	IS(skep_map_create(session, def, sizeof(*def), &map), 0);
+	IS(skep_map_cell_key(map, words, &at, &size), 0);
+	IS(at == words && size == 0, 1);
+	IS(skep_map_free(map), 0);
+
+	/* A pin is of the session's directory. */
+	IS(skep_session_scratch(&elsewhere), 0);
+	def->type = 1;
+	def->key_size = 4;
+	IS(skep_map_create(elsewhere, def, sizeof(*def), &map), 0);
+	IS(skep_map_pin(session, map, "numbers"), -EINVAL);
+	SAYS("another directory");
+	IS(skep_map_pin(elsewhere, map, "of/numbers"), 0);
+	IS(skep_map_free(map), 0);
+	IS(skep_map_open_name(elsewhere, "of/numbers", &map), 0);
+	IS(skep_map_pin(elsewhere, map, "again"), 0); /* opened by a pin */
+	IS(skep_map_unpin(elsewhere, "again"), 0);
+	IS(skep_map_unpin(elsewhere, "of/numbers"), 0);
+	IS(skep_map_free(map), 0);
+	IS(skep_session_free(elsewhere), 0);
 	return 0;
 }
 
