@@ -188,7 +188,7 @@ int skep_map_delete_range(skep_map *map, const void *from, size_t from_size, con
 
 /*
  * Copies as many elements as there is room for, each a key (`key_cell_size`) and a value
- * (`lookup_size`), and moves the cursor behind them. Returns how many bytes were written, 0 at the
+ * (`lookup_size`), and moves the cursor behind them. Returns how many bytes were written, at most INT_MAX, 0 at the
  * end. The cursor has `cursor_size` bytes, `strict_cursor_size` with SKEP_STRICT; zeros begin.
  * Concurrent changes never make a dump repeat or skip other elements.
  */

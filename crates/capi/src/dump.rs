@@ -5,13 +5,32 @@ use std::ffi::{c_int, c_void};
 use skep::Map;
 use skep::maps::dump::batch::{self, BatchError};
 use skep::maps::dump::command;
-use skep::maps::{MapError, Take};
+use skep::maps::{Cursor, MapError, Take};
 
 use crate::call::{Answer, Failure, call};
 use crate::errno;
 use crate::handle::{self, Handle};
 use crate::map::failed;
 use crate::memory::{self, Key};
+
+/// Flags of dumps and of batches that read.
+const TAKES: u64 = command::F_LOCK | command::F_DELETE | command::F_EXACT;
+
+/// Refuses flags as the caller gave them.
+fn check_flags(map: &Map, flags: u64, known: u64) -> Answer<()> {
+    if flags & !known != 0 {
+        return Err(failed(map)(MapError::Flags { flags }));
+    }
+    if flags & (command::F_DELETE | command::F_EXACT) == command::F_EXACT {
+        return Err(Failure::new(errno::EINVAL, "SKEP_EXACT is for calls with SKEP_DELETE"));
+    }
+    Ok(())
+}
+
+/// How much of a buffer a dump may fill: no more than its answer can say.
+fn room(size: usize) -> u32 {
+    c_int::try_from(size).unwrap_or(c_int::MAX).cast_unsigned()
+}
 
 /// # Safety
 /// As the header says.
@@ -34,7 +53,14 @@ pub unsafe extern "C" fn skep_map_dump(
         if flags & (command::F_CURSOR | command::F_RESTART) != 0 {
             return Err(Failure::new(errno::EINVAL, "a dump goes by its cursor only"));
         }
-        let mut used = u32::try_from(size).unwrap_or(u32::MAX);
+        check_flags(&map, flags, TAKES | command::F_ALIGN | command::F_STRICT)?;
+        let is_strict = flags & command::F_STRICT != 0;
+        let want = if is_strict { Cursor::strict_len_in(&map) } else { Cursor::len_in(&map) };
+        if cursor_size != want {
+            let text = format!("the cursor has size {cursor_size}, with these flags it is {want}");
+            return Err(Failure::new(errno::EINVAL, text));
+        }
+        let mut used = room(size);
         match command::dump(&map, Some(cursor), out, &mut used, flags | command::F_CURSOR) {
             Ok(()) => Ok(c_int::try_from(used).unwrap_or(c_int::MAX)),
             Err(MapError::NoElement) => Ok(0),
@@ -158,7 +184,6 @@ pub unsafe extern "C" fn skep_map_lookup_batch(
     count: *mut u32,
     flags: u64,
 ) -> c_int {
-    const KNOWN: u64 = command::F_DELETE | command::F_EXACT | command::F_LOCK;
     // SAFETY: cursor and columns have these sizes: the caller's promise.
     call(|| unsafe {
         let map = handle::get::<Map>(map)?;
@@ -170,17 +195,14 @@ pub unsafe extern "C" fn skep_map_lookup_batch(
         memory::check_apart((keys, key_bytes), (values, value_bytes))?;
         memory::check(cursor, 1, "cursor")?;
         let cursor = memory::output(cursor, cursor_size, "cursor")?;
-        let keys = memory::output(keys, key_bytes, "keys")?;
-        let values = memory::output(values, value_bytes, "values")?;
+        let keys = memory::output(keys, key_bytes, "column of keys")?;
+        let values = memory::output(values, value_bytes, "column of values")?;
+        check_flags(&map, flags, TAKES)?;
         let take = match flags & (command::F_DELETE | command::F_EXACT) {
             0 => None,
             command::F_DELETE => Some(Take::Fast),
-            command::F_EXACT => return Err(failed(&map)(MapError::Flags { flags })),
             _ => Some(Take::Exact),
         };
-        if flags & !KNOWN != 0 {
-            return Err(failed(&map)(MapError::Flags { flags }));
-        }
         // A byte before the cursor of the kernel's kind says whether the walk has begun.
         let Some((begun, place)) =
             cursor.split_first_mut().filter(|(_, rest)| rest.len() >= batch::cursor_len(&map))
@@ -199,4 +221,18 @@ pub unsafe extern "C" fn skep_map_lookup_batch(
         }
         finish(&map, count, done)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Elements that were copied, and perhaps taken out, beyond what the answer says would be lost.
+    #[test]
+    fn a_dump_fills_no_more_than_it_can_say() {
+        let most = usize::try_from(c_int::MAX).unwrap();
+        for (size, want) in [(0, 0), (12, 12), (most, most), (most + 1, most), (usize::MAX, most)] {
+            assert_eq!(room(size) as usize, want);
+        }
+    }
 }

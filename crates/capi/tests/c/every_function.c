@@ -211,7 +211,12 @@ static int hostile(skep_session *session)
 	IS((int)size, 4);
 	IS(skep_map_next_key(map, &other, 4, &other, &size), -ENOENT);
 	IS(skep_map_dump(map, words, 8, &value, 8, 0), -EINVAL);
+	SAYS("the cursor has size 8");
 	IS(skep_map_dump(map, NULL, 0, &value, 8, 0), -EFAULT);
+	IS(skep_map_dump(map, words, sizeof(words), &value, 8, SKEP_EXACT), -EINVAL);
+	SAYS("SKEP_DELETE");
+	IS(skep_map_dump(map, words, sizeof(words), &value, 8, 1), -EINVAL);
+	SAYS("flags 0x1 ");
 	memset(&info, 1, sizeof(info));
 	IS(skep_map_info(map, &info.info, sizeof(info)), 0);
 	IS((int)info.more, 0);
