@@ -157,7 +157,8 @@ int skep_map_next_key(skep_map *map, const void *key, size_t key_size, void *nex
 #define SKEP_LONGEST_PREFIX 2 /* the longest key that the one given begins with */
 
 /* Looks up the element nearest to a key of any length. `found_size` is the size of the buffer for its
- * key, and becomes the key's size, also for -ENOSPC: the buffer is too small. -ENOENT: there is none. */
+ * key, and becomes the key's size, also for -ENOSPC: the buffer is too small. -ENOENT: there is none.
+ * `found` or `value` may be `key`, or lie over it. */
 int skep_map_lookup_nearest(skep_map *map, const void *key, size_t key_size, uint32_t which, void *found,
 			    size_t *found_size, void *value, size_t value_size);
 

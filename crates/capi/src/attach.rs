@@ -101,7 +101,7 @@ unsafe fn functions(options: *const AttachOptions, size: usize) -> Answer<Functi
         if others { Functions::of_commands_by_section() } else { Functions::of_self_by_section() };
     let mut functions = by_section.cookie(options.cookie);
     if options.target_count != 0 {
-        memory::check(options.targets.cast(), align_of::<Target>(), "targets")?;
+        memory::check(options.targets.cast(), align_of::<Target>(), "list of targets")?;
         if options.target_count > TARGETS {
             return Err(Failure::new(errno::E2BIG, "there are too many targets"));
         }
@@ -155,7 +155,7 @@ pub unsafe extern "C" fn skep_object_attach(
         let object = object(from)?;
         let mut names = Vec::new();
         if count != 0 {
-            memory::check(programs.cast(), align_of::<*const c_char>(), "names of programs")?;
+            memory::check(programs.cast(), align_of::<*const c_char>(), "list of programs")?;
         }
         for n in 0..count {
             let name = memory::text(programs.add(n).read(), "name of a program")?;

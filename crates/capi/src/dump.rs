@@ -143,9 +143,9 @@ pub unsafe extern "C" fn skep_map_update_batch(
     call(|| unsafe {
         let map = handle::get::<Map>(map)?;
         let n = begin(count)?;
-        let keys = memory::input(keys, column(n, map.key_shape().cell_size())?, "keys")?;
+        let keys = memory::input(keys, column(n, map.key_shape().cell_size())?, "column of keys")?;
         let size = map.user_value_size();
-        let values = memory::input(values, column(n, size)?, "values")?;
+        let values = memory::input(values, column(n, size)?, "column of values")?;
         let done = in_parts(&map, keys, n as usize, |keys, first, n| {
             let values = values.get(first * size..(first + n) * size).unwrap_or_default();
             batch::update_batch(&map, keys, values, n, flags)
@@ -166,7 +166,7 @@ pub unsafe extern "C" fn skep_map_delete_batch(
     call(|| unsafe {
         let map = handle::get::<Map>(map)?;
         let n = begin(count)?;
-        let keys = memory::input(keys, column(n, map.key_shape().cell_size())?, "keys")?;
+        let keys = memory::input(keys, column(n, map.key_shape().cell_size())?, "column of keys")?;
         let delete = |keys: &[u8], _, n| batch::delete_batch(&map, keys, n, 0);
         finish(&map, count, in_parts(&map, keys, n as usize, delete))
     })
@@ -193,6 +193,9 @@ pub unsafe extern "C" fn skep_map_lookup_batch(
         memory::check_apart((cursor, cursor_size), (keys, key_bytes))?;
         memory::check_apart((cursor, cursor_size), (values, value_bytes))?;
         memory::check_apart((keys, key_bytes), (values, value_bytes))?;
+        for column in [(cursor, cursor_size), (keys, key_bytes), (values, value_bytes)] {
+            memory::check_beside(count, column)?;
+        }
         memory::check(cursor, 1, "cursor")?;
         let cursor = memory::output(cursor, cursor_size, "cursor")?;
         let keys = memory::output(keys, key_bytes, "column of keys")?;

@@ -354,6 +354,7 @@ pub unsafe extern "C" fn skep_map_next_key(
     call(|| unsafe {
         let map = handle::get::<Map>(map)?;
         let room = memory::number(next_size, "size of the next key")?;
+        memory::check_beside(next_size, (next, room))?;
         let found = if key.is_null() {
             map.next_key(None)
         } else {

@@ -98,17 +98,26 @@ pub unsafe fn output<'a>(address: *mut c_void, size: usize, what: &str) -> Answe
     Ok(unsafe { std::slice::from_raw_parts_mut(address.cast(), size) })
 }
 
-/// Fails if what is read and what is written lie over each other.
+/// Fails if what is read and what is written lie over each other. What is no buffer is none here, and
+/// refused where it is [taken](input).
 pub fn check_apart(read: (*const c_void, usize), written: (*mut c_void, usize)) -> Answer<()> {
     let (a, b) = (read.0.addr(), written.0.addr());
+    let is_none = |address, size| check_buffer(address, size, "").is_err();
     if read.1 == 0
         || written.1 == 0
+        || is_none(read.0, read.1)
+        || is_none(written.0, written.1)
         || a.saturating_add(read.1) <= b
         || b.saturating_add(written.1) <= a
     {
         return Ok(());
     }
     Err(Failure::new(errno::EINVAL, "two buffers of the call overlap"))
+}
+
+/// Fails if a number that the call writes lies in a buffer that it writes, too.
+pub fn check_beside<T>(number: *const T, buffer: (*mut c_void, usize)) -> Answer<()> {
+    check_apart((number.cast(), size_of::<T>()), buffer)
 }
 
 /// Takes a text.

@@ -51,6 +51,8 @@ pub unsafe extern "C" fn skep_map_lookup_nearest(
         };
         let room = memory::number(found_size, "size of the key that is found")?;
         memory::check_apart((value.cast_const(), value_size), (found, room))?;
+        memory::check_beside(found_size, (found, room))?;
+        memory::check_beside(found_size, (value, value_size))?;
         let key = memory::input(key, key_size, "key")?;
         check_value(&map, value_size)?;
         let (near, its) = map.lookup_nearest(key, which).map_err(failed(&map))?;

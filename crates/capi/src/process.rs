@@ -54,7 +54,7 @@ unsafe fn links(links: *const Handle, count: usize) -> Answer<Vec<Arc<FunctionLi
     if count == 0 {
         return Ok(Vec::new());
     }
-    memory::check(links.cast(), align_of::<Handle>(), "links")?;
+    memory::check(links.cast(), align_of::<Handle>(), "list of links")?;
     if count > MOST {
         return Err(Failure::new(errno::E2BIG, "there are too many links"));
     }

@@ -122,6 +122,7 @@ pub unsafe extern "C" fn skep_ring_next(
         // SAFETY: `size` is null or the caller's number, which says how large the buffer is.
         let out = unsafe {
             let room = memory::number(size, "size")?;
+            memory::check_beside(size, (buffer, room))?;
             memory::output(buffer, room, "buffer")?
         };
         let mut lock = reader.lock()?;

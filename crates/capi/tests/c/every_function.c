@@ -210,6 +210,9 @@ static int hostile(skep_session *session)
 	IS(skep_map_next_key(map, NULL, 0, &other, &size), -ENOSPC);
 	IS((int)size, 4);
 	IS(skep_map_next_key(map, &other, 4, &other, &size), -ENOENT);
+	IS(skep_map_next_key(map, NULL, 0, &size, &size), -EINVAL);
+	IS(skep_map_lookup(map, NULL, 4, NULL, 8, 0), -EFAULT);
+	SAYS("the key is NULL");
 	IS(skep_map_dump(map, words, 8, &value, 8, 0), -EINVAL);
 	SAYS("the cursor has size 8");
 	IS(skep_map_dump(map, NULL, 0, &value, 8, 0), -EFAULT);
@@ -217,6 +220,8 @@ static int hostile(skep_session *session)
 	SAYS("SKEP_DELETE");
 	IS(skep_map_dump(map, words, sizeof(words), &value, 8, 1), -EINVAL);
 	SAYS("flags 0x1 ");
+	IS(skep_map_dump(map, words, 8, &value, SIZE_MAX, 0), -EINVAL);
+	SAYS("the buffer cannot have size");
 	memset(&info, 1, sizeof(info));
 	IS(skep_map_info(map, &info.info, sizeof(info)), 0);
 	IS((int)info.more, 0);
@@ -337,6 +342,10 @@ static int ordered(skep_session *session)
 	IS(skep_map_lookup_nearest(map, NULL, 1, SKEP_FLOOR, found, &size, &value, 8), -EFAULT);
 	size = sizeof(found);
 	IS(skep_map_lookup_nearest(map, "c", 1, SKEP_FLOOR, found, &size, found + 2, 8), -EINVAL);
+	IS(skep_map_lookup_nearest(map, "c", 1, SKEP_FLOOR, found, &size, &size, 8), -EINVAL);
+	size = 8;
+	IS(skep_map_lookup_nearest(map, "c", 1, SKEP_FLOOR, &size, &size, &value, 8), -EINVAL);
+	size = sizeof(found);
 	/* The key may go where the one given is. */
 	memcpy(found, "cc", 2);
 	IS(skep_map_lookup_nearest(map, found, 2, SKEP_FLOOR, found, &size, &value, 8), 0);
@@ -408,6 +417,7 @@ static int processes(skep_session *session)
 	command->argv = words;
 	IS(skep_command_start(session, command, sizeof(*command), NULL, 0), -ENOENT);
 	IS(skep_command_start(session, command, sizeof(*command), NULL, 1), -EFAULT);
+	SAYS("the list of links is NULL");
 	IS(skep_command_start(session, command, sizeof(*command), links, 1), -EBADF);
 	IS(skep_command_start(session, command, sizeof(*command), links, SIZE_MAX), -E2BIG);
 	words[0] = "/bin/sh";

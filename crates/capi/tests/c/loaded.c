@@ -347,6 +347,7 @@ static int rings(skep_object *object)
 	size = 16;
 	IS(skep_ring_next(ring, 0, NULL, &size), -EFAULT);
 	IS(skep_ring_next(ring, 0, buffer, NULL), -EFAULT);
+	IS(skep_ring_next(ring, 0, &size, &size), -EINVAL);
 	IS(skep_ring_next(ring, 0, buffer, &size), 1); /* the first record came again */
 	IS((int)size, 16);
 	/* A callback that refuses has had its record. */
@@ -590,6 +591,12 @@ static int batches(skep_object *object)
 	IS(skep_map_lookup_batch(counts, cursor, 1, keys, values, &count, 0), -EINVAL);
 	IS((int)count, 0);
 	count = 4;
+	IS(skep_map_lookup_batch(counts, cursor, sizeof(cursor), NULL, NULL, &count, 0), -EFAULT);
+	SAYS("the column of keys is NULL");
+	count = 4;
+	IS(skep_map_lookup_batch(counts, cursor, sizeof(cursor), keys, values, (uint32_t *)&keys[2], 0), -EINVAL);
+	for (i = 0; i < 8; i++)
+		keys[i] = i + 1;
 	IS(skep_map_lookup_batch(counts, cursor, sizeof(cursor), keys, keys, &count, 0), -EINVAL);
 	count = 4;
 	IS(skep_map_lookup_batch(counts, cursor, sizeof(cursor), keys, values, &count, SKEP_EXACT), -EINVAL);
