@@ -7,7 +7,8 @@
  *
  * Handles (skep_session * and so on) are opaque. A handle that was freed, or is of another kind, is
  * answered with -EBADF, NULL with -EFAULT; freeing NULL does nothing. What a handle needs stays as
- * long as the handle: an object may be freed before its programs, maps and links.
+ * long as the handle: an object may be freed before its programs, maps and links. What was freed, and
+ * is not pinned or in a chain, goes when the directory is opened the next time, or while more is made.
  *
  * Structs are given with their size, `sizeof` as the caller's compiler sees it. Fields that the
  * caller does not have are zero. Fields that the library does not have must be zero (-E2BIG), and

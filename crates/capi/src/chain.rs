@@ -3,20 +3,21 @@
 use std::ffi::{c_char, c_int};
 
 use skep::chain::{Edge, Edit, NodeId, Place, To, Verdicts};
-use skep::{Chain, Error, Session};
+use skep::{Chain, Error};
 
 use crate::call::{Answer, Failure, call};
 use crate::errno;
 use crate::handle::{self, Handle};
 use crate::memory;
 use crate::object::OwnedProgram;
+use crate::session::OpenSession;
 
 /// Finds a chain of a session.
 ///
 /// # Safety
 /// `name` is null or a text.
 unsafe fn chain(session: Handle, name: *const c_char) -> Answer<Chain> {
-    let session = handle::get::<Session>(session)?;
+    let session = handle::get::<OpenSession>(session)?;
     // SAFETY: the caller's promise.
     let name = unsafe { memory::text(name, "name of the chain") }?;
     Ok(Chain::open(&session, name).map_err(Error::Chain)?)
@@ -41,7 +42,7 @@ pub unsafe extern "C" fn skep_chain_create(
     program_type: u32,
 ) -> c_int {
     call(|| {
-        let session = handle::get::<Session>(session)?;
+        let session = handle::get::<OpenSession>(session)?;
         // SAFETY: `name` is null or a text: the caller's promise.
         let name = unsafe { memory::text(name, "name of the chain") }?;
         let program_type = errno::program_type(program_type)?;

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use skep::dir::Kind as Kinds;
+use skep::dir::Kind as Files;
 use skep::isa::{KeyShape, MapType};
 use skep::maps::{Cursor, MapDef};
 use skep::{Map, Session};
@@ -13,6 +13,7 @@ use crate::call::{Answer, Failure, call};
 use crate::errno;
 use crate::handle::{self, Handle, Kind, Table};
 use crate::memory::{self, Key, Plain};
+use crate::session::OpenSession;
 
 static MAPS: Table<Map> = Table::new("map");
 
@@ -104,7 +105,7 @@ pub unsafe extern "C" fn skep_map_create(
     // SAFETY: `def` has `size` bytes, the texts in it are texts, `out` is a place for a handle: the
     // caller's promise.
     call(|| unsafe {
-        let session = handle::get::<Session>(session)?;
+        let session = handle::get::<OpenSession>(session)?;
         let given = memory::read(def, size)?;
         let map_type = MapType::from_raw(given.map_type).ok_or_else(|| {
             Failure::new(errno::EINVAL, format!("there is no map type {}", given.map_type))
@@ -118,6 +119,7 @@ pub unsafe extern "C" fn skep_map_create(
         if !given.inner.is_null() {
             def = def.inner(handle::get::<Map>(given.inner)?.def());
         }
+        session.makes_one();
         handle::give(out, || Ok(session.create_map(&def)?))
     })
 }
@@ -128,7 +130,7 @@ pub unsafe extern "C" fn skep_map_create(
 pub unsafe extern "C" fn skep_map_open_id(session: Handle, id: u32, out: *mut Handle) -> c_int {
     // SAFETY: `out` is a place for a handle: the caller's promise.
     call(|| unsafe {
-        let session = handle::get::<Session>(session)?;
+        let session = handle::get::<OpenSession>(session)?;
         handle::give(out, || Ok(session.open_map(id)?))
     })
 }
@@ -143,7 +145,7 @@ pub unsafe extern "C" fn skep_map_open_name(
 ) -> c_int {
     // SAFETY: `name` is a text, `out` a place for a handle: the caller's promise.
     call(|| unsafe {
-        let session = handle::get::<Session>(session)?;
+        let session = handle::get::<OpenSession>(session)?;
         let name = memory::text(name, "name")?;
         handle::give(out, || Ok(session.find_map(name)?))
     })
@@ -159,7 +161,7 @@ pub unsafe extern "C" fn skep_map_open_path(
 ) -> c_int {
     // SAFETY: `path` is a text, `out` a place for a handle: the caller's promise.
     call(|| unsafe {
-        let session = handle::get::<Session>(session)?;
+        let session = handle::get::<OpenSession>(session)?;
         let path = memory::text(path, "path")?;
         handle::give(out, || Ok(session.open_map_at(path)?))
     })
@@ -168,7 +170,7 @@ pub unsafe extern "C" fn skep_map_open_path(
 /// Tells whether a map is in the directory of a session, by whatever path it was opened.
 fn is_of(session: &Session, map: &Map) -> bool {
     let file = |path: &Path| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
-    let there = file(&session.dir().object(Kinds::Map, map.id()));
+    let there = file(&session.dir().object(Files::Map, map.id()));
     there.is_some() && there == file(map.file().path())
 }
 
@@ -177,7 +179,7 @@ fn is_of(session: &Session, map: &Map) -> bool {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn skep_map_pin(session: Handle, map: Handle, name: *const c_char) -> c_int {
     call(|| {
-        let (session, map) = (handle::get::<Session>(session)?, handle::get::<Map>(map)?);
+        let (session, map) = (handle::get::<OpenSession>(session)?, handle::get::<Map>(map)?);
         if !is_of(&session, &map) {
             let (name, dir) = (map.name(), session.dir().path().display());
             let text = format!("map `{name}` is in another directory than the session's, `{dir}`");
@@ -194,7 +196,7 @@ pub unsafe extern "C" fn skep_map_pin(session: Handle, map: Handle, name: *const
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn skep_map_unpin(session: Handle, name: *const c_char) -> c_int {
     call(|| {
-        let session = handle::get::<Session>(session)?;
+        let session = handle::get::<OpenSession>(session)?;
         // SAFETY: `name` is a text: the caller's promise.
         session.unpin_map(unsafe { memory::text(name, "name") }?)?;
         Ok(0)

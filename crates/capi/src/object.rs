@@ -4,12 +4,13 @@ use std::ffi::{c_char, c_int, c_void};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use skep::{Map, Object, ObjectLoader, Program, Session};
+use skep::{Map, Object, ObjectLoader, Program};
 
 use crate::call::{Answer, Failure, call};
 use crate::errno;
 use crate::handle::{self, Handle, Kind, Table};
 use crate::memory::{self, Plain};
+use crate::session::OpenSession;
 
 /// What a loader was told, in order.
 enum Choice {
@@ -23,7 +24,7 @@ enum Choice {
 
 /// Options for loading.
 pub struct Loader {
-    session: Arc<Session>,
+    session: Arc<OpenSession>,
     choices: Mutex<Vec<Choice>>,
 }
 
@@ -89,7 +90,9 @@ impl Loader {
         })
     }
 
+    /// Makes ready to load.
     fn prepared(&self) -> ObjectLoader<'_> {
+        self.session.makes_one();
         let choices = self.choices.lock().unwrap_or_else(PoisonError::into_inner);
         choices.iter().fold(self.session.loader(), |loader, choice| match choice {
             Choice::Global(name, value) => loader.global(name, value),
@@ -108,7 +111,7 @@ impl Loader {
 pub unsafe extern "C" fn skep_loader_new(session: Handle, out: *mut Handle) -> c_int {
     // SAFETY: `out` is a place for a handle: the caller's promise.
     call(|| unsafe {
-        let session = handle::get::<Session>(session)?;
+        let session = handle::get::<OpenSession>(session)?;
         handle::give(out, || Ok(Loader { session, choices: Mutex::default() }))
     })
 }
@@ -233,8 +236,9 @@ pub unsafe extern "C" fn skep_object_open(
 ) -> c_int {
     // SAFETY: `path` is a text, `out` a place for a handle: the caller's promise.
     call(|| unsafe {
-        let session = handle::get::<Session>(session)?;
+        let session = handle::get::<OpenSession>(session)?;
         let path = memory::text(path, "path")?;
+        session.makes_one();
         handle::give(out, || Ok(Arc::new(session.load(path)?)))
     })
 }

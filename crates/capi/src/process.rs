@@ -14,6 +14,7 @@ use crate::call::{Answer, Failure, call};
 use crate::errno;
 use crate::handle::{self, Handle, Kind, Table};
 use crate::memory::{self, Plain};
+use crate::session::OpenSession;
 
 /// A process with links in it; none once it was left.
 pub struct Process(Mutex<Option<Attached>>);
@@ -152,7 +153,7 @@ pub unsafe extern "C" fn skep_command_start(
 ) -> c_int {
     // SAFETY: the struct and the links are as the caller promises.
     call(|| unsafe {
-        let session = handle::get::<Session>(session)?;
+        let session = handle::get::<OpenSession>(session)?;
         let line = memory::read(line, size)?;
         let links = links(list, count)?;
         let mut command = command(&session, &line, &links)?;
@@ -179,7 +180,7 @@ pub unsafe extern "C" fn skep_process_attach(
 ) -> c_int {
     // SAFETY: the links, the text and `out` are as the caller promises.
     call(|| unsafe {
-        let session = handle::get::<Session>(session)?;
+        let session = handle::get::<OpenSession>(session)?;
         let links = links(list, count)?;
         let agent = agent(path(library));
         handle::give(out, || {

@@ -9,13 +9,14 @@ use skep::packets::PacketRunner;
 use skep::port::interface::machine;
 use skep::port::{Outputs, Stats, Until};
 use skep::test_run::{Engine, Errno, Input, LiveFrames, Outcome, Runner};
-use skep::{Chain, ChainRunner, Error, Session};
+use skep::{Chain, ChainRunner, Error};
 
 use crate::call::{Answer, Failure, call};
 use crate::errno;
 use crate::handle::{self, Handle, Kind, Table};
 use crate::memory::{self, Plain};
 use crate::object::OwnedProgram;
+use crate::session::OpenSession;
 
 /// What is ready to run.
 enum Ready {
@@ -159,7 +160,7 @@ pub unsafe extern "C" fn skep_chain_runner(
 ) -> c_int {
     // SAFETY: `name` is a text, `out` a place for a handle: the caller's promise.
     call(|| unsafe {
-        let session = handle::get::<Session>(session)?;
+        let session = handle::get::<OpenSession>(session)?;
         let name = memory::text(name, "name of the chain")?;
         handle::give(out, || {
             let chain = Chain::open(&session, name).map_err(Error::Chain)?;

@@ -1,6 +1,7 @@
 /* Objects, programs, links, rings, runners, batches and mappings with what a hostile or careless
  * caller gives, on the object of the first argument; a second argument leaves out what hooks
  * functions. Compiled as C and as C++. Prints nothing; says the line of what went wrong. */
+#include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -138,6 +139,65 @@ static int loaders(skep_session *session, const char *path)
 	}
 	IS(skep_loader_free(loader), 0);
 	free(whole);
+	return 0;
+}
+
+/* How many files a folder of the session's directory has. */
+static int files(skep_session *session, const char *folder)
+{
+	char path[256];
+	DIR *dir;
+	int n = 0;
+
+	IS(skep_session_dir(session, path, sizeof(path)) < 200, 1);
+	strcat(path, folder);
+	dir = opendir(path);
+	IS(dir != NULL, 1);
+	while (readdir(dir))
+		n++;
+	closedir(dir);
+	return n - 2;
+}
+
+/* What was freed does not fill the memory of a session that goes on; what is used or pinned stays. */
+static int freed(const char *path)
+{
+	struct skep_map_def def;
+	skep_session *session;
+	skep_map *map, *kept;
+	skep_object *object;
+	uint32_t key = 1;
+	uint64_t value = 9;
+	int i;
+
+	memset(&def, 0, sizeof(def));
+	def.type = 1; /* BPF_MAP_TYPE_HASH */
+	def.key_size = 4;
+	def.value_size = 8;
+	def.max_entries = 8;
+	IS(skep_session_scratch(&session), 0);
+	IS(skep_map_create(session, &def, sizeof(def), &kept), 0);
+	IS(skep_map_update(kept, &key, 4, &value, 8, 0), 0);
+	IS(skep_map_create(session, &def, sizeof(def), &map), 0);
+	IS(skep_map_pin(session, map, "pinned"), 0);
+	IS(skep_map_free(map), 0);
+	for (i = 0; i < 200; i++) {
+		IS(skep_map_create(session, &def, sizeof(def), &map), 0);
+		IS(skep_map_free(map), 0);
+	}
+	IS(files(session, "/maps") < 100, 1);
+	for (i = 0; i < 200; i++) {
+		IS(skep_object_open(session, path, &object), 0);
+		IS(skep_object_free(object), 0);
+	}
+	IS(files(session, "/maps") < 1000 && files(session, "/progs") < 1000, 1);
+	value = 0;
+	IS(skep_map_lookup(kept, &key, 4, &value, 8, 0), 0);
+	IS((int)value, 9);
+	IS(skep_map_open_name(session, "pinned", &map), 0);
+	IS(skep_map_free(map), 0);
+	IS(skep_map_free(kept), 0);
+	IS(skep_session_free(session), 0);
 	return 0;
 }
 
@@ -763,7 +823,7 @@ int main(int argc, char **argv)
 		return 1;
 	if (argc == 2 && (links(session, object) || rings(object)))
 		return 1;
-	if (vmas() || threads())
+	if (vmas() || threads() || freed(argv[1]))
 		return 1;
 	/* What came of an object and a session outlives both handles. */
 	IS(skep_object_program(object, "count", &program), 0);
