@@ -237,9 +237,8 @@ pub extern "C" fn skep_link_id(link: Handle) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn skep_link_detach(link: Handle, timeout_ms: u32) -> c_int {
     call(|| {
-        let Some(taken) = handle::take::<FunctionLink>(link)? else { return Ok(1) };
-        // Another thread that lists its functions detaches it when it is done.
-        let Ok(link) = std::sync::Arc::try_unwrap(taken) else { return Ok(0) };
-        Ok(c_int::from(link.detach().wait(Duration::from_millis(timeout_ms.into()))))
+        // Other calls may use it at the moment; the last one frees it.
+        let Some(link) = handle::take::<FunctionLink>(link)? else { return Ok(1) };
+        Ok(c_int::from(link.turn_off().wait(Duration::from_millis(timeout_ms.into()))))
     })
 }

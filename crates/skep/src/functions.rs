@@ -428,15 +428,23 @@ impl FunctionLink {
         self.detach_now()
     }
 
-    fn detach_now(&mut self) -> Detached {
-        let own = std::mem::take(&mut self.own_process);
-        let agent = own.then(|| Agent::of_process().detach(&self.dir, self.id()));
+    /// Detaches the programs as [`FunctionLink::detach`] does, of a link that others use at the moment. A
+    /// process of [`Functions::of_pid`] is left when the link is dropped.
+    #[must_use = "threads may still be inside a function that was hooked"]
+    pub fn turn_off(&self) -> Detached {
+        let agent = self.own_process.then(|| Agent::of_process().detach(&self.dir, self.id()));
         // A forked child has the hooks as a copy of its own, and the link in common.
         if self.process == std::process::id() {
             self.link.detach();
         }
+        Detached { agent, stays: self.attached.is_some() }
+    }
+
+    fn detach_now(&mut self) -> Detached {
+        let off = self.turn_off();
+        self.own_process = false;
         let stays = self.attached.take().is_some_and(|attached| attached.leave().is_err());
-        Detached { agent, stays }
+        Detached { stays, ..off }
     }
 }
 

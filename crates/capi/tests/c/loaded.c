@@ -242,6 +242,33 @@ static int stop_at_once(void *context, const struct skep_function *f)
 	return -EPERM;
 }
 
+/* Answers 1, what a link does that was detached. */
+static int detaches(void *context, const struct skep_function *f)
+{
+	int done = f->name ? skep_link_detach(*(skep_link **)context, 1000) : -EIO;
+
+	return library_called(1) == 4 ? done : -EIO;
+}
+
+/* A link that another call uses runs no program any more when it was detached. */
+static int used(skep_object *object, skep_program *count, const struct skep_attach_opts *opts)
+{
+	skep_link *link = NULL;
+	skep_map *counts;
+	uint64_t key = (uintptr_t)library_called, value, before;
+
+	IS(skep_object_map(object, "counts", &counts), 0);
+	IS(skep_program_attach(count, opts, sizeof(*opts), &link), 0);
+	IS(library_called(1), 4);
+	IS(skep_map_lookup(counts, &key, sizeof(key), &before, sizeof(before), 0), 0);
+	IS(skep_link_functions(link, detaches, &link), 1);
+	IS(skep_link_id(link), -EBADF);
+	IS(skep_map_lookup(counts, &key, sizeof(key), &value, sizeof(value), 0), 0);
+	IS(value == before, 1);
+	IS(skep_map_free(counts), 0);
+	return 0;
+}
+
 /* Links to functions that are none, with options that are none. */
 static int links(skep_session *session, skep_object *object)
 {
@@ -337,6 +364,7 @@ static int links(skep_session *session, skep_object *object)
 	IS(skep_link_detach(link, 1000), 1);
 	IS(skep_link_detach(link, 0), -EBADF);
 	IS(skep_link_id(link), -EBADF);
+	IS(used(object, count, opts), 0);
 	IS(skep_program_free(count), 0);
 	IS(skep_program_free(xdp), 0);
 	return 0;
