@@ -69,7 +69,8 @@ int skep_session_open(const char *dir, skep_session **out);
 /* Makes a directory for this process alone, which is removed with its last user. */
 int skep_session_scratch(skep_session **out);
 
-/* Writes the directory's path as snprintf does. Returns its length without the NUL. */
+/* Writes the directory's path as snprintf does, with the bytes that it has in the environment, which need
+ * not be UTF-8. Returns its length without the NUL. */
 int skep_session_dir(skep_session *session, char *buffer, size_t size);
 
 int skep_session_free(skep_session *session);

@@ -143,16 +143,17 @@ pub unsafe fn text_or_none<'a>(address: *const c_char, what: &str) -> Answer<Opt
     unsafe { text(address, what) }.map(Some)
 }
 
-/// Writes a text as `snprintf` does, and answers its whole length.
+/// Writes a text as `snprintf` does, and answers its whole length. It need not be UTF-8: paths of the
+/// environment are not always.
 ///
 /// # Safety
 /// As [`output`].
-pub unsafe fn give_text(text: &str, buffer: *mut c_char, size: usize) -> Answer {
+pub unsafe fn give_text(text: &[u8], buffer: *mut c_char, size: usize) -> Answer {
     // SAFETY: the caller's promise.
     let out = unsafe { output(buffer.cast(), size, "buffer") }?;
     if let Some((last, room)) = out.split_last_mut() {
         let n = room.len().min(text.len());
-        room[..n].copy_from_slice(&text.as_bytes()[..n]);
+        room[..n].copy_from_slice(&text[..n]);
         room[n..].fill(0);
         *last = 0;
     }

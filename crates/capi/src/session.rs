@@ -2,6 +2,7 @@
 
 use std::ffi::{c_char, c_int};
 use std::ops::Deref;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, PoisonError};
 
 use skep::Session;
@@ -105,9 +106,9 @@ pub unsafe extern "C" fn skep_session_dir(
 ) -> c_int {
     call(|| {
         let session = handle::get::<OpenSession>(session)?;
-        let path = session.dir().path().to_string_lossy();
+        let path = session.dir().path().as_os_str().as_bytes();
         // SAFETY: the buffer has `size` bytes: the caller's promise.
-        unsafe { memory::give_text(&path, buffer, size) }
+        unsafe { memory::give_text(path, buffer, size) }
     })
 }
 

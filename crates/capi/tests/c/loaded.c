@@ -835,6 +835,23 @@ static int threads(void)
 	return 0;
 }
 
+/* The directory of the environment has any name. */
+static int environment(skep_session *scratch)
+{
+	skep_session *session = NULL;
+	char given[256], dir[256];
+
+	IS(skep_session_dir(scratch, given, sizeof(given)) < 200, 1);
+	strcat(given, "/n\xff");
+	IS(setenv("SKEP_DIR", given, 1), 0);
+	IS(skep_session_open(NULL, &session), 0);
+	IS(skep_session_dir(session, dir, sizeof(dir)), (int)strlen(given));
+	IS(strcmp(dir, given), 0);
+	IS(skep_session_free(session), 0);
+	IS(skep_session_open(given, &session), -EINVAL); /* not the one of the environment */
+	return unsetenv("SKEP_DIR");
+}
+
 int main(int argc, char **argv)
 {
 	skep_session *session = NULL;
@@ -851,7 +868,7 @@ int main(int argc, char **argv)
 		return 1;
 	if (argc == 2 && (links(session, object) || rings(object)))
 		return 1;
-	if (vmas() || threads() || freed(argv[1]))
+	if (vmas() || threads() || freed(argv[1]) || environment(session))
 		return 1;
 	/* What came of an object and a session outlives both handles. */
 	IS(skep_object_program(object, "count", &program), 0);
