@@ -143,8 +143,10 @@ pub unsafe extern "C" fn skep_map_update_batch(
     call(|| unsafe {
         let map = handle::get::<Map>(map)?;
         let n = begin(count)?;
-        let keys = memory::input(keys, column(n, map.key_shape().cell_size())?, "column of keys")?;
-        let size = map.user_value_size();
+        let (size, cell_size) = (map.user_value_size(), map.key_shape().cell_size());
+        memory::check_beside(count, (keys.cast_mut(), column(n, cell_size)?))?;
+        memory::check_beside(count, (values.cast_mut(), column(n, size)?))?;
+        let keys = memory::input(keys, column(n, cell_size)?, "column of keys")?;
         let values = memory::input(values, column(n, size)?, "column of values")?;
         let done = in_parts(&map, keys, n as usize, |keys, first, n| {
             let values = values.get(first * size..(first + n) * size).unwrap_or_default();
@@ -166,7 +168,9 @@ pub unsafe extern "C" fn skep_map_delete_batch(
     call(|| unsafe {
         let map = handle::get::<Map>(map)?;
         let n = begin(count)?;
-        let keys = memory::input(keys, column(n, map.key_shape().cell_size())?, "column of keys")?;
+        let bytes = column(n, map.key_shape().cell_size())?;
+        memory::check_beside(count, (keys.cast_mut(), bytes))?;
+        let keys = memory::input(keys, bytes, "column of keys")?;
         let delete = |keys: &[u8], _, n| batch::delete_batch(&map, keys, n, 0);
         finish(&map, count, in_parts(&map, keys, n as usize, delete))
     })

@@ -115,7 +115,7 @@ pub fn check_apart(read: (*const c_void, usize), written: (*mut c_void, usize)) 
     Err(Failure::new(errno::EINVAL, "two buffers of the call overlap"))
 }
 
-/// Fails if a number that the call writes lies in a buffer that it writes, too.
+/// Fails if a number that the call writes lies in one of its buffers.
 pub fn check_beside<T>(number: *const T, buffer: (*mut c_void, usize)) -> Answer<()> {
     check_apart((number.cast(), size_of::<T>()), buffer)
 }

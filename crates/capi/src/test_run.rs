@@ -185,13 +185,14 @@ pub unsafe extern "C" fn skep_runner_test_run(
         let mut given = memory::read(run, size)?;
         let data = memory::input(given.data_in, given.data_size_in as usize, "packet")?;
         let ctx = memory::input(given.ctx_in, given.ctx_size_in as usize, "context")?;
-        memory::check_apart(
-            (given.ctx_out, if given.ctx_out.is_null() { 0 } else { given.ctx_size_out as usize }),
-            (
-                given.data_out,
-                if given.data_out.is_null() { 0 } else { given.data_size_out as usize },
-            ),
-        )?;
+        let written = [
+            (given.ctx_out, given.ctx_size_out as usize),
+            (given.data_out, given.data_size_out as usize),
+        ];
+        memory::check_apart((written[0].0.cast_const(), written[0].1), written[1])?;
+        for buffer in written {
+            memory::check_apart((run.cast_const().cast(), size), buffer)?;
+        }
         let input = Input {
             data: (!given.data_in.is_null()).then_some(data),
             ctx: (!given.ctx_in.is_null()).then_some(ctx),

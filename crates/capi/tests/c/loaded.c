@@ -565,6 +565,8 @@ static int runners(skep_object *object)
 		IS(skep_runner_test_run(runner, run, sizeof(*run)), -EINVAL);
 		run->ctx_out = NULL;
 		run->ctx_size_out = 0;
+		run->data_out = run;
+		IS(skep_runner_test_run(runner, run, sizeof(*run)), -EINVAL);
 		run->data_out = packet;
 		run->data_size_out = sizeof(packet);
 		run->repeat = 3;
@@ -667,6 +669,11 @@ static int batches(skep_object *object)
 	count = 3;
 	IS(skep_map_update_batch(counts, keys, values, &count, 1u << 20) < 0, 1);
 	IS((int)count, 0);
+	keys[7] = 3;
+	IS(skep_map_update_batch(counts, keys + 5, values, (uint32_t *)&keys[7], 0), -EINVAL);
+	keys[7] = 3;
+	IS(skep_map_delete_batch(counts, keys + 5, (uint32_t *)&keys[7]), -EINVAL);
+	keys[7] = 8;
 	count = 3;
 	IS(skep_map_delete_batch(counts, NULL, &count), -EFAULT);
 	IS((int)count, 0);
