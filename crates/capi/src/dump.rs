@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use skep::Map;
 use skep::maps::dump::batch::{self, BatchError};
 use skep::maps::dump::command;
-use skep::maps::{Cursor, MapError, Take};
+use skep::maps::{Cursor, ENOTSUPP, MapError, Take};
 
 use crate::call::{Answer, Failure, call};
 use crate::errno;
@@ -194,6 +194,12 @@ pub unsafe extern "C" fn skep_map_lookup_batch(
         let n = begin(count)?;
         let (key_bytes, value_bytes) =
             (column(n, map.key_shape().cell_size())?, column(n, map.user_value_size())?);
+        if map.key_shape().cell_size() == 0 && map.user_value_size() == 0 {
+            // A ring buffer. Columns of nothing would be said to be too small.
+            let (map_type, operation) = (map.map_type(), "lookup batch");
+            let none = MapError::Unsupported { map_type, operation, errno: ENOTSUPP };
+            return Err(failed(&map)(none));
+        }
         memory::check_apart((cursor, cursor_size), (keys, key_bytes))?;
         memory::check_apart((cursor, cursor_size), (values, value_bytes))?;
         memory::check_apart((keys, key_bytes), (values, value_bytes))?;

@@ -406,6 +406,7 @@ static int rings(skep_object *object)
 	char buffer[64];
 	size_t size = 3;
 	uint64_t lost = 9;
+	uint32_t count = 2;
 	int refusal = -ECANCELED;
 
 	memset(&opts, 0, sizeof(opts));
@@ -417,6 +418,8 @@ static int rings(skep_object *object)
 	IS(skep_ring_open(counts, &ring), -EINVAL);
 	IS(skep_ring_open((skep_map *)object, &ring), -EBADF);
 	IS(skep_object_map(object, "events", &events), 0);
+	IS(skep_map_lookup_batch(events, buffer, sizeof(buffer), NULL, NULL, &count, 0), -524);
+	SAYS("has no lookup batch");
 	IS(skep_ring_open(events, NULL), -EFAULT);
 	IS(skep_ring_open(events, &ring), 0);
 	IS(skep_ring_open(events, &second), -EBUSY);
