@@ -341,7 +341,7 @@ int skep_command_start(skep_session *session, const struct skep_command *command
 		       skep_link *const *links, size_t count);
 
 /* Attaches links in a process that runs already: it is stopped for some milliseconds. It has one skep
- * at a time (-EBUSY). */
+ * at a time (-EBUSY). A link that the process was started with runs twice there until it is left. */
 int skep_process_attach(skep_session *session, uint32_t pid, skep_link *const *links, size_t count,
 			const char *agent, skep_process **out);
 

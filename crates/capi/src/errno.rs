@@ -4,7 +4,7 @@ use skep::isa::ProgramType;
 use skep::load::LoadError;
 use skep::packets::PacketsError;
 use skep::port::PortError;
-use skep::process::StopError;
+use skep::process::{Refusal, StopError};
 use skep::test_run::RunnerError;
 use skep::verifier::Rejection;
 use skep::{ChainError, DirError, Error, ProcessError, RecordError};
@@ -98,7 +98,10 @@ fn of_process(e: &ProcessError) -> i32 {
         | ProcessError::Symbol { .. }
         | ProcessError::Stop { source: StopError::Image { .. }, .. } => ENOEXEC,
         ProcessError::NoId { .. }
-        | ProcessError::Stop { source: StopError::NoProcess { .. }, .. } => ESRCH,
+        | ProcessError::Stop {
+            source: StopError::NoProcess { .. } | StopError::Refused { reason: Refusal::Zombie, .. },
+            ..
+        } => ESRCH,
         ProcessError::Stop { source: StopError::Refused { .. }, .. }
         | ProcessError::User { .. } => EPERM,
         ProcessError::NoRuntime { .. } => EINVAL,
@@ -200,10 +203,7 @@ mod tests {
         let io = |n| std::io::Error::from_raw_os_error(n);
         let name = || "x".to_owned();
         let map = MapError::Full { max_entries: 1 };
-        let agent = |error| {
-            let source = StopError::Image { pid: 1, error };
-            Error::from(ProcessError::Stop { pid: 1, source })
-        };
+        let stop = |source| Error::from(ProcessError::Stop { pid: 1, source });
         let prototypes = |error| Error::Prototypes { path: name().into(), source: Box::new(error) };
         let cases = [
             (Error::Dir(DirError::Mode { path: "x".into(), mode: 0 }), EPERM),
@@ -219,7 +219,12 @@ mod tests {
             (ProcessError::NoId { pid: 0 }.into(), ESRCH),
             (ProcessError::Busy { pid: 1, who: String::new() }.into(), EBUSY),
             (ProcessError::Os { pid: 1, call: "pidfd_open", source: io(3) }.into(), ESRCH),
-            (agent(ImageError::Import { name: name() }), ENOEXEC),
+            (
+                stop(StopError::Image { pid: 1, error: ImageError::Import { name: name() } }),
+                ENOEXEC,
+            ),
+            (stop(StopError::Refused { pid: 1, reason: Refusal::Zombie }), ESRCH),
+            (stop(StopError::Refused { pid: 1, reason: Refusal::KernelThread }), EPERM),
             (Error::NoAgent { looked_for: Vec::new() }, ENOENT),
             (Error::Chain(ChainError::Exists { name: name() }), EEXIST),
             (Error::Chain(ChainError::Pinned { name: name() }), EEXIST),

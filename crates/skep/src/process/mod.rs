@@ -37,7 +37,7 @@ use turn::Turn;
 pub use attached::Attached;
 pub use error::ProcessError;
 pub use follow::{Followed, follow, follow_child};
-pub use skep_inject::{Error as StopError, ImageError, NoTerminalStops};
+pub use skep_inject::{Error as StopError, ImageError, NoTerminalStops, Refusal};
 
 type Result<T = (), E = ProcessError> = std::result::Result<T, E>;
 type Injected<T> = std::result::Result<T, skep_inject::Error>;
