@@ -48,7 +48,9 @@ pub fn call(body: impl FnOnce() -> Answer) -> c_int {
     });
     done.unwrap_or_else(|failure| {
         let number = -failure.errno;
-        let last = Last { text: c_text(failure.text), log: c_text(failure.log) };
+        // Names that the caller gave may have anything in them; the text is one line all the same.
+        let text = failure.text.replace('\n', "\\n");
+        let last = Last { text: c_text(text), log: c_text(failure.log) };
         // A thread that ends may call from a destructor, when its last text is gone.
         LAST.try_with(|l| l.replace(last)).ok();
         number
@@ -90,12 +92,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_is_an_error_with_its_text() {
-        assert_eq!(call(|| panic!("on purpose\0 {}", 7)), -errno::EIO);
+    fn a_panic_is_an_error_with_its_text_in_one_line() {
+        assert_eq!(call(|| panic!("on\npurpose\0 {}", 7)), -errno::EIO);
         // SAFETY: the text is this thread's and ends with NUL.
         let text = unsafe { CStr::from_ptr(skep_last_error()) };
         let text = text.to_str().unwrap();
-        assert_eq!(text, "a defect of libskep, please report it: on purpose 7");
+        assert_eq!(text, "a defect of libskep, please report it: on\\npurpose 7");
         assert_eq!(call(|| Ok(3)), 3);
     }
 }

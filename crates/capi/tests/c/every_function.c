@@ -180,6 +180,10 @@ static int hostile(skep_session *session)
 	later.more = 1;
 	IS(skep_map_create(session, def, sizeof(later), &map), -E2BIG);
 	later.more = 0;
+	def->name = "two\nlines";
+	IS(skep_map_create(session, def, sizeof(*def), &map), -EINVAL);
+	SAYS("`two\\nlines`");
+	def->name = "numbers";
 	def->type = 9999;
 	IS(skep_map_create(session, def, sizeof(*def), &map), -EINVAL);
 	def->type = 1;
