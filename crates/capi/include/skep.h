@@ -17,9 +17,9 @@
  * Texts are UTF-8 (-EINVAL) and end with NUL. Buffers of one call may not overlap, where one of them
  * is written (-EINVAL), unless a function says so.
  *
- * Threads. Every function may be called on any thread, with any handle. A handle may be freed while
- * another thread uses it: that call finishes normally. Functions that allow only one call at a time
- * say so.
+ * Threads. Every function may be called on any thread that has 128 kB of stack left, with any handle.
+ * A handle may be freed while another thread uses it: that call finishes normally. Functions that allow
+ * only one call at a time say so.
  *
  * Fork. In the child of a process with several threads, call nothing before it executes another
  * program. The child of a process with one thread may go on.
@@ -191,8 +191,8 @@ int skep_map_delete_range(skep_map *map, const void *from, size_t from_size, con
 
 /*
  * Copies as many elements as there is room for, each a key (`key_cell_size`) and a value
- * (`lookup_size`), and moves the cursor behind them. Returns how many bytes were written, at most INT_MAX, 0 at the
- * end. The cursor has `cursor_size` bytes, `strict_cursor_size` with SKEP_STRICT; zeros begin.
+ * (`lookup_size`), and moves the cursor behind them. Returns how many bytes were written, at most
+ * INT_MAX, 0 at the end. The cursor has `cursor_size` bytes, `strict_cursor_size` with SKEP_STRICT; zeros begin.
  * Concurrent changes never make a dump repeat or skip other elements.
  */
 int skep_map_dump(skep_map *map, void *cursor, size_t cursor_size, void *buffer, size_t size,
