@@ -182,8 +182,9 @@ impl Live {
     /// Opens the skep directory.
     ///
     /// # Errors
-    /// When it is not there, or the process belongs to another user; in a sandbox.
+    /// When it is not there, or the process belongs to another user; in a sandbox, or without memory.
     pub fn begin(directory: &Path) -> Result<Self, String> {
+        agent::check_room(0).map_err(|e| e.to_string())?;
         if let Some(reason) = seccomp::inherited::obstacle() {
             return Err(format!("this process {reason}"));
         }

@@ -42,7 +42,7 @@ use fork::ForkGuard;
 use link::{ActiveLink, failed};
 use load::Cache;
 use retired::Retired;
-pub(crate) use select::set_memory;
+pub(crate) use select::{check_room, set_memory};
 
 /// Why an agent could not do something.
 pub type AgentError = Box<dyn std::error::Error>;
@@ -200,7 +200,7 @@ impl Agent {
     /// # Errors
     /// When there is no room for the least that attaching these links takes.
     pub(crate) fn check_room(dir: &Dir, ids: &[u32]) -> Result<(), AgentError> {
-        select::check_room(ids.iter().map(|id| room_to_read(dir, *id)).sum())
+        check_room(ids.iter().map(|id| room_to_read(dir, *id)).sum())
     }
 
     /// Says in the file of each link that nothing can be attached, and why.

@@ -63,13 +63,13 @@ pub(super) fn take_room(bytes: u64) -> Result<(), AgentError> {
 }
 
 /// Refuses work that a limit of the process for its address space would end, and the process with it.
-pub(super) fn check_room(bytes: u64) -> Result<(), AgentError> {
+pub(crate) fn check_room(bytes: u64) -> Result<(), AgentError> {
     let need = bytes.max(LEAST);
     if skep_sys::has_address_space(need) {
         return Ok(());
     }
     let need = need >> 20;
-    Err(format!("its address space has no room for {need} MiB more (`ulimit -v`, `ulimit -d`)")
+    Err(format!("its address space has no room for {need} MiB more (`ulimit -v`, `-d` or `-l`)")
         .into())
 }
 
