@@ -60,15 +60,6 @@ pub fn has_address_space(bytes: u64) -> bool {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn there_is_room_up_to_an_end() {
-        assert!(super::has_address_space(1 << 30));
-        assert!(!super::has_address_space(1 << 48));
-    }
-}
-
 /// Makes a vector with room for that many elements, an empty one where there is none. It lies in huge
 /// pages as far as the kernel gives them (`madvise`): who fills it has a fault for each page, and those
 /// of 4 KiB may cost more than what is done with them. Room that is not used takes no memory.
@@ -88,4 +79,13 @@ pub fn vec_in_huge_pages<T>(count: usize) -> Vec<T> {
         }
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn there_is_room_up_to_an_end() {
+        assert!(super::has_address_space(1 << 30));
+        assert!(!super::has_address_space(1 << 48));
+    }
 }
