@@ -321,16 +321,22 @@ impl Code {
         self.indirect.get(low).is_some_and(|i| *i < function.end)
     }
 
-    /// Looks in the module's data, by words, for an address in `range`: labels of code that a
-    /// program keeps (`goto *table[n]`).
-    pub(crate) fn word_into(&self, range: &Range<u64>) -> bool {
-        self.data().iter().any(|data| {
+    /// Finds in the module's data, by words, the addresses in `range` that are inside functions: labels of
+    /// code that a program keeps (`goto *table[n]`). Sorted.
+    pub(crate) fn labels(&self, range: &Range<u64>) -> Vec<u64> {
+        let mut found = Vec::new();
+        for data in self.data() {
             let start = data.start.next_multiple_of(8).min(data.end);
             // SAFETY: a readable mapping of the module, which stays as long as the module.
             let bytes = unsafe { bytes(&(start..data.end)) };
-            let words = bytes.as_chunks::<8>().0.iter();
-            words.map(|word| u64::from_le_bytes(*word)).any(|word| range.contains(&word))
-        })
+            for word in bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)) {
+                if range.contains(&word) && !self.is_start(word) {
+                    found.push(word);
+                }
+            }
+        }
+        found.sort_unstable();
+        found
     }
 
     /// Looks for an entry of a jump table of `function` (its code given in `code`) that leads into

@@ -8,9 +8,9 @@ use crate::frame::UNTYPED_ARGS;
 use crate::hook_list::Meta;
 use crate::island::{self, Builder, Part};
 use crate::jump::{PATCH, jump};
-use crate::patch_site::{PatchSite, Shape};
+use crate::patch_site::{PatchSite, Places, Shape};
 use crate::signals::gone::Looking;
-use crate::sites::{Function, Module};
+use crate::sites::Function;
 use crate::skip::Skip;
 use crate::stack_arguments::{Followed, Follower};
 use crate::tramp::entry_points as tramp;
@@ -61,11 +61,12 @@ impl State {
         // What functions had in common that were hooked before, and what they have now.
         let mut joined = None;
         let mut followed = Followed::default();
+        let mut places = Places::of(targets.items.iter().map(|(_, f)| *f));
         // For each of them that was given what it lacks, in order: whether it is new.
         let mut added: Vec<bool> = Vec::with_capacity(targets.items.len());
         for some in targets.items.chunks(AT_ONCE) {
             let module = targets.module;
-            let examined = self.examine(module, some, results, targets.exits, &mut followed, taken);
+            let examined = self.examine(targets, some, results, &mut places, &mut followed, taken);
             let new = examined.iter().filter(|item| item.patch_site.is_some());
             let mut metas = Meta::for_all(new.map(|item| item.f.addr), UNTYPED_ARGS as u64).iter();
             for item in examined {
@@ -111,18 +112,18 @@ impl State {
         }
     }
 
-    /// Looks at the code of some functions of a module.
+    /// Looks at the code of some of the targets in a module.
     fn examine<'t>(
         &self,
-        module: &Module,
+        all: &ModuleTargets<'t>,
         targets: &[(usize, &'t Function)],
         results: &mut [Result<(), Skip>],
-        exits: bool,
+        places: &mut Places<'_>,
         followed: &mut Followed,
         taken: &mut Taken,
     ) -> Vec<Examined<'t>> {
         let originals = |range: &Range<u64>| self.originals(range);
-        let code = module.code();
+        let code = all.module.code();
         let mut follower = Follower::new(code, &originals, followed);
         let mut examined = Vec::with_capacity(targets.len());
         for &(n, f) in targets {
@@ -131,12 +132,12 @@ impl State {
                 let patch_site = if self.sites.contains_key(&f.addr) {
                     None
                 } else {
-                    let site = PatchSite::find(f, &text, next, &originals)?;
+                    let site = PatchSite::find(f, &text, next, &originals, places)?;
                     self.check_overlap(f, &site)?;
                     taken.take(&site)?;
                     Some(site)
                 };
-                let exit = if exits { Some(returns(f, next, &mut follower)?) } else { None };
+                let exit = if all.exits { Some(returns(f, next, &mut follower)?) } else { None };
                 Ok(Examined { n, f, text, patch_site, exit })
             });
             match item {

@@ -13,6 +13,8 @@ use std::ops::Range;
 
 mod inside;
 
+pub(crate) use inside::Places;
+
 /// How the bytes to change look before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Shape {
@@ -83,15 +85,17 @@ impl Moved {
 
 impl PatchSite {
     /// Finds the place in `function`, whose bytes the linker left as `originals` tells, in the
-    /// executable range `text`; the next function begins at `next`.
+    /// executable range `text`; the next function begins at `next`. `places`: what is
+    /// known of targets inside functions of its module, this one among them, if it is one.
     pub(crate) fn find(
         function: &Function,
         text: &Range<u64>,
         next: u64,
         originals: Originals<'_>,
+        places: &mut Places<'_>,
     ) -> Result<Self, Skip> {
         if let Some(within) = &function.within {
-            return inside::find(function, &within.range, originals);
+            return inside::find(function, &within.range, originals, places);
         }
         match function.kind {
             Kind::Func => {}

@@ -8,9 +8,11 @@ fn instructions_that_are_moved_are_those_that_iced_finds() {
     let (mut found, mut fixed) = (0, 0);
     for module in sites::scan().expect("the modules of this process") {
         let code = module.code();
+        let mut places = Places::of(std::iter::empty());
         for function in module.functions().unwrap_or_default() {
             let Some((text, next)) = code.around(function.addr) else { continue };
-            let Ok(site) = PatchSite::find(&function, &text, next, &|_| Vec::new()) else {
+            let Ok(site) = PatchSite::find(&function, &text, next, &|_| Vec::new(), &mut places)
+            else {
                 continue;
             };
             let name = function.name();
