@@ -160,7 +160,7 @@ func main() {
     let program = dir.join("program");
     let mut go = Command::new("go");
     go.args(["build", "-o"]).arg(&program).arg(&source).env("CGO_ENABLED", "0");
-    go.env("GOCACHE", dir.join("cache")).env("GO111MODULE", "off");
+    go.env("GO111MODULE", "off");
     let built = run(&mut go, b"", LIMIT);
     assert_eq!(built.shell_status(), 0, "{}", built.transcript());
     let report = trace(&skep, "main.work", &[program.to_str().expect("text")], "all\n");

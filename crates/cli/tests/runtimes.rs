@@ -24,11 +24,7 @@ fn build(skep: &Skep, source: (&str, &str), command: &[&str]) -> bool {
     std::fs::write(skep.path(source.0), source.1).unwrap();
     let mut command = Command::new(compiler);
     command.args(args).current_dir(skep.path("."));
-    command
-        .env("HOME", skep.path("."))
-        .env("GOCACHE", skep.path("cache"))
-        .env("GOFLAGS", "-mod=mod")
-        .env("CGO_ENABLED", "1");
+    command.env("HOME", skep.path(".")).env("GOFLAGS", "-mod=mod").env("CGO_ENABLED", "1");
     match command.output() {
         Err(_) => {
             skip(compiler);

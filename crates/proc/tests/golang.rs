@@ -51,7 +51,6 @@ fn program(dir: &TempDir, source: &str, flags: &[&str]) -> Option<(PathBuf, Path
     let mut go = Command::new("go");
     go.args(["build", "-o"]).arg(&full).args(flags).arg("main.go").current_dir(dir.path());
     go.env("GO111MODULE", "off").env("CGO_ENABLED", if source == CGO { "1" } else { "0" });
-    go.env("GOCACHE", concat!(env!("CARGO_TARGET_TMPDIR"), "/go-cache"));
     let built = run(&mut go, b"", LIMIT);
     assert!(built.status.success(), "{}", built.transcript());
     let cut = run(Command::new("strip").arg("-o").arg(&stripped).arg(&full), b"", LIMIT);
