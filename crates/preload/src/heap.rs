@@ -12,9 +12,7 @@ use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dlmalloc::{Allocator, Dlmalloc};
-use rustix::mm::{
-    Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap, munmap,
-};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use skep_runtime::heap::HeapUser;
 use skep_sys::thread_words;
 
@@ -49,12 +47,6 @@ unsafe impl GlobalAlloc for Heap {
         unsafe { self.lock().free(at, layout.size(), layout.align()) }
     }
 
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        let _user = HeapUser::new();
-        // SAFETY: as above.
-        unsafe { self.lock().calloc(layout.size(), layout.align()) }
-    }
-
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         let _user = HeapUser::new();
         // SAFETY: as above.
@@ -80,14 +72,9 @@ unsafe impl Allocator for Pages {
         (at, size, 0)
     }
 
-    fn remap(&self, at: *mut u8, old: usize, new: usize, can_move: bool) -> *mut u8 {
-        let flags = if can_move { MremapFlags::MAYMOVE } else { MremapFlags::empty() };
-        // SAFETY: the heap's own mapping.
-        let Ok(at) = (unsafe { mremap(at.cast(), old, new, flags) }) else {
-            return ptr::null_mut();
-        };
-        self.taken.set(self.taken.get() + new - old);
-        at.cast()
+    /// Only for chunks that are mappings of their own, which `dlmalloc` does not make.
+    fn remap(&self, _: *mut u8, _: usize, _: usize, _: bool) -> *mut u8 {
+        ptr::null_mut()
     }
 
     fn free_part(&self, at: *mut u8, old: usize, new: usize) -> bool {
