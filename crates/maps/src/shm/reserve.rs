@@ -82,7 +82,7 @@ fn available_memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let kib = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        line.trim().trim_end_matches("kB").trim().parse::<u64>().ok()
+        line.split_ascii_whitespace().next()?.parse::<u64>().ok()
     };
     Some(kib("MemAvailable:")?.saturating_add(kib("SwapFree:").unwrap_or(0)).saturating_mul(1024))
 }

@@ -72,7 +72,7 @@ fn tracing(attach: Option<AttachType>) -> Option<FunctionAttachType> {
 /// Uprobe-style programs, whose sections do not always fix an attach type.
 fn probe(attach: Option<AttachType>, section: &str) -> Option<FunctionAttachType> {
     let head = section.split('/').next().unwrap_or_default();
-    let attach_type = match head.trim_end_matches(".s") {
+    let attach_type = match head.strip_suffix(".s").unwrap_or(head) {
         "uprobe" | "uprobe.multi" | "usdt" => FunctionAttachType::Entry,
         "uretprobe" | "uretprobe.multi" => FunctionAttachType::Exit,
         "uprobe.session" => FunctionAttachType::Session,

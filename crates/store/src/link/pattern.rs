@@ -292,8 +292,8 @@ fn old_glibc(stem: &str) -> Option<(&str, &'static str)> {
         ("librt", "librt.so.1"),
         ("libutil", "libutil.so.1"),
     ];
-    let (stem, version) = stem.rsplit_once("-2.")?;
-    let is_version = version.bytes().all(|b| b.is_ascii_digit());
+    let (stem, version) = stem.rsplit_once('-')?;
+    let is_version = version.strip_prefix("2.")?.bytes().all(|b| b.is_ascii_digit());
     NAMES.into_iter().find(|(known, _)| is_version && *known == stem)
 }
 
