@@ -16,7 +16,7 @@ use serde_json::{Value as Json, json};
 use skep_testkit::TempDir;
 use skep_testkit::cc::Cc;
 use skep_testkit::program;
-use skep_testkit::run::{signal, start};
+use skep_testkit::run::{run, signal, start};
 use skep_testkit::skip::{has_command, is_root};
 
 fn calls(report: &Json, name: &str) -> u64 {
@@ -792,7 +792,7 @@ fn a_control_group_with_little_memory() {
     inside.args(["-c", r#"echo $$ > "$0" && exec "$1""#]);
     inside.arg(group.processes()).arg(&program);
     fs::write(group.limit(), (1_u64 << 30).to_string()).expect("it is ours");
-    let mut target = Target::start(dir, program, &inside);
+    let mut target = Target::start(dir, program.clone(), &inside);
     let skep = Skep::new();
     let pid = target.pid().to_string();
     let mut refused = 0;
@@ -809,6 +809,22 @@ fn a_control_group_with_little_memory() {
     assert!((1..9).contains(&refused), "{refused}");
     group.leave(1 << 20);
     target.end();
+    // Nor where the command is started by a `skep` in that group.
+    let mut refused = 0;
+    for mib in (9..100).step_by(9) {
+        group.leave(mib);
+        let traced = skep.command(["trace", "*", "-o", "/dev/null", "--"]);
+        let mut inside = Command::new("sh");
+        inside.args(["-c", r#"echo $$ > "$0" && exec "$@""#]).arg(group.processes());
+        inside.arg(traced.get_program()).args(traced.get_args()).arg(&program);
+        for (name, value) in traced.get_envs() {
+            inside.env(name, value.unwrap_or_default());
+        }
+        let ended = run(&mut inside, b"", LIMIT);
+        assert_eq!(ended.shell_status(), 7, "{mib}: {}", ended.transcript());
+        refused += usize::from(text(&ended.stderr).contains("its control group has"));
+    }
+    assert!((1..10).contains(&refused), "{refused}");
 }
 
 /// In a control group without memory for the agent, the kernel would end the process.
@@ -873,7 +889,7 @@ fn a_program_of_another_user() {
     let below = skep.path("no/such/skep");
     let (pid, time) = (target.pid().to_string(), "10ms");
     let mut command = skep.command(["trace", "called-so:work", "-p", &pid, "--for", time]);
-    let ended = skep_testkit::run::run(command.env("SKEP_DIR", &below), b"", LIMIT);
+    let ended = run(command.env("SKEP_DIR", &below), b"", LIMIT);
     assert_eq!(ended.status.code(), Some(0), "{}", ended.transcript());
     let folded = skep.path("folded");
     for _ in 0..2 {

@@ -57,6 +57,7 @@
 //! with it.
 
 pub mod btf;
+mod cgroup;
 pub mod chain;
 mod command;
 mod convert;

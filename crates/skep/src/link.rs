@@ -15,6 +15,7 @@ pub use skep_store::link::{
     Selection, Types, Untraced, pattern,
 };
 
+use crate::cgroup::memory_left;
 use crate::load::definition::own_map;
 use crate::load::{LoadError, LoadedProgram};
 use crate::targets::listed;
@@ -172,6 +173,8 @@ impl Link {
         control::word(&control, control::RATE)
             .store(skep_helpers::clock::rate(crate::CLOCK_SPAN), Relaxed);
         control::word(&control, control::LOG).store(log.map_or(0, |m| u64::from(m.id())), Relaxed);
+        let memory = memory_left(std::process::id()).map_or(0, |left| left.max(1));
+        control::word(&control, control::MEMORY).store(memory, Relaxed);
         control::word(&control, control::STATE).store(control::ON, Relaxed);
         let file = LinkFile::create(dir, &LinkSpec { control: control.id(), ..spec })?;
         Ok(Self { file, control, _programs: Vec::new() })

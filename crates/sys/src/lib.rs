@@ -43,7 +43,8 @@ pub fn thread() -> u64 {
 
 /// Tells whether this process may have so many more bytes of memory of its own: who asks for memory in
 /// vain cannot go on, and here that would be the end of the program. What stands in the way is
-/// `RLIMIT_AS`, `RLIMIT_DATA`, or `vm.overcommit_memory`, which count what may be written, used or not.
+/// `RLIMIT_AS`, `RLIMIT_DATA`, `RLIMIT_MEMLOCK` or `vm.overcommit_memory`, most of which count what may be
+/// written, used or not.
 #[must_use]
 pub fn has_address_space(bytes: u64) -> bool {
     const PRIVATE_ANONYMOUS: u64 = 0x22;

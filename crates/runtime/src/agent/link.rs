@@ -16,7 +16,7 @@ use skep_store::link::{
 use super::load::{Cache, load};
 use super::probes::{self, Semaphores};
 use super::program::{ActiveProgram, find_errno};
-use super::select::{check_room, room_to_hook, room_to_list, select, take_room};
+use super::select::{check_room, know_memory, room_to_hook, room_to_list, select, take_room};
 use super::{AgentError, detach_from, executable};
 use crate::detach_func::set_detach_from;
 use crate::directory::LinkUse;
@@ -242,6 +242,7 @@ impl ActiveLink {
         if self.wants_mapped && !new.is_empty() {
             self.file.mapped(&new.iter().map(|m| mapped(m)).collect::<Vec<_>>())?;
         }
+        know_memory(&self.dir, &self.spec);
         take_room(room_to_list(&self.selection, &new))?;
         let (mut functions, mut cookies) = select(&self.selection, &self.spec, &new);
         for module in &new {

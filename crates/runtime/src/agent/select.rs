@@ -5,16 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use skep_attach::sites::{Function, Module};
-use skep_store::link::{InModule, LinkSpec, Selection};
+use skep_maps::{Access, Map};
+use skep_store::dir::{Dir, Kind};
+use skep_store::link::{InModule, LinkSpec, Selection, control};
 
 use super::AgentError;
 
 /// Address space that is asked for at least.
 const LEAST: u64 = 4 << 20;
-/// What listing a module's functions takes for each byte of its code,
+/// What listing a module's functions takes for each byte of its code.
 const LISTED: u64 = 4;
-/// or, if they are very short, for each byte of their table of unwind information, which has eight for a
-/// function.
+/// The same, where functions are very short: for each byte of their table of unwind information, which has
+/// eight for a function.
 const LISTED_BY_TABLE: u64 = 64;
 /// What hooking a function takes.
 const HOOKED: u64 = 1 << 10;
@@ -36,27 +38,41 @@ pub(super) fn room_to_hook(functions: &[Function]) -> u64 {
     (functions.len() as u64).saturating_mul(HOOKED)
 }
 
-/// Bytes of memory that attaching may still take, where the process's control group has a limit.
-static MEMORY: AtomicU64 = AtomicU64::new(u64::MAX);
+/// Bytes of memory that attaching may still take: a process whose control group has none left is ended by
+/// the kernel. 0: nobody has said; all bits: there is no limit.
+static MEMORY: AtomicU64 = AtomicU64::new(0);
 
-/// Says how much memory attaching may take from now on: a process whose control group has none left is
-/// ended by the kernel.
+/// Says how much memory attaching may take from now on.
 pub(crate) fn set_memory(bytes: u64) {
     MEMORY.store(bytes, Relaxed);
+}
+
+/// The same, as a link says it, unless somebody has said so already.
+pub(super) fn know_memory(dir: &Dir, spec: &LinkSpec) {
+    if MEMORY.load(Relaxed) != 0 {
+        return;
+    }
+    let map = Map::open_first(&dir.object(Kind::Map, spec.control), Access::ReadWrite, u32::MAX);
+    // Whoever loads the link says what is wrong with it.
+    if let Some(map) = map.ok().filter(control::is_control_map) {
+        set_memory(control::word(&map, control::MEMORY).load(Relaxed));
+    }
 }
 
 /// Takes room for work, of the address space and of that memory; refuses work that there is none for.
 pub(super) fn take_room(bytes: u64) -> Result<(), AgentError> {
     check_room(bytes)?;
     let left = MEMORY.load(Relaxed);
-    if left != u64::MAX {
-        if left < bytes.saturating_add(LEAST) {
-            let (need, left) = ((bytes + LEAST) >> 20, left >> 20);
+    if left != 0 && left != u64::MAX {
+        let need = bytes.saturating_add(LEAST);
+        if left < need {
+            let (need, left) = (need >> 20, left >> 20);
             return Err(format!(
                 "this takes up to {need} MiB of memory, and its control group has {left} MiB left; attach to fewer functions"
             )
             .into());
         }
+        // There is that and more left, so this is not 0.
         MEMORY.store(left - bytes, Relaxed);
     }
     Ok(())

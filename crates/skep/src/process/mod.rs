@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use crate::cgroup;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
@@ -19,7 +20,6 @@ use skep_store::Dir;
 use skep_store::live::{self, Answer, Config, List, Order, Request, StillInside, Stopped};
 
 mod attached;
-mod cgroup;
 mod error;
 mod follow;
 mod hold;
@@ -423,7 +423,7 @@ impl Live {
     /// The order to attach a link, with the memory that the process may still take.
     #[must_use]
     pub fn to_attach(&self, link: u32) -> Order {
-        let memory = cgroup::tightest(self.pid).map_or(u64::MAX, |group| group.left);
+        let memory = cgroup::memory_left(self.pid).unwrap_or(u64::MAX);
         Order::Attach { link, memory }
     }
 

@@ -15,6 +15,9 @@ pub const LOG: u32 = 3;
 /// Pages of maps that the file system had no room for, in any process: what was counted there
 /// is lost.
 pub const LOST_PAGES: u32 = 4;
+/// Bytes of memory that a process of the loader's control group could still take when the link was made;
+/// 0: there is no limit. A process that is attached to while it runs is told another number, with the order.
+pub const MEMORY: u32 = 5;
 /// The first of [`REASONS`] counters of calls in which the program did not run:
 /// those of the trampolines (`skep_attach::Missed`), then [`NO_SLOT`] and [`OTHER_NAMESPACE`].
 pub const MISSED: u32 = 8;

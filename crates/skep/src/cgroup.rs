@@ -9,11 +9,11 @@ const MOUNT: &str = "/sys/fs/cgroup";
 
 /// A memory cgroup.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Group {
+pub(crate) struct Group {
     /// The file with its limit.
-    pub(super) limit: PathBuf,
+    pub(crate) limit: PathBuf,
     /// Bytes that there are until it is reached, with those that the kernel can take back.
-    pub(super) left: u64,
+    pub(crate) left: u64,
 }
 
 /// Names of the files of a version of control groups.
@@ -38,7 +38,7 @@ const V2: Files = Files {
 
 /// The group of a process, or one that it is in, with the least memory left; `None` where there is no
 /// limit, or nobody can tell.
-pub(super) fn tightest(pid: u32) -> Option<Group> {
+pub(crate) fn tightest(pid: u32) -> Option<Group> {
     let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     let all = groups.lines().filter_map(|line| {
         let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
@@ -59,10 +59,16 @@ pub(super) fn tightest(pid: u32) -> Option<Group> {
     groups.min_by_key(|group| group.left)
 }
 
+/// Bytes that a process may still take; `None` as above.
+pub(crate) fn memory_left(pid: u32) -> Option<u64> {
+    tightest(pid).map(|group| group.left)
+}
+
 fn group(at: &Path, files: &Files) -> Option<Group> {
     let number = |name: &str| fs::read_to_string(at.join(name)).ok()?.trim().parse::<u64>().ok();
-    // `max` is no number.
-    let (limit, usage) = (number(files.limit)?, number(files.usage)?);
+    // `max` is no number, and the first version has the largest for it. The other files take long to read.
+    let limit = number(files.limit).filter(|limit| *limit < u64::MAX >> 2)?;
+    let usage = number(files.usage)?;
     let stat = fs::read_to_string(at.join("memory.stat")).unwrap_or_default();
     let of_files: u64 = files.of_files.iter().filter_map(|name| field(&stat, name)).sum();
     let left = limit.saturating_sub(usage).saturating_add(of_files).saturating_add(swap());
