@@ -716,7 +716,7 @@ fn programs_that_stand_in_their_own_way() {
     target.end();
 }
 
-/// A memory control group of a test's own.
+/// A control group of a test's own.
 struct Group {
     dir: PathBuf,
     limit: &'static str,
@@ -724,17 +724,28 @@ struct Group {
 }
 
 impl Group {
-    /// Nothing where nobody lets us make one. Nor where there is swap: there the kernel ends nothing.
-    fn new(name: &str) -> Option<Self> {
+    /// One that limits memory. Nothing where nobody lets us make one. Nor where there is swap: there the
+    /// kernel ends nothing.
+    fn of_memory(name: &str) -> Option<Self> {
         let v1 = ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes");
         let v2 = ("/sys/fs/cgroup", "memory.max", "memory.current");
         let meminfo = fs::read_to_string("/proc/meminfo").expect("it is there");
         let has_swap = !meminfo.contains("SwapFree:              0 kB");
-        [v1, v2].into_iter().filter(|_| !has_swap).find_map(|(mount, limit, usage)| {
+        if has_swap { None } else { Self::new(name, [v1, v2], "4000000") }
+    }
+
+    /// One that limits threads.
+    fn of_threads(name: &str) -> Option<Self> {
+        let mounts = ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"];
+        Self::new(name, mounts.map(|mount| (mount, "pids.max", "pids.current")), "1")
+    }
+
+    fn new(name: &str, both: [(&str, &'static str, &'static str); 2], first: &str) -> Option<Self> {
+        both.into_iter().find_map(|(mount, limit, usage)| {
             let dir = Path::new(mount).join(format!("skep-test-{name}-{}", std::process::id()));
             fs::create_dir(&dir).ok()?;
             let group = Self { dir, limit, usage };
-            fs::write(group.limit(), "4000000").ok().map(|()| group)
+            fs::write(group.limit(), first).ok().map(|()| group)
         })
     }
 
@@ -768,7 +779,7 @@ impl Drop for Group {
 /// very many functions does not come to that.
 #[test]
 fn a_control_group_with_little_memory() {
-    let Some(group) = Group::new("little") else {
+    let Some(group) = Group::of_memory("little") else {
         return skep_testkit::skip("a memory cgroup, and no swap");
     };
     let dir = TempDir::new();
@@ -830,7 +841,7 @@ fn a_control_group_with_little_memory() {
 /// In a control group without memory for the agent, the kernel would end the process.
 #[test]
 fn a_control_group_without_memory() {
-    let Some(group) = Group::new("full") else {
+    let Some(group) = Group::of_memory("full") else {
         return skep_testkit::skip("a memory cgroup, and no swap");
     };
     let (skep, mut target) = (Skep::new(), Target::dynamic());
@@ -850,6 +861,24 @@ fn a_control_group_without_memory() {
         said.contains("its control group has") && said.contains("raise the limit in"),
         "{said}"
     );
+}
+
+/// A control group that has as many threads as it may have.
+#[test]
+fn a_control_group_without_threads() {
+    let Some(group) = Group::of_threads("threads") else {
+        return skep_testkit::skip("a pids cgroup");
+    };
+    let (skep, mut target) = (Skep::new(), Target::dynamic());
+    fs::write(group.processes(), target.pid().to_string()).expect("it is ours");
+    let refused = skep.run(["trace", "target:work", "-p", &target.pid().to_string()]);
+    fs::write(group.limit(), "max").expect("it is ours");
+    let tracer = Tracer::attach(&skep, &target, &["target:work"]);
+    target.tell("main 5");
+    assert_eq!(calls(&tracer.end(), "work"), 5);
+    target.end();
+    assert_eq!(refused.status.code(), Some(2), "{}", refused.transcript());
+    assert!(text(&refused.stderr).contains("may have no more threads"), "{}", refused.transcript());
 }
 
 /// A set of capabilities of a process.

@@ -1,5 +1,6 @@
-//! How much memory a process may still take: in a memory cgroup that is full, the kernel ends a process
-//! of it, which would be the one that is attached to.
+//! What the control groups of a process leave it: in a memory cgroup that is full, the kernel ends a
+//! process of it, which would be the one that is attached to; in a full `pids` cgroup there are no new
+//! threads.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,13 +25,13 @@ struct Files {
     of_files: [&'static str; 2],
 }
 
-const V1: Files = Files {
+static V1: Files = Files {
     limit: "memory.limit_in_bytes",
     usage: "memory.usage_in_bytes",
     of_files: ["total_inactive_file", "total_active_file"],
 };
 
-const V2: Files = Files {
+static V2: Files = Files {
     limit: "memory.max",
     usage: "memory.current",
     of_files: ["inactive_file", "active_file"],
@@ -39,24 +40,40 @@ const V2: Files = Files {
 /// The group of a process, or one that it is in, with the least memory left; `None` where there is no
 /// limit, or nobody can tell.
 pub(crate) fn tightest(pid: u32) -> Option<Group> {
-    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-    let all = groups.lines().filter_map(|line| {
-        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
-        match controllers {
-            "" => Some((PathBuf::from(MOUNT), V2, path)),
-            _ if controllers.split(',').any(|c| c == "memory") => {
-                Some((Path::new(MOUNT).join("memory"), V1, path))
+    let groups = groups(pid, "memory").into_iter();
+    groups.filter_map(|(at, files)| group(&at, files)).min_by_key(|group| group.left)
+}
+
+/// The file with the limit of threads of a group of a process that has as many, or of one that it is in.
+pub(crate) fn full_of_threads(pid: u32) -> Option<PathBuf> {
+    let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    groups(pid, "pids").into_iter().find_map(|(at, _)| {
+        let limit = at.join("pids.max");
+        (number(at.join("pids.current"))? >= number(limit.clone())?).then_some(limit)
+    })
+}
+
+/// The groups of a process that a controller limits, with those that they are in.
+fn groups(pid: u32, controller: &str) -> Vec<(PathBuf, &'static Files)> {
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let mut all = Vec::new();
+    for line in groups.lines() {
+        let Some((controllers, path)) = line.split_once(':').and_then(|l| l.1.split_once(':'))
+        else {
+            continue;
+        };
+        let (mount, files) = match controllers {
+            "" => (PathBuf::from(MOUNT), &V2),
+            _ if controllers.split(',').any(|c| c == controller) => {
+                (Path::new(MOUNT).join(controller), &V1)
             }
-            _ => None,
-        }
-    });
-    let groups = all.flat_map(|(mount, files, path)| {
+            _ => continue,
+        };
         let own = mount.join(path.trim_start_matches('/'));
-        let outer: Vec<PathBuf> =
-            own.ancestors().take_while(|at| at.starts_with(&mount)).map(Path::to_owned).collect();
-        outer.into_iter().filter_map(move |at| group(&at, &files))
-    });
-    groups.min_by_key(|group| group.left)
+        let outer = own.ancestors().take_while(|at| at.starts_with(&mount));
+        all.extend(outer.map(|at| (at.to_owned(), files)));
+    }
+    all
 }
 
 /// Bytes that a process may still take; `None` as above.

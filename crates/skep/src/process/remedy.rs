@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use crate::cgroup;
+
 /// Address space that the agent takes, and what else it maps meanwhile.
 const SPACE: u64 = 80 << 20;
 /// Mappings that it makes, with those that it splits.
@@ -27,8 +29,12 @@ pub(super) fn remedy(pid: u32) -> Option<String> {
         move |limit| used.saturating_add(SPACE) > limit
     };
     // First what cannot be changed from outside: it hides the others.
-    let parts: [&dyn Fn() -> Option<String>; 7] = [
+    let parts: [&dyn Fn() -> Option<String>; 8] = [
         &|| namespace(pid),
+        &|| {
+            let limit = cgroup::full_of_threads(pid)?;
+            Some(format!("its control group may have no more threads; raise `{}`", limit.display()))
+        },
         &|| soft("Max processes", "nproc=unlimited", "threads of its user", &|limit| limit < FEW),
         &|| soft("Max address space", "as=unlimited", "address space", &above("VmSize:")),
         &|| soft("Max data size", "data=unlimited", "data", &above("VmData:")),
