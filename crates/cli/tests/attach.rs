@@ -825,17 +825,65 @@ fn a_control_group_with_little_memory() {
     for mib in (9..100).step_by(9) {
         group.leave(mib);
         let traced = skep.command(["trace", "*", "-o", "/dev/null", "--"]);
-        let mut inside = Command::new("sh");
-        inside.args(["-c", r#"echo $$ > "$0" && exec "$@""#]).arg(group.processes());
-        inside.arg(traced.get_program()).args(traced.get_args()).arg(&program);
-        for (name, value) in traced.get_envs() {
-            inside.env(name, value.unwrap_or_default());
-        }
+        let mut inside = run_inside(&group, &traced);
+        inside.arg(&program);
         let ended = run(&mut inside, b"", LIMIT);
         assert_eq!(ended.shell_status(), 7, "{mib}: {}", ended.transcript());
         refused += usize::from(text(&ended.stderr).contains("its control group has"));
     }
     assert!((1..10).contains(&refused), "{refused}");
+}
+
+/// What a library took is there again when it is closed, and what listing its functions took at once: a
+/// program that opens one again and again is traced to its end.
+#[test]
+fn a_control_group_with_memory_for_one_library_at_a_time() {
+    let Some(group) = Group::of_memory("reopened") else {
+        return skep_testkit::skip("a memory cgroup, and no swap");
+    };
+    let dir = TempDir::new();
+    let write = |name: &str, text: &str| fs::write(dir.join(name), text).expect("it is written");
+    write(
+        "plug.c",
+        "__attribute__((noinline)) int plug(int x) { __asm__ volatile(\"nop\\n.rept 4\\nnop\\n.endr\"); return x + 1; }
+        __asm__(\".text\\n.globl large\\n.type large, @function\\nlarge: .fill 4 << 20, 1, 0xcc\\n.size large, . - large\");\n",
+    );
+    write(
+        "opens.c",
+        "#include <dlfcn.h>\nint main(int argc, char **argv) {
+            for (int i = 0; argc > 1 && i < 40; i++) {
+                void *library = dlopen(argv[1], RTLD_NOW);
+                int (*plug)(int) = library ? dlsym(library, \"plug\") : 0;
+                if (!plug || plug(1) != 2 || dlclose(library)) return 1;
+            }
+            return 7;
+        }\n",
+    );
+    let shared = ["-O1", "-shared", "-fPIC"];
+    let library = Cc::c().args(&shared).compile(&[&dir.join("plug.c")], &dir.join("libplug.so"));
+    let program = Cc::c().compile(&[&dir.join("opens.c")], &dir.join("opens"));
+    let skep = Skep::new();
+    group.leave(60);
+    let report = dir.join("report.json");
+    let traced = skep.command(["trace", "--allow-unmatched", "libplug.so:plug", "--json", "-o"]);
+    let mut inside = run_inside(&group, &traced);
+    inside.arg(&report).arg("--").arg(&program).arg(&library);
+    let ended = run(&mut inside, b"", LIMIT);
+    assert_eq!(ended.shell_status(), 7, "{}", ended.transcript());
+    let report = fs::read_to_string(&report).expect("it is written");
+    let report: Json = serde_json::from_str(&report).expect("a report");
+    assert_eq!(calls(&report, "plug"), 40, "{}", ended.transcript());
+}
+
+/// A command that is run in a group.
+fn run_inside(group: &Group, command: &Command) -> Command {
+    let mut inside = Command::new("sh");
+    inside.args(["-c", r#"echo $$ > "$0" && exec "$@""#]).arg(group.processes());
+    inside.arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        inside.env(name, value.unwrap_or_default());
+    }
+    inside
 }
 
 /// In a control group without memory for the agent, the kernel would end the process.

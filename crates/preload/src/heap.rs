@@ -118,7 +118,7 @@ fn map_huge(size: usize) -> Option<(*mut u8, usize)> {
     let before = mapped.align_offset(HUGE_PAGE);
     let at = mapped.wrapping_add(before);
     // SAFETY: parts of the new mapping, of which nothing is used yet. What cannot be given back stays
-    // without ever being touched; who gives no huge pages gives others.
+    // without ever being touched; without huge pages, ordinary ones do.
     unsafe {
         let (_, _) = (
             munmap(mapped.cast(), before),

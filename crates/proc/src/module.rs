@@ -323,6 +323,7 @@ impl Lister {
                 None => {
                     let (name, deleted) = first.name_deleted();
                     let span = low.wrapping_add(bias)..high.wrapping_add(bias);
+                    let end = span.end;
                     let mut module = Module {
                         path: PathBuf::from(OsStr::from_bytes(name)),
                         deleted,
@@ -335,7 +336,7 @@ impl Lister {
                         build_id: None,
                         unwind_table: unwind_table.map(|s| {
                             let start = s.vaddr.wrapping_add(bias);
-                            start..start.saturating_add(s.file_size)
+                            start..start.saturating_add(s.file_size).clamp(start, end.max(start))
                         }),
                         whole: true,
                         origin: self.origin,

@@ -367,7 +367,9 @@ mod tests {
         ] {
             assert_eq!(Order::from_bytes(&order.to_bytes()), Some(order));
         }
-        for bytes in [&[][..], &[1; 7], &[9, 0, 0, 0, 1, 0, 0, 0]] {
+        let mut unknown = Order::Unhook.to_bytes();
+        unknown[0] = 9;
+        for bytes in [&[][..], &[1; 7], &[1; 17], &unknown] {
             assert_eq!(Order::from_bytes(bytes), None);
         }
         let (moves, stacks) =

@@ -49,21 +49,25 @@ pub fn thread() -> u64 {
 pub fn has_address_space(bytes: u64) -> bool {
     const PRIVATE_ANONYMOUS: u64 = 0x22;
     const READ_WRITE: u64 = 3;
+    // First without a right, and unlocked: where all memory of the process is to be locked (`mlockall`), what
+    // may be written is filled at once.
     // SAFETY: new pages where the kernel finds room, which are given back at once.
     unsafe {
-        let at =
-            syscall::call6(syscall::MMAP, 0, bytes, READ_WRITE, PRIVATE_ANONYMOUS, u64::MAX, 0);
-        let is_there = at <= i64::MAX as u64;
-        if is_there {
-            syscall::call4(syscall::MUNMAP, at, bytes, 0, 0);
+        let at = syscall::call6(syscall::MMAP, 0, bytes, 0, PRIVATE_ANONYMOUS, u64::MAX, 0);
+        if at > i64::MAX as u64 {
+            return false;
         }
+        syscall::call4(syscall::MUNLOCK, at, bytes, 0, 0);
+        let is_there = syscall::call4(syscall::MPROTECT, at, bytes, READ_WRITE, 0) == 0;
+        syscall::call4(syscall::MUNMAP, at, bytes, 0, 0);
         is_there
     }
 }
 
 /// Makes a vector with room for that many elements, an empty one where there is none. It lies in huge
 /// pages as far as the kernel gives them (`madvise`): who fills it has a fault for each page, and those
-/// of 4 KiB may cost more than what is done with them. Room that is not used takes no memory.
+/// of 4 KiB may cost more than what is done with them. Room that is not used takes no memory. Not for the
+/// agent in a program that runs already, which would wait until the kernel has made a huge page.
 #[must_use]
 pub fn vec_in_huge_pages<T>(count: usize) -> Vec<T> {
     const PAGE: u64 = 4096;
@@ -74,7 +78,7 @@ pub fn vec_in_huge_pages<T>(count: usize) -> Vec<T> {
         let room = all.spare_capacity_mut().as_ptr_range();
         let (start, end) =
             ((room.start as u64).next_multiple_of(PAGE), room.end as u64 / PAGE * PAGE);
-        if end.saturating_sub(start) >= HUGE_PAGE {
+        if end.saturating_sub(start) >= HUGE_PAGE && !thread_words::by_gs() {
             // SAFETY: the vector's own memory, of which nothing changes but how it is given.
             unsafe { syscall::call4(syscall::MADVISE, start, end - start, MADV_HUGEPAGE, 0) };
         }

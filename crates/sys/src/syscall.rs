@@ -16,6 +16,8 @@ pub const CLOSE: u64 = 3;
 pub const FSTAT: u64 = 5;
 /// Number of `mmap`.
 pub const MMAP: u64 = 9;
+/// Number of `mprotect`.
+pub const MPROTECT: u64 = 10;
 /// Number of `munmap`.
 pub const MUNMAP: u64 = 11;
 /// Number of `rt_sigprocmask`.
@@ -44,6 +46,8 @@ pub const GETRUSAGE: u64 = 98;
 pub const GETUID: u64 = 102;
 /// Number of `getgid`.
 pub const GETGID: u64 = 104;
+/// Number of `munlock`.
+pub const MUNLOCK: u64 = 150;
 /// Number of `prctl`.
 pub const PRCTL: u64 = 157;
 /// Number of `gettid`.

@@ -23,8 +23,8 @@ pub struct Loaded {
     pub maps: Vec<LoadedMap>,
     /// Names and sections of programs, with their links.
     pub links: Vec<(String, String, Link)>,
-    /// Those that are only called by others.
-    _called: Vec<LoadedProgram>,
+    /// All of its programs: some are only called by others.
+    _programs: Vec<LoadedProgram>,
 }
 
 /// What becomes of an object's programs.
@@ -61,6 +61,14 @@ impl Loading<'_> {
             .iter()
             .fold(loader, |loader, (program, pattern)| loader.attach(program, pattern));
         let plan = self.plan(&object);
+        if let Some(p) = object.programs.first()
+            && plan.attached.is_empty()
+            && object.programs.iter().all(|p| !p.autoload)
+        {
+            let text = "no program is loaded unless it is named (`?` before its section)";
+            return Err(Failure::environment(format!("`{file}`: {text}"))
+                .hint(format!("name it with `--attach {}=PATTERN`", p.name)));
+        }
         let loader = plan.attached.iter().fold(loader, |loader, name| loader.autoload_only(name));
         let loaded = loader.load(&object).map_err(|e| rejection::load_failure(e, &file))?;
         for why in plan.left {
@@ -69,12 +77,12 @@ impl Loading<'_> {
             else {
                 continue;
             };
+            let names_none = matches!(why, AttachError::NoTarget { .. });
             // Attached to nothing, it may still be called by the others.
-            if loaded.program(program).is_some() {
+            if names_none && loaded.program(program).is_some() {
                 continue;
             }
-            let forgotten = matches!(why, AttachError::NoTarget { .. }) && !self.names_any(&object);
-            if forgotten {
+            if names_none && !self.names_any(&object) {
                 return Err(rejection::attach_failure(why, &file));
             }
             self.printer.warning(&format!("`{file}`: {why}; it is left out"));
@@ -89,8 +97,8 @@ impl Loading<'_> {
             let link = self.link(program, &mut probes, &file)?;
             links.push((p.name().to_owned(), p.section().to_owned(), link));
         }
-        let (_called, maps) = loaded.into_parts();
-        Ok(Loaded { object, maps, links, _called })
+        let (_programs, maps) = loaded.into_parts();
+        Ok(Loaded { object, maps, links, _programs })
     }
 
     /// Tells whether `--attach` says something of an object.
@@ -99,24 +107,21 @@ impl Loading<'_> {
     }
 
     /// Decides which programs are attached: those whose section names functions, and those that
-    /// `--attach` names. Where there is no such program, or where it is all of them, there is no choice,
-    /// and loading the object says what is wrong.
+    /// `--attach` names. Where there is no such program, loading the object says what is wrong.
     fn plan(&self, object: &Object) -> Plan {
         let (mut attached, mut left) = (Vec::new(), Vec::new());
-        let mut all = true;
         for p in &object.programs {
             let is_named = self.attach.iter().any(|(name, _)| *name == p.name);
             if !p.autoload && !is_named {
                 continue;
             }
-            all &= p.autoload;
             match names_functions(p) {
                 Err(why) if !is_named => left.push(why),
                 _ => attached.push(p.name.clone()),
             }
         }
-        if attached.is_empty() || (all && left.is_empty()) {
-            (attached, left) = (Vec::new(), Vec::new());
+        if attached.is_empty() {
+            left.clear();
         }
         Plan { attached, left }
     }

@@ -16,7 +16,9 @@ use skep_store::link::{
 use super::load::{Cache, load};
 use super::probes::{self, Semaphores};
 use super::program::{ActiveProgram, find_errno};
-use super::select::{check_room, know_memory, room_to_hook, room_to_list, select, take_room};
+use super::select::{
+    check, check_room, give_back, know_memory, room_to_hook, room_to_list, select, take,
+};
 use super::{AgentError, detach_from, executable};
 use crate::detach_func::set_detach_from;
 use crate::directory::LinkUse;
@@ -43,7 +45,9 @@ pub(super) struct ActiveLink {
     /// Hooks could not be taken out.
     stuck: bool,
     /// Modules that were looked at.
-    seen: HashSet<(PathBuf, u64)>,
+    seen: Vec<Seen>,
+    /// A library that was opened later found no room, which was said.
+    has_said: bool,
     /// The loader wants to know where modules lie.
     wants_mapped: bool,
     attached: u32,
@@ -56,6 +60,20 @@ pub(super) struct ActiveLink {
     /// No thread is inside a hook of the link.
     drained: bool,
     directory: Option<LinkUse>,
+}
+
+/// A module that was looked at.
+struct Seen {
+    path: PathBuf,
+    bias: u64,
+    /// Bytes of memory that its hooks take.
+    taken: u64,
+}
+
+impl Seen {
+    fn is(&self, module: &Module) -> bool {
+        self.bias == module.bias() && self.path.as_os_str() == module.path().as_os_str()
+    }
 }
 
 /// Functions that get the same hooks.
@@ -106,7 +124,8 @@ impl ActiveLink {
             attachments: Vec::new(),
             detached: Vec::new(),
             stuck: false,
-            seen: HashSet::new(),
+            seen: Vec::new(),
+            has_said: false,
             wants_mapped,
             attached: 0,
             attach_ns: 0,
@@ -204,6 +223,14 @@ impl ActiveLink {
         drop(self.file.not_traced(&program));
     }
 
+    /// Says in the link's file that functions of a library that was opened later are not hooked, if nobody
+    /// has said so of another: there may be many.
+    pub(super) fn say_once(&mut self, why: &AgentError) {
+        if !std::mem::replace(&mut self.has_said, true) {
+            self.not_traced(&format!("opened a library whose functions are not hooked: {why}"));
+        }
+    }
+
     /// Makes sure that the programs have room for functions with indexes below `count`: opens and
     /// compiles them when there is none. Functions that are hooked already keep those they have:
     /// the maps are the same.
@@ -233,17 +260,28 @@ impl ActiveLink {
         cache: &mut Cache,
     ) -> Result<(), AgentError> {
         // A library that was closed may come back.
-        self.seen
-            .retain(|(path, bias)| modules.iter().any(|m| m.path() == path && m.bias() == *bias));
+        self.seen.retain(|seen| {
+            let stays = modules.iter().any(|m| seen.is(m));
+            if !stays {
+                give_back(seen.taken);
+            }
+            stays
+        });
         // One without code is being mapped by another thread.
         let whole = modules.iter().filter(|m| !m.text().is_empty());
         let new: Vec<&Arc<Module>> =
-            whole.filter(|m| self.seen.insert((m.path().to_owned(), m.bias()))).collect();
+            whole.filter(|m| !self.seen.iter().any(|seen| seen.is(m))).collect();
+        let first = self.seen.len();
+        self.seen.extend(new.iter().map(|m| Seen {
+            path: m.path().to_owned(),
+            bias: m.bias(),
+            taken: 0,
+        }));
         if self.wants_mapped && !new.is_empty() {
             self.file.mapped(&new.iter().map(|m| mapped(m)).collect::<Vec<_>>())?;
         }
         know_memory(&self.dir, &self.spec);
-        take_room(room_to_list(&self.selection, &new))?;
+        check(room_to_list(&self.selection, &new))?;
         let (mut functions, mut cookies) = select(&self.selection, &self.spec, &new);
         for module in &new {
             let semaphores = &mut self.semaphores;
@@ -252,8 +290,15 @@ impl ActiveLink {
         if functions.is_empty() {
             return Ok(());
         }
-        let need = room_to_hook(&functions);
-        take_room(need)?;
+        let need = room_to_hook(functions.len());
+        check(need)?;
+        take(need.memory);
+        for of_one in functions.chunk_by(|a, b| Arc::ptr_eq(a.module(), b.module())) {
+            let is_it = |seen: &&mut Seen| of_one.first().is_some_and(|f| seen.is(f.module()));
+            if let Some(seen) = self.seen.iter_mut().skip(first).find(is_it) {
+                seen.taken += room_to_hook(of_one.len()).memory;
+            }
+        }
         let paths: Vec<_> = new.iter().map(|m| (*m, m.path().to_string_lossy())).collect();
         let found = functions.iter().map(|function| {
             let own = paths.iter().find(|(module, _)| Arc::ptr_eq(module, function.module()));
@@ -265,7 +310,7 @@ impl ActiveLink {
         let last = groups.values().flat_map(|group| &group.indexes).max();
         self.make_room(last.map_or(0, |last| last.saturating_add(1)), cache)?;
         // The maps have taken what they need.
-        check_room(need)?;
+        check_room(need.space)?;
         if self.programs.iter().any(|p| p.sets_errno) {
             find_errno(modules);
         }

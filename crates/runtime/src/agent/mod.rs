@@ -42,6 +42,7 @@ use fork::ForkGuard;
 use link::{ActiveLink, failed};
 use load::Cache;
 use retired::Retired;
+use select::Need;
 pub(crate) use select::{check_room, set_memory};
 
 /// Why an agent could not do something.
@@ -345,7 +346,8 @@ impl Links {
         know_unwind_tables(modules);
         skep_attach::keep_code_in(Some(&dir.code()));
         let began = Instant::now();
-        let opened = Agent::check_room(dir, &[id])
+        let space = room_to_read(dir, id);
+        let opened = select::check(Need { space, memory: space })
             .and_then(|()| Ok(LinkFile::open(dir, id)?))
             .and_then(|file| ActiveLink::open(dir, file, directory, detach));
         let mut link = match opened {
@@ -371,7 +373,9 @@ impl Links {
         }
         let cache = self.cache.get_or_insert_default();
         for link in self.active.iter_mut().filter(|l| l.is_on()) {
-            drop(link.attach(&modules, cache));
+            if let Err(e) = link.attach(&modules, cache) {
+                link.say_once(&e);
+            }
         }
     }
 }

@@ -20,22 +20,34 @@ const LISTED: u64 = 4;
 const LISTED_BY_TABLE: u64 = 64;
 /// What hooking a function takes.
 const HOOKED: u64 = 1 << 10;
+/// What it takes with all that is written at its calls, and while threads stand.
+const USED: u64 = 3 << 9;
 
-/// Bytes of address space that listing functions of these modules takes.
-pub(super) fn room_to_list(selection: &Selection, modules: &[&Arc<Module>]) -> u64 {
-    let meant = modules.iter().filter(|m| patterns_of(selection, m).is_some());
-    let one = |module: &&Arc<Module>| {
-        let len = |range: &Range<u64>| range.end - range.start;
-        let table = module.file().unwind_table.as_ref().map_or(0, len);
-        let code = module.text().iter().map(len).sum::<u64>();
-        code.saturating_mul(LISTED).max(table.saturating_mul(LISTED_BY_TABLE))
-    };
-    meant.map(one).fold(0, u64::saturating_add)
+/// What work takes.
+#[derive(Clone, Copy)]
+pub(super) struct Need {
+    /// Bytes of address space.
+    pub space: u64,
+    /// Bytes that are written to.
+    pub memory: u64,
 }
 
-/// Bytes that hooking them takes.
-pub(super) fn room_to_hook(functions: &[Function]) -> u64 {
-    (functions.len() as u64).saturating_mul(HOOKED)
+/// What listing functions of these modules takes, until it is done.
+pub(super) fn room_to_list(selection: &Selection, modules: &[&Arc<Module>]) -> Need {
+    let mut need = Need { space: 0, memory: 0 };
+    for module in modules.iter().filter(|m| patterns_of(selection, m).is_some()) {
+        let len = |range: &Range<u64>| range.end - range.start;
+        let table = module.file().unwind_table.as_ref().map_or(0, len) * LISTED_BY_TABLE;
+        let code = module.text().iter().map(len).sum::<u64>();
+        need.space += (code * LISTED).max(table);
+        need.memory += code.max(table);
+    }
+    need
+}
+
+/// What hooking so many functions takes.
+pub(super) fn room_to_hook(functions: usize) -> Need {
+    Need { space: functions as u64 * HOOKED, memory: functions as u64 * USED }
 }
 
 /// Bytes of memory that attaching may still take: a process whose control group has none left is ended by
@@ -59,23 +71,35 @@ pub(super) fn know_memory(dir: &Dir, spec: &LinkSpec) {
     }
 }
 
-/// Takes room for work, of the address space and of that memory; refuses work that there is none for.
-pub(super) fn take_room(bytes: u64) -> Result<(), AgentError> {
-    check_room(bytes)?;
+/// Refuses work that there is no room for.
+pub(super) fn check(need: Need) -> Result<(), AgentError> {
+    let left = MEMORY.load(Relaxed);
+    let memory = need.memory + LEAST;
+    if left != 0 && left < memory {
+        let (memory, left) = (memory >> 20, left >> 20);
+        return Err(format!(
+            "this takes up to {memory} MiB of memory, and its control group has {left} MiB left; raise its limit, or attach to fewer functions"
+        )
+        .into());
+    }
+    check_room(need.space)
+}
+
+/// Takes memory that stays in use.
+pub(super) fn take(bytes: u64) {
+    change(|left| left.saturating_sub(bytes).max(1));
+}
+
+/// Gives it back.
+pub(super) fn give_back(bytes: u64) {
+    change(|left| left.saturating_add(bytes));
+}
+
+fn change(to: impl Fn(u64) -> u64) {
     let left = MEMORY.load(Relaxed);
     if left != 0 && left != u64::MAX {
-        let need = bytes.saturating_add(LEAST);
-        if left < need {
-            let (need, left) = (need >> 20, left >> 20);
-            return Err(format!(
-                "this takes up to {need} MiB of memory, and its control group has {left} MiB left; attach to fewer functions"
-            )
-            .into());
-        }
-        // There is that and more left, so this is not 0.
-        MEMORY.store(left - bytes, Relaxed);
+        MEMORY.store(to(left), Relaxed);
     }
-    Ok(())
 }
 
 /// Refuses work that a limit of the process for its address space would end, and the process with it.
