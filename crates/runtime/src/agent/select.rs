@@ -67,7 +67,8 @@ pub(super) fn know_memory(dir: &Dir, spec: &LinkSpec) {
     let map = Map::open_first(&dir.object(Kind::Map, spec.control), Access::ReadWrite, u32::MAX);
     // Whoever loads the link says what is wrong with it.
     if let Some(map) = map.ok().filter(control::is_control_map) {
-        set_memory(control::word(&map, control::MEMORY).load(Relaxed));
+        let left = control::word(&map, control::MEMORY).load(Relaxed);
+        set_memory(if left == 0 { u64::MAX } else { left });
     }
 }
 
