@@ -550,7 +550,11 @@ func main() {
         let report = same_as_alone(&skep, &[program], 7);
         let hash = "crypto/internal/fips140/sha256.(*Digest).checkSum";
         assert!(reason(&report, "skipped", hash).contains("checksum"), "{flags:?}");
-        assert_eq!(calls(&report, "main.sum"), Some(100), "{flags:?}");
+        // A position-independent one sets up its threads in a way that is not known yet: no call is
+        // counted, which the report says, and it lives.
+        let is_pie = flags[0].ends_with("pie");
+        assert_eq!(calls(&report, "main.sum"), (!is_pie).then_some(100), "{flags:?}");
+        assert_eq!(report["missed"].as_u64() >= Some(100), is_pie, "{report}");
     }
 }
 

@@ -376,8 +376,13 @@ fn linkage(path: &Path, fd: OwnedFd, head: &[u8]) -> Result<Linkage, ElfError> {
     };
     let name = elf.read("interpreter", interp.offset, interp.file_size.min(4096))?;
     let name = name.split(|&b| b == 0).next().unwrap_or_default();
-    let first = elf
-        .needed()?
+    let needed = elf.needed()?;
+    if needed.is_empty() && elf.section(".go.buildinfo").is_some() {
+        // A position-independent Go program without a C library, whatever linker it names: below the
+        // thread pointers that its runtime sets there is no room for a library's words.
+        return Ok(Linkage::Static);
+    }
+    let first = needed
         .into_iter()
         .find(|n| n.starts_with(b"libasan.so") || n.starts_with(b"libclang_rt.asan"));
     let first = first.map(|n| String::from_utf8_lossy(&n).into_owned());
