@@ -423,27 +423,31 @@ impl Tracer {
             return self.resume(tid, 0);
         };
         match start {
-            Start::Linker { .. } => {
+            Start::Linker { sets_pointers, .. } => {
                 let Some(registers) = start.arrived(&registers) else {
                     return self.resume(tid, 0);
                 };
                 if sys::set_registers(tid, &registers).is_ok() {
                     start.clear(pid, tid);
                 }
+                if sets_pointers {
+                    self.starting.insert(pid, Start::runtime(registers.fs_base));
+                    return self.resume(tid, 0);
+                }
                 self.starting.remove(&pid);
                 self.arriving.insert(pid);
                 go_on_to_a_stop(tid, 0);
             }
-            Start::Runtime { .. } if registers.fs_base == 0 || tells_id(&registers) => {
+            Start::Runtime { not, .. } if registers.fs_base == not || tells_id(&registers) => {
                 self.resume(tid, 0);
             }
-            Start::Runtime { left: 0 } => {
+            Start::Runtime { left: 0, .. } => {
                 self.starting.remove(&pid);
                 self.standing.insert(tid);
                 self.events.push_back(Event::Unknown { pid, error: None });
             }
-            Start::Runtime { left } => {
-                self.starting.insert(pid, Start::Runtime { left: left - 1 });
+            Start::Runtime { left, not } => {
+                self.starting.insert(pid, Start::Runtime { left: left - 1, not });
                 store_id(pid, tid, &registers);
                 self.standing.insert(tid);
                 let place = self.stop(pid, |target| target.place_of_thread_ids());

@@ -15,11 +15,17 @@
 //! If the tracer is killed before, the thread makes the call for nothing and goes on. No breakpoint
 //! does that.
 //!
+//! A Go program without C has its runtime still before it then, which gives the thread another thread
+//! pointer: it is waited for, like that of a static program.
+//!
 //! A static program is there when its C library has told the kernel where the thread's id lies, which
 //! it does before `main`: it is looked at whenever it makes a system call. musl stores the id right
 //! after it has told, and need not make another call before `main` ends: that store is done for it.
 
+use std::path::Path;
+
 use rustix::io::Errno;
+use skep_proc::elf::Elf;
 
 use crate::error::{Error, Refusal};
 use crate::memory::Memory;
@@ -54,11 +60,15 @@ pub(crate) enum Start {
         entry: u64,
         /// The word with the address of the instructions.
         word: u64,
+        /// Its runtime gives threads thread pointers of its own after that.
+        sets_pointers: bool,
     },
     /// To make system calls, so many more.
     Runtime {
         /// How many.
         left: u32,
+        /// The thread pointer that it does not have for long: none, or the dynamic linker's.
+        not: u64,
     },
 }
 
@@ -70,7 +80,7 @@ impl Start {
         let value = |key| vector.iter().find(|pair| pair.0 == key).map(|pair| pair.1);
         let Some(entry) = value(AT_ENTRY) else { return Err(Error::NoProcess { pid }) };
         if value(AT_BASE).is_none_or(|base| base == 0) {
-            return Ok(Self::Runtime { left: CALLS });
+            return Ok(Self::runtime(0));
         }
         let stack = target.registers(pid)?.rsp;
         let word = place_of_entry(target, stack, entry)?
@@ -78,7 +88,12 @@ impl Start {
         let stub = target.place_of_stub()?;
         target.write(stub, &instructions(entry))?;
         target.write(word, &stub.to_le_bytes())?;
-        Ok(Self::Linker { stub, entry, word })
+        Ok(Self::Linker { stub, entry, word, sets_pointers: sets_pointers(pid) })
+    }
+
+    /// A program that has its runtime still before it, and this thread pointer.
+    pub(crate) fn runtime(not: u64) -> Self {
+        Self::Runtime { left: CALLS, not }
     }
 
     /// The registers with which a thread goes on that has come to the entry point, if that is so.
@@ -93,13 +108,22 @@ impl Start {
 
     /// Takes out what was written, once no thread needs it any more.
     pub(crate) fn clear(self, pid: u32, tid: u32) {
-        if let Self::Linker { stub, entry, word } = self
+        if let Self::Linker { stub, entry, word, .. } = self
             && let Ok(memory) = Memory::open(pid, tid)
         {
             memory.write(tid, word, &entry.to_le_bytes()).ok();
             memory.write(tid, stub, &[0; LEN]).ok();
         }
     }
+}
+
+/// Tells whether a process executes a Go program without C that has a dynamic linker, as position-independent
+/// ones do. Another one without libraries keeps what the dynamic linker has made for its thread.
+fn sets_pointers(pid: u32) -> bool {
+    let elf = Elf::open(Path::new(&format!("/proc/{pid}/exe")));
+    elf.is_ok_and(|elf| {
+        elf.section(".go.buildinfo").is_some() && elf.names_libraries().is_ok_and(|names| !names)
+    })
 }
 
 /// Tells whether a thread is about to tell the kernel where its id lies. What it does next depends on

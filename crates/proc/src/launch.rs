@@ -81,6 +81,8 @@ pub enum Linkage {
         /// A library of the program that ends it when any other is loaded before: the run-time
         /// part of `-fsanitize=address`.
         first: Option<String>,
+        /// It names no library, so also no C library.
+        is_alone: bool,
     },
     /// Without a dynamic linker.
     Static,
@@ -153,6 +155,9 @@ pub enum Obstacle {
         /// The program's dynamic linker.
         linker: PathBuf,
     },
+    /// The program has no C library, and may give its threads storage of its own in place of that which
+    /// the dynamic linker has made for them and libraries use, as Go does in position-independent programs.
+    NoLibrary,
     /// A library of the program must be loaded before all others.
     First {
         /// Its file name.
@@ -177,6 +182,7 @@ impl fmt::Display for Obstacle {
             Self::Foreign { machine, bits } => {
                 write!(f, "it is a {bits}-bit program for another machine (ELF machine {machine})")
             }
+            Self::NoLibrary => f.write_str("it has no C library"),
             Self::First { library } => write!(
                 f,
                 "its `{library}` must be loaded before all other libraries: put it in front with `LD_PRELOAD={library}` (for the command's children too)"
@@ -196,9 +202,12 @@ impl Launch {
             Linkage::Foreign { machine, bits } => {
                 return Some(Obstacle::Foreign { machine: *machine, bits: *bits });
             }
-            Linkage::Dynamic { linker, first } => {
+            Linkage::Dynamic { linker, first, is_alone } => {
                 if !is_glibc(linker) {
                     return Some(Obstacle::OtherLibc { linker: linker.clone() });
+                }
+                if self.secure.is_none() && *is_alone {
+                    return Some(Obstacle::NoLibrary);
                 }
                 if let (None, Some(library)) = (self.secure, first) {
                     return Some(Obstacle::First { library: library.clone() });
@@ -369,24 +378,20 @@ fn linkage(path: &Path, fd: OwnedFd, head: &[u8]) -> Result<Linkage, ElfError> {
         let musl = path.file_name().is_some_and(|n| n.as_bytes().starts_with(b"ld-musl"));
         let is_linker = elf.kind() == elf::ET_DYN && (is_glibc(path) || musl);
         return Ok(if is_linker {
-            Linkage::Dynamic { linker: path.to_owned(), first: None }
+            Linkage::Dynamic { linker: path.to_owned(), first: None, is_alone: false }
         } else {
             Linkage::Static
         });
     };
     let name = elf.read("interpreter", interp.offset, interp.file_size.min(4096))?;
     let name = name.split(|&b| b == 0).next().unwrap_or_default();
-    let needed = elf.needed()?;
-    if needed.is_empty() && elf.section(".go.buildinfo").is_some() {
-        // A position-independent Go program without a C library, whatever linker it names: below the
-        // thread pointers that its runtime sets there is no room for a library's words.
-        return Ok(Linkage::Static);
-    }
-    let first = needed
+    let first = elf
+        .needed()?
         .into_iter()
         .find(|n| n.starts_with(b"libasan.so") || n.starts_with(b"libclang_rt.asan"));
     let first = first.map(|n| String::from_utf8_lossy(&n).into_owned());
-    Ok(Linkage::Dynamic { linker: PathBuf::from(OsStr::from_bytes(name)), first })
+    let is_alone = !elf.names_libraries()?;
+    Ok(Linkage::Dynamic { linker: PathBuf::from(OsStr::from_bytes(name)), first, is_alone })
 }
 
 /// Tells whether the kernel will set `AT_SECURE`, from our own ids.

@@ -74,7 +74,7 @@ pub fn resolve(command: &[OsString]) -> Result<Program> {
 
 /// Tells whether the agent can be put into a program after all.
 fn may_follow(obstacle: &Obstacle) -> bool {
-    matches!(obstacle, Obstacle::Static | Obstacle::OtherLibc { .. })
+    matches!(obstacle, Obstacle::Static | Obstacle::OtherLibc { .. } | Obstacle::NoLibrary)
 }
 
 /// Why a command will not be traced.

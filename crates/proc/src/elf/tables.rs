@@ -65,6 +65,19 @@ impl Elf {
             .collect())
     }
 
+    /// Tells whether the file names libraries that it needs, by its program headers.
+    pub fn names_libraries(&self) -> Result<bool, ElfError> {
+        const DT_NULL: u64 = 0;
+        const DT_NEEDED: u64 = 1;
+        const MOST: u64 = 1 << 20;
+        let Some(dynamic) = self.segments.iter().find(|s| s.kind == super::PT_DYNAMIC) else {
+            return Ok(false);
+        };
+        let bytes = self.read("dynamic section", dynamic.offset, dynamic.file_size.min(MOST))?;
+        let mut tags = bytes.chunks_exact(16).map(|e| u64_at(e, 0)).take_while(|t| *t != DT_NULL);
+        Ok(tags.any(|tag| tag == DT_NEEDED))
+    }
+
     /// Tells whether a symbol table of the file defines a function of this name. Reads nothing
     /// else, so it is much sooner done than [`Elf::functions`] with a large library.
     pub fn has_function_symbol(&self, name: &[u8]) -> Result<bool, ElfError> {

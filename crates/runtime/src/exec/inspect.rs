@@ -39,6 +39,7 @@ pub(super) enum Kind {
     Bits32,
     OtherMachine,
     OtherLibc,
+    NoLibrary,
     AddressSanitizer,
 }
 
@@ -54,6 +55,7 @@ impl Kind {
             Self::Bits32 => "is a 32-bit x86 program",
             Self::OtherMachine => "is a program for another machine",
             Self::OtherLibc => "uses another C library",
+            Self::NoLibrary => "has no C library",
             Self::AddressSanitizer => {
                 "has an address sanitizer, which must be loaded before all other libraries"
             }
@@ -241,12 +243,9 @@ impl Program {
             name.get(..got).unwrap_or_default().split(|b| *b == 0).next().unwrap_or_default();
         match by_linker(name) {
             Kind::Traceable if is_secure(file) => Kind::Secure,
-            Kind::Traceable
-                if dynamic.is_some_and(|(at, len)| {
-                    Dynamic { at, len }.needs_first(file, table, size, count)
-                }) =>
-            {
-                Kind::AddressSanitizer
+            Kind::Traceable => {
+                let (at, len) = dynamic.unwrap_or_default();
+                Dynamic { at, len }.kind(file, table, size, count)
             }
             kind => kind,
         }
@@ -299,8 +298,18 @@ impl Dynamic {
         false
     }
 
-    /// Tells whether a library of the program is one that must be loaded first. `table`: the
-    /// program headers.
+    /// What the libraries of a program say of it. `table`: the program headers.
+    fn kind(&self, file: &File, table: u64, size: u64, count: u64) -> Kind {
+        if !self.any(file, |tag, _| tag == DT_NEEDED) {
+            Kind::NoLibrary
+        } else if self.needs_first(file, table, size, count) {
+            Kind::AddressSanitizer
+        } else {
+            Kind::Traceable
+        }
+    }
+
+    /// Tells whether one of them must be loaded first.
     fn needs_first(&self, file: &File, table: u64, size: u64, count: u64) -> bool {
         let mut strings = 0;
         self.any(file, |tag, value| {
@@ -406,6 +415,7 @@ mod tests {
                 Some(Obstacle::Foreign { machine: 3 | 62, .. }) => Kind::Bits32,
                 Some(Obstacle::Foreign { .. }) => Kind::OtherMachine,
                 Some(Obstacle::OtherLibc { .. }) => Kind::OtherLibc,
+                Some(Obstacle::NoLibrary) => Kind::NoLibrary,
                 Some(_) => Kind::AddressSanitizer,
             },
         }
@@ -460,6 +470,7 @@ mod tests {
                 .expect("there is one")
         };
         let interp = u64_at(&own, of_kind(PT_INTERP) + 8) as usize;
+        let dynamic = u64_at(&own, of_kind(PT_DYNAMIC) + 8) as usize;
         let cases: Vec<(&str, Vec<u8>, Kind)> = vec![
             ("plain", own.clone(), Kind::Traceable),
             ("arm", head(&|b| b[18] = 183), Kind::OtherMachine),
@@ -477,6 +488,8 @@ mod tests {
                 Kind::OtherLibc,
             ),
             ("static", head(&|b| b[of_kind(PT_INTERP)] = 0), Kind::Static),
+            // An end in place of the first entry.
+            ("alone", head(&|b| b[dynamic..dynamic + 8].fill(0)), Kind::NoLibrary),
             (
                 "script",
                 format!("#! {} -x\n", dir.join("musl").display()).into_bytes(),
