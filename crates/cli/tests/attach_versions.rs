@@ -10,9 +10,8 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use common::live::{LIMIT, State, Target, Tracer, changed};
+use common::live::{LIMIT, State, Target, Tracer, calls, changed};
 use common::{Skep, fails};
-use serde_json::Value as Json;
 use skep_testkit::TempDir;
 use skep_testkit::run::start;
 use skep_testkit::trace::agent_symbols;
@@ -50,12 +49,6 @@ impl Versions {
         fs::write(&path, bytes).expect("it is written");
         path
     }
-}
-
-fn calls(report: &Json, name: &str) -> u64 {
-    let functions = report["functions"].as_array().expect("a list");
-    let row = functions.iter().find(|row| row["function"] == name || row["name"] == name);
-    row.map_or(0, |row| row["calls"].as_u64().expect("a number"))
 }
 
 /// A line of numbers of `/proc/PID/status`.

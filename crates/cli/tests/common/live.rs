@@ -386,3 +386,10 @@ impl Tracer {
         (report.unwrap_or_else(|e| panic!("{e}: {out}\n{}", self.notes)), self.notes.clone())
     }
 }
+
+/// How many calls a report has of a function.
+pub fn calls(report: &Json, name: &str) -> u64 {
+    let functions = report["functions"].as_array().expect("a list");
+    let mut rows = functions.iter().filter(|row| row["function"] == name || row["name"] == name);
+    rows.next().map_or(0, |row| row["calls"].as_u64().expect("a number"))
+}
