@@ -52,7 +52,11 @@ fn linkage_tells_whether_preload_works() {
         let launch = inspect(dir.cc("dynamic", flags)).unwrap();
         assert_eq!(
             launch.linkage,
-            Linkage::Dynamic { linker: "/lib64/ld-linux-x86-64.so.2".into(), first: None }
+            Linkage::Dynamic {
+                linker: "/lib64/ld-linux-x86-64.so.2".into(),
+                first: None,
+                is_alone: false
+            }
         );
         assert_eq!(launch.preload_obstacle(), None);
     }
@@ -69,6 +73,13 @@ fn linkage_tells_whether_preload_works() {
         inspect(other).unwrap().preload_obstacle(),
         Some(Obstacle::OtherLibc { linker: "/lib/ld-musl-x86_64.so.1".into() })
     );
+    let source = dir.file("alone.c", b"void _start(void) { for (;;); }", 0o600);
+    let alone = dir.0.join("alone");
+    let linker = "-Wl,--dynamic-linker=/lib64/ld-linux-x86-64.so.2";
+    let mut cc = Command::new("cc");
+    cc.args(["-nostdlib", "-pie", "-fPIE", linker, "-o"]).arg(&alone).arg(source);
+    assert!(cc.status().unwrap().success());
+    assert_eq!(inspect(alone).unwrap().preload_obstacle(), Some(Obstacle::NoLibrary));
     let mut arm = fs::read(dir.0.join("dynamic")).unwrap();
     arm[18] = 183;
     let arm = inspect(dir.file("arm", &arm, 0o755)).unwrap();
