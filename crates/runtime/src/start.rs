@@ -40,21 +40,20 @@ const ROOM_TO_SAY: u64 = 512 << 10;
 /// skep_runtime::start::start(|| ());
 /// ```
 pub unsafe fn start(prepare: impl FnOnce()) {
+    let dir =
+        || Dir::open(&std::env::var_os(ENV_DIR).map_or_else(Dir::default_path, PathBuf::from));
+    // Before any other system call, which a filter may punish.
+    if let Some(reason) = seccomp::inherited::obstacle() {
+        // Those that note it, too, and there may be no memory for it.
+        seccomp::inherited::lives(|| drop(dir().map(|dir| stay_out(&dir, &links(), reason))));
+        return;
+    }
     // The heap makes the same system calls next, and has no way out.
     if !skep_sys::has_address_space(ROOM_TO_SAY) {
         return;
     }
-    let Some(list) = std::env::var_os(ENV_LINKS) else { return };
-    let ids: Vec<u32> =
-        list.to_string_lossy().split(',').filter_map(|s| s.trim().parse().ok()).collect();
+    let ids = links();
     if ids.is_empty() {
-        return;
-    }
-    let dir =
-        || Dir::open(&std::env::var_os(ENV_DIR).map_or_else(Dir::default_path, PathBuf::from));
-    if let Some(reason) = seccomp::inherited::obstacle() {
-        // The system calls that note it may be punished too.
-        seccomp::inherited::lives(|| drop(dir().map(|dir| stay_out(&dir, &ids, reason))));
         return;
     }
     let _muted = skep_attach::mute();
@@ -88,6 +87,12 @@ pub unsafe fn start(prepare: impl FnOnce()) {
         exec::watch(libc, agent.files().iter().map(PathBuf::as_path));
     }
     watch_libc(libc.as_ref(), passing);
+}
+
+/// The links that the environment names.
+fn links() -> Vec<u32> {
+    let list = std::env::var_os(ENV_LINKS).unwrap_or_default();
+    list.to_string_lossy().split(',').filter_map(|s| s.trim().parse().ok()).collect()
 }
 
 /// Attaches the other hooks in the C library, with those that are taken out with the links'.

@@ -5,6 +5,7 @@
  * need.
  */
 #include "count.h"
+#include <dlfcn.h>
 #include <errno.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -57,19 +58,30 @@ static const int needed[] = {
 /* Without what only a tracer asks for. */
 #define LAST_OF_SHORT_LIST 20
 
+/* Not -1: what is punished, instead of all that is not listed. */
+static int only = -1;
+
 static void set_filter(unsigned action, int count, int by_syscall)
 {
 	struct sock_filter code[128];
+	const int *list = needed;
+	unsigned listed = SECCOMP_RET_ALLOW, others = action;
+	if (only >= 0) {
+		list = &only;
+		count = 1;
+		listed = action;
+		others = SECCOMP_RET_ALLOW;
+	}
 	int n = 0;
 	code[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch));
 	code[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AUDIT_ARCH_X86_64, 1, 0);
 	code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
 	code[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
 	for (int i = 0; i < count; i++) {
-		code[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, needed[i], 0, 1);
-		code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+		code[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, list[i], 0, 1);
+		code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, listed);
 	}
-	code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, action);
+	code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, others);
 	struct sock_fprog program = {(unsigned short)n, code};
 	CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
 	if (by_syscall == 2) {
@@ -146,6 +158,8 @@ static void send_a_child_into_a_sandbox(int strict)
 int main(int argc, char **argv)
 {
 	const char *how = argc > 1 ? argv[1] : "";
+	char library[1000] = "";
+	sscanf(how, "kill only %d %999s", &only, library);
 	if (!strcmp(how, "strict")) {
 		say("before", steps(1, 101));
 		CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) == 0);
@@ -193,6 +207,8 @@ int main(int argc, char **argv)
 		set_filter(result, count, !!strstr(how, "syscall"));
 	}
 	say("inside", fresh(steps(1, 101)));
+	if (library[0])
+		CHECK(!dlclose(dlopen(library, RTLD_NOW)));
 	if (strstr(how, "tiny"))
 		_exit(0);
 	pthread_barrier_wait(&go);

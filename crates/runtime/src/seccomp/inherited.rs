@@ -11,25 +11,12 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use skep_sys::of_proc;
 use skep_sys::syscall::{CLOSE, OPENAT, READ, call4};
 
-use super::{Call, EVERY_EVENT, IDENTITY, NO_COUNTER, OTHERS, TIME};
+use super::NO_COUNTER;
+use super::calls::{Call, EVERY_EVENT, IDENTITY, OTHERS, START, TIME};
 
 const UNDER_FILTER: &str = "runs under a seccomp filter that is against tracing";
 /// The low bits of a status that `wait4` gives are 0 for an exit.
 const EXITED: i32 = 0;
-
-/// Calls of the start alone: symbols are read, memory and handlers made, code changed, records
-/// written.
-const START: &[Call] = &[
-    (18, [u64::MAX, 0, 0, 0, 0, 0]),
-    (25, [0, 0, 0, 0, 0, 0]),
-    (28, [0, 0, 0, 0, 0, 0]),
-    (72, [u64::MAX, 1, 0, 0, 0, 0]),
-    (77, [u64::MAX, 0, 0, 0, 0, 0]),
-    (267, [u64::MAX, 0, 0, 0, 0, 0]),
-    (297, [0, 0, 0, 0, 0, 0]),
-    (318, [0, 0, 1, 0, 0, 0]),
-    (332, [u64::MAX, 0, 0, 0, 0, 0]),
-];
 
 /// Tells why the agent must stay out of this process, if so.
 pub(crate) fn obstacle() -> Option<&'static str> {
@@ -122,13 +109,8 @@ pub(crate) fn lives(what: impl FnOnce()) -> bool {
 }
 
 fn make(call: &Call) {
-    let (nr, mut args) = *call;
-    // A descriptor of the program's stays as it is; only the child's memory is changed.
-    if args[0] == 3 {
-        args[0] = u64::MAX;
-    }
     // SAFETY: bad descriptors and addresses: the calls fail, or change what is the child's own.
-    unsafe { raw(nr, args) };
+    unsafe { raw(call.nr(), call.args()) };
 }
 
 /// # Safety

@@ -32,6 +32,7 @@
 //! ([`inherited`]). Not seen: programs that make the system call themselves, and refusals that
 //! depend on other threads (`SECCOMP_FILTER_FLAG_TSYNC`).
 
+mod calls;
 mod filter;
 pub(crate) mod inherited;
 
@@ -47,9 +48,10 @@ use crate::agent::Agent;
 use crate::exec::{self, libc::Libc};
 use crate::own_hooks::{OwnHooks, hook};
 use crate::own_thread;
+use calls::{Call, EVERY_EVENT, IDENTITY, OTHERS, TIME, TRYING};
 use filter::{Action, Insn};
 use skep_helpers::clock;
-use skep_sys::syscall::{self, GETPID, PROCESS_VM_READV, call6};
+use skep_sys::syscall::{self, PROCESS_VM_READV, call6};
 
 const STRICT: &str = "has entered seccomp's strict mode and is not traced from there";
 const NO_COUNTER: &str =
@@ -226,7 +228,7 @@ fn consider(at: u64, ask: impl Fn(u64) -> u64) {
             return Effect::None;
         };
         let punished = |calls: &[Call], worst: Action| {
-            calls.iter().any(|(nr, args)| match filter::run(&filter, *nr as u32, *args) {
+            calls.iter().any(|call| match filter::run(&filter, call.nr() as u32, call.args()) {
                 Action::Made => false,
                 Action::Refused => worst == Action::Refused,
                 Action::Punished => true,
@@ -236,7 +238,9 @@ fn consider(at: u64, ask: impl Fn(u64) -> u64) {
             || (clock::is_a_system_call() && punished(TIME, Action::Punished))
         {
             Effect::NoEvents
-        } else if punished(IDENTITY, Action::Refused) || punished(OTHERS, Action::Punished) {
+        } else if punished(IDENTITY, Action::Refused)
+            || [OTHERS, TRYING].iter().any(|calls| punished(calls, Action::Punished))
+        {
             Effect::NoThreads
         } else {
             Effect::None
@@ -292,85 +296,3 @@ fn copy(from: u64, to: &mut [u8]) -> Option<()> {
     };
     (got == to.len() as u64).then_some(())
 }
-
-type Call = (u64, [u64; 6]);
-
-/// Some address; filters see no more of pointers.
-const AT: u64 = 0x7f00_0000_1000;
-const AT_FDCWD: u64 = -100_i64 as u64;
-
-/// Calls that only others than this crate make: the engine, maps, the standard library.
-mod nr {
-    pub(super) const LSEEK: u64 = 8;
-    pub(super) const MPROTECT: u64 = 10;
-    pub(super) const RT_SIGACTION: u64 = 13;
-    pub(super) const IOCTL: u64 = 16;
-    pub(super) const MREMAP: u64 = 25;
-    pub(super) const MADVISE: u64 = 28;
-    pub(super) const NANOSLEEP: u64 = 35;
-    pub(super) const GETPPID: u64 = 110;
-    pub(super) const SIGALTSTACK: u64 = 131;
-    pub(super) const TKILL: u64 = 200;
-    pub(super) const FUTEX: u64 = 202;
-    pub(super) const GETDENTS64: u64 = 217;
-    pub(super) const TGKILL: u64 = 234;
-    pub(super) const PRLIMIT64: u64 = 302;
-    pub(super) const MEMBARRIER: u64 = 324;
-    pub(super) const PIDFD_OPEN: u64 = 434;
-}
-
-/// What events of threads that had one before may do: block signals while they are on another
-/// stack, and look which stack a handler runs on.
-const EVERY_EVENT: &[Call] = &[
-    (syscall::RT_SIGPROCMASK, [0, AT, AT, 8, 0, 0]),
-    (syscall::RT_SIGPROCMASK, [2, AT, AT, 8, 0, 0]),
-    (nr::SIGALTSTACK, [0, AT, 0, 0, 0, 0]),
-];
-
-/// The same where time comes from the kernel.
-const TIME: &[Call] = &[(syscall::CLOCK_GETTIME, [1, AT, 0, 0, 0, 0])];
-
-/// Who we are: a wrong answer is worse than none.
-const IDENTITY: &[Call] = &[(GETPID, [0; 6]), (syscall::GETTID, [0; 6])];
-
-/// Everything else: a thread's first event, libraries that come and go, turning off, executing,
-/// helpers, memory for maps, who holds a lock.
-const OTHERS: &[Call] = &[
-    (syscall::RT_SIGPROCMASK, [1, AT, 0, 8, 0, 0]),
-    (syscall::MINCORE, [AT, 4096, AT, 0, 0, 0]),
-    (syscall::READ, [3, AT, 96, 0, 0, 0]),
-    (syscall::WRITE, [3, AT, 96, 0, 0, 0]),
-    (syscall::CLOSE, [3, 0, 0, 0, 0, 0]),
-    (syscall::FSTAT, [3, AT, 0, 0, 0, 0]),
-    (nr::LSEEK, [3, 0, 0, 0, 0, 0]),
-    (syscall::MMAP, [0, 4096, 3, 0x22, u64::MAX, 0]),
-    (nr::MPROTECT, [AT, 4096, 5, 0, 0, 0]),
-    (syscall::MUNMAP, [AT, 4096, 0, 0, 0, 0]),
-    (nr::RT_SIGACTION, [5, AT, AT, 8, 0, 0]),
-    (nr::IOCTL, [3, 0xc068_6611, AT, 0, 0, 0]),
-    (syscall::PREAD64, [3, AT, 96, 0, 0, 0]),
-    (syscall::SCHED_YIELD, [0; 6]),
-    (nr::MREMAP, [AT, 4096, 8192, 0, 0, 0]),
-    (nr::MADVISE, [AT, 65536, 23, 0, 0, 0]),
-    (nr::NANOSLEEP, [AT, 0, 0, 0, 0, 0]),
-    (syscall::FLOCK, [3, 2, 0, 0, 0, 0]),
-    (syscall::READLINK, [AT, AT, 96, 0, 0, 0]),
-    (syscall::GETRUSAGE, [1, AT, 0, 0, 0, 0]),
-    (syscall::GETUID, [0; 6]),
-    (syscall::GETGID, [0; 6]),
-    (nr::GETPPID, [0; 6]),
-    (syscall::PRCTL, [16, AT, 0, 0, 0, 0]),
-    (nr::TKILL, [2, 0, 0, 0, 0, 0]),
-    (nr::FUTEX, [AT, 128, 0, AT, 0, 0]),
-    (nr::GETDENTS64, [3, AT, 4096, 0, 0, 0]),
-    (nr::TGKILL, [1, 2, 0, 0, 0, 0]),
-    (syscall::OPENAT, [AT_FDCWD, AT, 0o2_000_000, 0, 0, 0]),
-    (syscall::FSTATAT, [AT_FDCWD, AT, AT, 0, 0, 0]),
-    (syscall::FACCESSAT, [AT_FDCWD, AT, 4, 0, 0, 0]),
-    (nr::PRLIMIT64, [0, 3, 0, AT, 0, 0]),
-    (nr::PRLIMIT64, [0, 0x7fff_ffff, AT, 0, 0, 0]),
-    (PROCESS_VM_READV, [1, AT, 1, AT, 1, 0]),
-    (syscall::PROCESS_VM_WRITEV, [1, AT, 1, AT, 1, 0]),
-    (nr::MEMBARRIER, [8, 0, 0, 0, 0, 0]),
-    (nr::PIDFD_OPEN, [1, 0, 0, 0, 0, 0]),
-];
