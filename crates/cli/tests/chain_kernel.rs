@@ -5,7 +5,7 @@ mod common;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Skep, json, text};
 use serde_json::{Value as Json, json};
@@ -101,8 +101,11 @@ fn blocks() -> Vec<(String, String)> {
     all
 }
 
-/// Sends frames of so many bytes into an interface.
+/// Sends frames of so many bytes from one end of the pair, and waits until the other has received them: where the machine
+/// has much else to do, the kernel leaves that to a thread.
 fn send(interface: &str, sizes: &[usize]) {
+    let other = if interface == "one" { "two" } else { "one" };
+    let before = network::received(other);
     let name = std::ffi::CString::new(interface).unwrap();
     // SAFETY: a socket and a send of bytes that are borrowed; the address is initialized.
     unsafe {
@@ -126,6 +129,11 @@ fn send(interface: &str, sizes: &[usize]) {
             assert_eq!(sent, *size as isize, "{}", std::io::Error::last_os_error());
         }
         libc::close(socket);
+    }
+    let end = Instant::now() + LIMIT;
+    while network::received(other) < before + sizes.len() as u64 {
+        assert!(Instant::now() < end, "`{other}` does not receive what `{interface}` sends");
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -44,3 +44,14 @@ pub fn veth(one: &str, two: &str) {
         command(&format!("ip link set {device} up"));
     }
 }
+
+/// How many frames a device of the calling thread's namespace has received, and worked off where an XDP
+/// program is attached by its driver.
+pub fn received(device: &str) -> u64 {
+    let devices = std::fs::read_to_string("/proc/thread-self/net/dev").expect("devices");
+    let line = devices.lines().find_map(|line| line.trim_start().strip_prefix(device));
+    let numbers = line.and_then(|line| line.strip_prefix(':')).expect("the device is there");
+    // Bytes, then frames.
+    let frames = numbers.split_ascii_whitespace().nth(1).expect("some numbers");
+    frames.parse().expect("a number")
+}
