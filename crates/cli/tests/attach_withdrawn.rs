@@ -1,22 +1,28 @@
 //! Programs that take away what the agent's thread in them needs, while `skep` is attached: its
 //! descriptors, as a daemon closes all it finds, and its system calls, by seccomp. They live on, and get
-//! their own messages; `skep` comes to its end.
+//! their own messages; `skep` comes to its end. And programs that were under a filter before, as those in
+//! containers are.
 
 mod common;
 
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::live::{Target, Tracer, has_agent};
-use common::{Skep, data};
+use common::live::{self, Target, Tracer, has_agent};
+use common::{Skep, data, text};
 use rustix::process::Signal;
 use serde_json::Value as Json;
 use skep_testkit::TempDir;
 use skep_testkit::cc::Cc;
-use skep_testkit::run::signal;
+use skep_testkit::run::{run, signal};
+use skep_testkit::skip::{is_root, without_bpf};
 
 /// What `skep` may take to its end on a machine that has much else to do.
 const SOON: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(300);
+/// How often a thread and a child work for `others`.
+const OTHERS: u64 = 20;
 
 const KILL_PROCESS: u32 = 0x8000_0000;
 const TRAP: u32 = 0x3_0000;
@@ -213,4 +219,76 @@ fn a_signal_after_the_end_loses_nothing() {
         let (report, _) = tracer.report_with_warnings();
         assert!(report["functions"].is_array(), "after {delay}: {report}");
     }
+}
+
+/// Root may read what a filter does: one that refuses or ends what the agent does not need is no obstacle,
+/// also for threads and children that are made then; any other is named. Nothing is different afterwards.
+#[test]
+fn filters_that_were_there_before_are_judged() {
+    if !is_root() || without_bpf() {
+        return;
+    }
+    /// `mount`, `unshare`, `process_vm_readv`, `membarrier`, `ptrace`, `userfaultfd`, `bpf`.
+    const REFUSED: [i32; 7] = [165, 272, 310, 324, 101, 323, 321];
+    for (number, action) in
+        REFUSED.map(|number| (number, ERRNO)).into_iter().chain([(165, KILL_PROCESS), (321, TRAP)])
+    {
+        let (skep, mut target) = (Skep::new(), program());
+        target.tell(&format!("sandbox {number} {action} {ALL_THREADS}"));
+        target.tell("work 1");
+        let before = target.state();
+        for _ in 0..2 {
+            let tracer =
+                Tracer::attach(&skep, &target, &["withdraws:work", "libc.so.6:*nanosleep"]);
+            target.tell("work 100");
+            target.tell("others");
+            let report = tracer.end();
+            assert_eq!(live::calls(&report, "work"), 100 + OTHERS, "{number} {action:#x}");
+            assert_eq!(target.state().rest(), before.rest(), "{number} {action:#x}");
+        }
+        target.tell("work 1");
+        target.end();
+    }
+    // `ppoll` and `clone`, which the agent cannot do without; `mmap`; what a thread is.
+    for (number, action) in [(271, ERRNO), (56, ERRNO), (9, KILL_PROCESS), (9, TRAP), (186, ERRNO)]
+    {
+        let (skep, mut target) = (Skep::new(), program());
+        target.tell(&format!("sandbox {number} {action} {ALL_THREADS}"));
+        let before = target.state();
+        let pid = target.pid().to_string();
+        let ended = run(&mut skep.command(["trace", "withdraws:work", "-p", &pid]), b"", LIMIT);
+        let said = text(&ended.stderr);
+        assert_eq!(ended.shell_status(), 2, "{number} {action:#x}: {said}");
+        assert!(said.contains("a seccomp filter is against calls"), "{number} {action:#x}: {said}");
+        assert_eq!(target.state().rest(), before.rest(), "{number} {action:#x}");
+        target.tell("work 1");
+        target.end();
+    }
+}
+
+/// Who may not read filters, as being under one, is told so.
+#[test]
+fn a_filter_that_cannot_be_read_is_left_alone() {
+    let (skep, mut target) = (Skep::new(), program());
+    target.tell(&format!("sandbox 165 {ERRNO} {ALL_THREADS}"));
+    let pid = target.pid().to_string();
+    let mut command = skep.command(["trace", "withdraws:work", "-p", &pid]);
+    // SAFETY: system calls that read what is on the stack.
+    unsafe { command.pre_exec(allow_everything) };
+    let said = text(&run(&mut command, b"", LIMIT).stderr).to_owned();
+    assert!(said.contains("only root may read it, outside of containers"), "{said}");
+    target.tell("work 1");
+    target.end();
+}
+
+/// Sets a filter that is against nothing.
+fn allow_everything() -> std::io::Result<()> {
+    let code = [libc::sock_filter { code: 6, jt: 0, jf: 0, k: 0x7fff_0000 }];
+    let program = libc::sock_fprog { len: 1, filter: code.as_ptr().cast_mut() };
+    // SAFETY: as the calls ask for.
+    let is_set = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
+    };
+    if is_set { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }

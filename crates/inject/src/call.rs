@@ -43,6 +43,9 @@ pub(crate) struct Caller {
     place: u64,
 }
 
+/// What is added to the rank of a thread with harmless seccomp filters: a thread that it starts has them, too.
+const FILTERED: u8 = 4;
+
 /// So often a call is begun again that `SIGSTOP` has cut short.
 const STOPS: u32 = 20;
 
@@ -208,9 +211,7 @@ impl Target {
             return Err(Unfit::SingleStep);
         }
         let status = Status::of(self.pid, tid).ok_or(Unfit::Ended)?;
-        if status.is_in_sandbox() {
-            return Err(Unfit::Seccomp);
-        }
+        self.sandbox(tid, &status)?;
         if sys::dispatches_calls(tid) {
             return Err(Unfit::Dispatch);
         }
@@ -229,7 +230,7 @@ impl Target {
         if is_restarted && entered.is_ok_and(|bytes| bytes != SYSCALL) {
             return Err(Unfit::Entry);
         }
-        Ok(rank)
+        Ok(rank + if status.is_filtered() { FILTERED } else { 0 })
     }
 
     /// Gives the thread that made calls its own registers and signal mask back, and removes the

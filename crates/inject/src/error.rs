@@ -248,8 +248,10 @@ impl Refusal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unfit {
-    /// Its system calls are filtered, and one that the filter does not know could end it.
+    /// Its system calls are filtered, and the filter would not let it make ours.
     Seccomp,
+    /// Its system calls are filtered, and the kernel does not let the filter be read.
+    UnknownFilter,
     /// Its system calls become signals, as under Wine.
     Dispatch,
     /// It executes one instruction at a time.
@@ -266,8 +268,13 @@ impl fmt::Display for Unfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Seccomp => {
-                "a seccomp filter could end the process for a call that it does not know; \
-                 trace the program from its start instead"
+                "a seccomp filter is against calls that this takes; trace the program from its \
+                 start instead"
+            }
+            Self::UnknownFilter => {
+                "a seccomp filter could end the process for a call that it does not know, and \
+                 only root may read it, outside of containers; use root's account, or trace the \
+                 program from its start"
             }
             Self::Dispatch => "its system calls are turned into signals (Syscall User Dispatch)",
             Self::SingleStep => "it is being executed step by step",

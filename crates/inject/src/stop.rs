@@ -439,7 +439,7 @@ pub(crate) fn repeat_interrupted_call(pid: u32, tid: u32) {
         return;
     }
     let Some(status) = Status::of(pid, tid) else { return };
-    let is_free = restart == Restart::Rest && !status.is_in_sandbox();
+    let is_free = restart == Restart::Rest && !status.is_filtered();
     if is_free || status.has_pending_signal() {
         return;
     }

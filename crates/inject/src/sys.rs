@@ -24,6 +24,7 @@ const INTERRUPT: i64 = 0x4207;
 const LISTEN: i64 = 0x4208;
 const GETSIGMASK: i64 = 0x420a;
 const SETSIGMASK: i64 = 0x420b;
+const SECCOMP_GET_FILTER: i64 = 0x420c;
 const GET_RSEQ_CONFIGURATION: i64 = 0x420f;
 const GET_SYSCALL_USER_DISPATCH_CONFIG: i64 = 0x4211;
 
@@ -150,6 +151,27 @@ pub(crate) fn set_signal_mask(thread: u32, mask: u64) -> Result<(), Errno> {
 pub(crate) fn poke(thread: u32, address: u64, word: u64) -> Result<(), Errno> {
     // SAFETY: numbers only.
     unsafe { ptrace(POKEDATA, thread, address, word) }
+}
+
+/// The instructions of one of a thread's seccomp filters, from the newest to the oldest; `None`: it has no
+/// more.
+pub(crate) fn seccomp_filter(thread: u32, number: u64) -> Result<Option<Vec<[u8; 8]>>, Errno> {
+    /// `BPF_MAXINSNS`.
+    const MOST: usize = 4096;
+    let mut filter = vec![[0_u8; 8]; MOST];
+    let at = filter.as_mut_ptr() as u64;
+    // SAFETY: the kernel writes instructions of eight bytes, and takes no filter that has more.
+    let len = unsafe {
+        libc::syscall(libc::SYS_ptrace, SECCOMP_GET_FILTER, u64::from(thread), number, at)
+    };
+    match usize::try_from(len) {
+        Ok(len) => {
+            filter.truncate(len);
+            Ok(Some(filter))
+        }
+        Err(_) if last() == Errno::NOENT => Ok(None),
+        Err(_) => Err(last()),
+    }
 }
 
 /// Where a stopped thread has its `struct rseq`; 0: it has none. Linux 5.13.

@@ -12,6 +12,7 @@ use crate::call::Caller;
 use crate::error::{Error, Refusal, Unfit};
 use crate::memory::{self, Memory};
 use crate::registers::Registers;
+use crate::sandbox::Filters;
 use crate::stop::{PATIENCE, Threads, note_ends, own_thread};
 use crate::{rseq, start, stub, sys, task};
 
@@ -107,13 +108,15 @@ pub struct Target {
     pub(crate) caller: Option<Caller>,
     pub(crate) memory: Memory,
     pub(crate) threads: Threads,
+    pub(crate) filters: Filters,
 }
 
 impl Target {
     pub(crate) fn new(threads: Threads) -> Result<Self, Error> {
         let pid = threads.pid;
         let first = threads.ids().next().ok_or(Error::NoProcess { pid })?;
-        let target = Self { pid, caller: None, memory: Memory::open(pid, first)?, threads };
+        let (memory, filters) = (Memory::open(pid, first)?, Filters::default());
+        let target = Self { pid, caller: None, memory, threads, filters };
         for tid in target.threads() {
             target.registers(tid)?;
         }

@@ -80,7 +80,7 @@ impl Status {
     }
 
     /// Tells whether the thread is under seccomp.
-    pub(crate) fn is_in_sandbox(&self) -> bool {
+    pub(crate) fn is_filtered(&self) -> bool {
         self.number("Seccomp").is_some_and(|mode| mode != 0)
     }
 

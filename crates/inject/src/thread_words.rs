@@ -114,7 +114,8 @@ impl Target {
         Ok(())
     }
 
-    /// Gives threads under a seccomp filter another GS base than the others have.
+    /// Gives threads in a sandbox another GS base than the others have: those under a seccomp filter that is not
+    /// known to be harmless ([`judge_filters`](Self::judge_filters)).
     ///
     /// # Errors
     /// When a thread was killed.
@@ -123,8 +124,8 @@ impl Target {
         self.end_calls();
         for tid in self.threads() {
             let mut registers = self.registers(tid)?;
-            let is_filtered = || Status::of(pid, tid).is_some_and(|s| s.is_in_sandbox());
-            if registers.gs_base == base && is_filtered() {
+            let is_apart = || Status::of(pid, tid).is_some_and(|s| self.sandbox(tid, &s).is_err());
+            if registers.gs_base == base && is_apart() {
                 registers.gs_base = filtered;
                 sys::set_registers(tid, &registers).map_err(|_| Error::NoProcess { pid })?;
             }

@@ -26,7 +26,7 @@ mod own_thread;
 pub mod prepare;
 mod profile;
 pub mod run;
-mod seccomp;
+pub mod seccomp;
 pub mod start;
 pub mod tail;
 mod unwinders;

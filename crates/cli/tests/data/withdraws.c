@@ -15,6 +15,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 #define N __attribute__((noinline, noclone))
@@ -93,6 +94,22 @@ static void *sleeper(void *p) {
     for (;;) { nanosleep(&(struct timespec){0, 30000000}, 0); naps++; }
 }
 
+static void *worker(void *p) {
+    for (int i = 0; i < 10; i++) work(i);
+    return p;
+}
+
+/* A thread and a child that work. */
+static void work_by_others(void) {
+    pthread_t t;
+    int status;
+    pthread_create(&t, 0, worker, 0);
+    pthread_join(t, 0);
+    pid_t child = fork();
+    if (child == 0) { worker(0); _exit(0); }
+    if (waitpid(child, &status, 0) != child || status) puts("a child has died");
+}
+
 int main(void) {
     char word[64];
     long a, b, c;
@@ -104,6 +121,7 @@ int main(void) {
         if (!strcmp(word, "work") && scanf("%ld", &a) == 1) { while (a-- > 0) work(a); }
         else if (!strcmp(word, "take")) take_numbers();
         else if (!strcmp(word, "exchange")) exchange();
+        else if (!strcmp(word, "others")) work_by_others();
         else if (!strcmp(word, "limit") && scanf("%ld", &a) == 1) setrlimit(RLIMIT_NOFILE, &(struct rlimit){a, a});
         else if (!strcmp(word, "sandbox") && scanf("%ld %li %ld", &a, &b, &c) == 3) sandbox(a, b, c, 0);
         else if (!strcmp(word, "unseen") && scanf("%ld %li %ld", &a, &b, &c) == 3) sandbox(a, b, c, 1);

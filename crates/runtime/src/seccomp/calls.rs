@@ -54,12 +54,18 @@ mod nr {
     pub(super) const LSEEK: u64 = 8;
     pub(super) const MPROTECT: u64 = 10;
     pub(super) const RT_SIGACTION: u64 = 13;
+    pub(super) const RT_SIGRETURN: u64 = 15;
     pub(super) const IOCTL: u64 = 16;
     pub(super) const PWRITE64: u64 = 18;
     pub(super) const MREMAP: u64 = 25;
     pub(super) const MADVISE: u64 = 28;
     pub(super) const NANOSLEEP: u64 = 35;
+    pub(super) const SENDTO: u64 = 44;
+    pub(super) const RECVFROM: u64 = 45;
+    pub(super) const RECVMSG: u64 = 47;
+    pub(super) const SOCKETPAIR: u64 = 53;
     pub(super) const CLONE: u64 = 56;
+    pub(super) const EXIT: u64 = 60;
     pub(super) const WAIT4: u64 = 61;
     pub(super) const KILL: u64 = 62;
     pub(super) const FCNTL: u64 = 72;
@@ -71,10 +77,13 @@ mod nr {
     pub(super) const RT_SIGQUEUEINFO: u64 = 129;
     pub(super) const SIGALTSTACK: u64 = 131;
     pub(super) const FSTATFS: u64 = 138;
+    pub(super) const ARCH_PRCTL: u64 = 158;
     pub(super) const TKILL: u64 = 200;
     pub(super) const FUTEX: u64 = 202;
     pub(super) const SCHED_GETAFFINITY: u64 = 204;
     pub(super) const GETDENTS64: u64 = 217;
+    pub(super) const SET_TID_ADDRESS: u64 = 218;
+    pub(super) const RESTART_SYSCALL: u64 = 219;
     pub(super) const CLOCK_NANOSLEEP: u64 = 230;
     pub(super) const EXIT_GROUP: u64 = 231;
     pub(super) const TGKILL: u64 = 234;
@@ -82,6 +91,7 @@ mod nr {
     pub(super) const RENAMEAT: u64 = 264;
     pub(super) const LINKAT: u64 = 265;
     pub(super) const READLINKAT: u64 = 267;
+    pub(super) const PPOLL: u64 = 271;
     pub(super) const UNSHARE: u64 = 272;
     pub(super) const UTIMENSAT: u64 = 280;
     pub(super) const FALLOCATE: u64 = 285;
@@ -185,7 +195,8 @@ pub(super) const OTHERS: Calls = &[
     call(nr::PIDFD_OPEN, [1]),
 ];
 
-/// Calls of the start alone: tables get their seeds, the agent moves out of its file.
+/// Calls of the start alone: tables get their seeds, the agent moves out of its file, or gives what was put
+/// into a process its names.
 pub(super) const START: Calls =
     &[call(nr::GETRANDOM, [AT, 0, 1]), call(nr::MEMFD_CREATE, [AT, 17])];
 
@@ -193,3 +204,27 @@ pub(super) const START: Calls =
 /// there.
 pub(super) const TRYING: Calls =
     &[call(nr::CLONE, []), call(nr::WAIT4, [1, AT, 0x4000_0000]), call(nr::EXIT_GROUP, [])];
+
+/// What an agent on a thread of its own cannot do without, and whoever puts it into a process
+/// (`skep_inject`).
+pub(super) const ALONE: Calls = &[
+    call(syscall::CLOSE, [NONE]),
+    call(syscall::MMAP, [0, 4096, 3, 0x22, NONE]),
+    call(nr::MPROTECT, [AT, 4096, 5]),
+    call(syscall::MUNMAP, [AT, 4096]),
+    call(nr::RT_SIGACTION, [5, AT, AT, 8]),
+    call(syscall::RT_SIGPROCMASK, [0, AT, AT, 8]),
+    call(nr::RT_SIGRETURN, []),
+    call(nr::SENDTO, [NONE, AT, 8, 0x4040]),
+    call(nr::RECVFROM, [NONE, AT, 96, 0x40]),
+    call(nr::RECVMSG, [NONE, AT, 0x4000_0000]),
+    call(nr::SOCKETPAIR, [1, 0x8_0002, 0, AT]),
+    call(nr::SOCKETPAIR, [1, 0x8_0005, 0, AT]),
+    call(nr::CLONE, [0xd_0f00, AT, 0, 0, AT]),
+    call(nr::EXIT, []),
+    call(nr::ARCH_PRCTL, [0x1001, AT]),
+    call(nr::ARCH_PRCTL, [0x1003, AT]),
+    call(nr::SET_TID_ADDRESS, [AT]),
+    call(nr::RESTART_SYSCALL, []),
+    call(nr::PPOLL, [AT, 1, AT, AT, 8]),
+];

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use skep_sys::of_proc;
 use skep_sys::syscall::{CLOSE, OPENAT, READ, call4};
+use skep_sys::thread_words;
 
 use super::NO_COUNTER;
 use super::calls::{Call, EVERY_EVENT, IDENTITY, OTHERS, START, TIME};
@@ -23,7 +24,9 @@ pub(crate) fn obstacle() -> Option<&'static str> {
     const PR_GET_TSC: u64 = 25;
     const PR_TSC_SIGSEGV: u32 = 2;
     let mut counter = 0_u32;
+    // Whoever has put the agent into a process that runs has judged its filters.
     if is_filtered()
+        && !thread_words::by_gs()
         && !lives(|| {
             [EVERY_EVENT, TIME, IDENTITY, OTHERS, START]
                 .iter()

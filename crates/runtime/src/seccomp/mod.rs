@@ -29,7 +29,8 @@
 //! thread's filter it goes on, and can take out the hooks later ([`sandbox::exempt`]).
 //!
 //! Filters that were there before the program was executed are tried out at the agent's start
-//! ([`inherited`]). Not seen: programs that make the system call themselves, and refusals that
+//! ([`inherited`]). Those that a process has into which the agent is put are read from outside
+//! ([`lets_agent_in`]). Not seen: programs that make the system call themselves, and refusals that
 //! depend on other threads (`SECCOMP_FILTER_FLAG_TSYNC`).
 
 mod calls;
@@ -48,7 +49,7 @@ use crate::agent::Agent;
 use crate::exec::{self, libc::Libc};
 use crate::own_hooks::{OwnHooks, hook};
 use crate::own_thread;
-use calls::{Call, EVERY_EVENT, IDENTITY, OTHERS, TIME, TRYING};
+use calls::{ALONE, Call, EVERY_EVENT, IDENTITY, OTHERS, START, TIME, TRYING};
 use filter::{Action, Insn};
 use skep_helpers::clock;
 use skep_sys::syscall::{self, PROCESS_VM_READV, call6};
@@ -227,13 +228,7 @@ fn consider(at: u64, ask: impl Fn(u64) -> u64) {
         else {
             return Effect::None;
         };
-        let punished = |calls: &[Call], worst: Action| {
-            calls.iter().any(|call| match filter::run(&filter, call.nr() as u32, call.args()) {
-                Action::Made => false,
-                Action::Refused => worst == Action::Refused,
-                Action::Punished => true,
-            })
-        };
+        let punished = |calls: &[Call], worst| punishes(&filter, calls, worst);
         if punished(EVERY_EVENT, Action::Punished)
             || (clock::is_a_system_call() && punished(TIME, Action::Punished))
         {
@@ -258,6 +253,25 @@ fn consider(at: u64, ask: impl Fn(u64) -> u64) {
             close();
         }
     }
+}
+
+/// Tells whether a filter punishes one of the calls, or, if that is the `worst` that may happen, refuses it.
+fn punishes(filter: &[Insn], calls: &[Call], worst: Action) -> bool {
+    calls.iter().any(|call| match filter::run(filter, call.nr() as u32, call.args()) {
+        Action::Made => false,
+        Action::Refused => worst == Action::Refused,
+        Action::Punished => true,
+    })
+}
+
+/// Tells whether an agent with a thread of its own can work under a filter, `struct sock_filter`s: none of
+/// what it does, on that thread and the program's, is punished, and what it cannot do without is made.
+#[must_use]
+pub fn lets_agent_in(filter: &[[u8; 8]]) -> bool {
+    let filter = filter.iter().map(|bytes| Insn::new(*bytes)).collect::<Vec<_>>();
+    let may_fail = [EVERY_EVENT, TIME, OTHERS, START];
+    !may_fail.iter().any(|calls| punishes(&filter, calls, Action::Punished))
+        && ![IDENTITY, ALONE].iter().any(|calls| punishes(&filter, calls, Action::Refused))
 }
 
 /// Asks the kernel whether it takes filters of `len` instructions from this thread. A bad address

@@ -35,7 +35,10 @@ fn once<T: Send>(
     stop: impl FnOnce(While<'_>) -> Result<(), StopError>,
 ) -> Result<T, StopError> {
     let (mut f, mut done) = (Some(f), None);
-    stop(&mut |target| done = f.take().map(|f| f(target)))?;
+    stop(&mut |target| {
+        target.judge_filters(skep_runtime::seccomp::lets_agent_in);
+        done = f.take().map(|f| f(target));
+    })?;
     Ok(done.expect("who has stopped them has called it"))
 }
 
