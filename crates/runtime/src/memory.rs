@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed, Ordering::SeqCs
 
 use skep_maps::Map;
 
+use crate::seccomp;
 use skep_store::link::control;
 use skep_sys::syscall::{GETTID, MINCORE, MMAP, PROCESS_VM_READV, call6};
 
@@ -89,8 +90,10 @@ unsafe fn repair(addr: u64) -> bool {
     }
     skep_maps::note_replaced();
     let mut pages = 1;
-    // SAFETY: columns of ours.
-    skep_maps::for_each_column(|start, end| pages += unsafe { sweep(start, end) });
+    if seccomp::may_sweep() {
+        // SAFETY: columns of ours.
+        skep_maps::for_each_column(|start, end| pages += unsafe { sweep(start, end) });
+    }
     REPAIRS.fetch_add(1, SeqCst);
     let lost = LOST.load(SeqCst);
     // Its page may be gone as well, and a fault in here would be the end.

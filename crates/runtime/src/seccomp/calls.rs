@@ -123,7 +123,6 @@ pub(super) const IDENTITY: Calls = &[call(GETPID, []), call(syscall::GETTID, [])
 /// helpers, memory for maps, who holds a lock.
 pub(super) const OTHERS: Calls = &[
     call(syscall::RT_SIGPROCMASK, [1, AT, 0, 8]),
-    call(syscall::MINCORE, [AT, 4096, AT]),
     call(syscall::READ, [NONE, AT, 96]),
     call(syscall::WRITE, [NONE, AT, 96]),
     call(nr::OPEN, [AT, 0o2_104_400]),
@@ -194,6 +193,9 @@ pub(super) const OTHERS: Calls = &[
     call(nr::STATX, [AT_FDCWD, AT, 0, 0xfff, AT]),
     call(nr::PIDFD_OPEN, [1]),
 ];
+
+/// What is better done where memory is gone, and can be left out.
+pub(super) const SWEEP: Calls = &[call(syscall::MINCORE, [AT, 4096, AT])];
 
 /// Calls of the start alone: tables get their seeds, the agent moves out of its file, or gives what was put
 /// into a process its names.

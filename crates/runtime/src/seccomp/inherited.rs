@@ -13,7 +13,7 @@ use skep_sys::syscall::{CLOSE, OPENAT, READ, call4};
 use skep_sys::thread_words;
 
 use super::NO_COUNTER;
-use super::calls::{Call, EVERY_EVENT, IDENTITY, OTHERS, START, TIME};
+use super::calls::{Call, EVERY_EVENT, IDENTITY, OTHERS, START, SWEEP, TIME};
 
 const UNDER_FILTER: &str = "runs under a seccomp filter that is against tracing";
 /// The low bits of a status that `wait4` gives are 0 for an exit.
@@ -25,20 +25,20 @@ pub(crate) fn obstacle() -> Option<&'static str> {
     const PR_TSC_SIGSEGV: u32 = 2;
     let mut counter = 0_u32;
     // Whoever has put the agent into a process that runs has judged its filters.
-    if is_filtered()
-        && !thread_words::by_gs()
-        && !lives(|| {
-            [EVERY_EVENT, TIME, IDENTITY, OTHERS, START]
-                .iter()
-                .flat_map(|c| c.iter())
-                .for_each(make)
-        })
-    {
-        return Some(UNDER_FILTER);
+    if is_filtered() && !thread_words::by_gs() && !lives(|| try_all().chain(SWEEP).for_each(make)) {
+        if !lives(|| try_all().for_each(make)) {
+            return Some(UNDER_FILTER);
+        }
+        super::forbid_sweeps();
     }
     // SAFETY: writes one word.
     unsafe { raw(157, [PR_GET_TSC, &raw mut counter as u64, 0, 0, 0, 0]) };
     (counter == PR_TSC_SIGSEGV).then_some(NO_COUNTER)
+}
+
+/// What is tried: all that the agent may do and cannot do without.
+fn try_all() -> impl Iterator<Item = &'static Call> {
+    [EVERY_EVENT, TIME, IDENTITY, OTHERS, START].into_iter().flatten()
 }
 
 /// How many filters there were at the start.
@@ -139,10 +139,7 @@ mod tests {
         assert!(!lives(|| unsafe {
             assert_eq!(raw(62, [raw(39, [0; 6]) as u64, 9, 0, 0, 0, 0]), 1, "not reached")
         }));
-        assert!(lives(|| [EVERY_EVENT, TIME, IDENTITY, OTHERS, START]
-            .iter()
-            .flat_map(|c| c.iter())
-            .for_each(make)));
+        assert!(lives(|| try_all().for_each(make)));
         assert_eq!(obstacle(), None);
     }
 }

@@ -38,10 +38,11 @@ mod filter;
 pub(crate) mod inherited;
 
 use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use skep_attach::{Position, RunFn};
 use skep_maps::slots;
-use skep_sys::sandbox;
+use skep_sys::{sandbox, thread_words};
 
 use skep_attach::signals;
 
@@ -49,7 +50,7 @@ use crate::agent::Agent;
 use crate::exec::{self, libc::Libc};
 use crate::own_hooks::{OwnHooks, hook};
 use crate::own_thread;
-use calls::{ALONE, Call, EVERY_EVENT, IDENTITY, OTHERS, START, TIME, TRYING};
+use calls::{ALONE, Call, EVERY_EVENT, IDENTITY, OTHERS, START, SWEEP, TIME, TRYING};
 use filter::{Action, Insn};
 use skep_helpers::clock;
 use skep_sys::syscall::{self, PROCESS_VM_READV, call6};
@@ -229,6 +230,9 @@ fn consider(at: u64, ask: impl Fn(u64) -> u64) {
             return Effect::None;
         };
         let punished = |calls: &[Call], worst| punishes(&filter, calls, worst);
+        if punished(SWEEP, Action::Punished) {
+            forbid_sweeps();
+        }
         if punished(EVERY_EVENT, Action::Punished)
             || (clock::is_a_system_call() && punished(TIME, Action::Punished))
         {
@@ -262,6 +266,19 @@ fn punishes(filter: &[Insn], calls: &[Call], worst: Action) -> bool {
         Action::Refused => worst == Action::Refused,
         Action::Punished => true,
     })
+}
+
+/// Whether a filter punishes what [`SWEEP`] has.
+static SWEEPS_FORBIDDEN: AtomicBool = AtomicBool::new(false);
+
+fn forbid_sweeps() {
+    SWEEPS_FORBIDDEN.store(true, Relaxed);
+}
+
+/// Tells whether the thread may ask which pages are there. Nobody has tried that for an agent that was put into a
+/// process. Allocates nothing.
+pub(crate) fn may_sweep() -> bool {
+    !SWEEPS_FORBIDDEN.load(Relaxed) && (!thread_words::by_gs() || inherited::filters() == 0)
 }
 
 /// Tells whether an agent with a thread of its own can work under a filter, `struct sock_filter`s: none of
