@@ -98,6 +98,36 @@ fn compile(library: &Path, compiler: &[&str], source: &Path, out: &Path) -> Comm
     Command::new(out)
 }
 
+/// The code of the page compiles, with the variables around it that its reader has.
+#[test]
+fn the_pages_code_compiles() {
+    let Some(library) = library() else { return };
+    let page = std::fs::read_to_string(here("../../docs/c-api.md")).unwrap();
+    let code: Vec<&str> =
+        page.split("```c\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    assert_eq!(code.len(), 2);
+    let (function, statements) = code[1].split_once("\n}\n").expect("a function first");
+    let source = format!(
+        "#include <skep.h>\n#include <linux/bpf.h>\n#include <stdint.h>\n#include <stdio.h>\n#include <string.h>\n\
+         {function}\n}}\nint main(void)\n{{\nskep_session *session;\nskep_map *map;\nuint32_t key = 2;\n\
+         uint64_t value = 4, count = 1;\nconst char *path = \"/etc/passwd\";\n{{\n{}}}\n{{\n{statements}}}\nreturn 0;\n}}\n",
+        code[0]
+    );
+    let temp = TempDir::new();
+    let file = temp.join("page.c");
+    std::fs::write(&file, source).unwrap();
+    let gcc = [
+        "gcc",
+        "-std=gnu11",
+        "-Wall",
+        "-Wextra",
+        "-Wno-unused",
+        "-Wno-unused-parameter",
+        "-Werror",
+    ];
+    compile(library, &gcc, &file, &temp.join("page"));
+}
+
 fn example(name: &str) -> Option<String> {
     let library = library()?;
     let temp = TempDir::new();

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use common::page::shape;
 use common::{Skep, json, text};
 use serde_json::{Value as Json, json};
 use skep_testkit::network::{self, command};
@@ -169,14 +170,22 @@ fn programs_that_the_kernel_takes_are_attached() {
 #[test]
 fn the_guide_about_the_kernel_is_true() {
     let Some(world) = World::new() else { return };
-    let mut ran = 0;
+    let (mut ran, mut listed) = (0, None);
     for (language, body) in blocks() {
         if language == "sh root" {
             for line in body.lines() {
                 let line = line.strip_prefix("skep ").unwrap().replace("eth0", "two");
-                world.must(&line);
+                let ended = world.must(&line);
+                if line.starts_with("chain list") {
+                    listed = Some(text(&ended.stdout));
+                }
                 ran += 1;
             }
+        } else if let Some(listed) = listed.take() {
+            // The list of interfaces; the page's has another interface with a program of others.
+            assert_eq!(language, "text");
+            let row = body.lines().next().unwrap().replace("eth0", "two");
+            assert_eq!(listed.lines().map(shape).collect::<Vec<_>>(), [shape(&row)]);
         }
     }
     assert!(ran >= 4);

@@ -146,6 +146,29 @@ fn reads(skep: &Skep, program: &str, word: usize, attach: &[&str], json: bool) -
     skep.run(args)
 }
 
+/// What the page shows of programs that do not match is what is said of them.
+#[test]
+fn refusals_read_as_the_page_says() {
+    let page = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/arguments.md"));
+    let shown: Vec<&str> =
+        page.split("```text\n").skip(1).map(|b| b.split("```").next().unwrap()).collect();
+    assert_eq!(shown.len(), 2);
+    let (skep, dir) = (Skep::new(), TempDir::new());
+    for (shown, options) in [(shown[0], &["-g", "-O2"][..]), (shown[1], &["-O2"])] {
+        let program = build(&dir, &Cc::c(), options);
+        let ended = reads(&skep, &program, 6, &["proto:two"], false);
+        let said = text(&ended.stderr).replace(&data("reads.bpf.o"), "reads.bpf.o");
+        let mut lines = said.lines();
+        for line in shown.lines().filter(|line| *line != "…") {
+            let (start, end) = line.split_once('…').unwrap_or((line, ""));
+            let is_it = |l: &str| {
+                if start == line { l == line } else { l.starts_with(start) && l.ends_with(end) }
+            };
+            assert!(lines.any(is_it), "no line `{line}` in\n{said}");
+        }
+    }
+}
+
 fn refused(ended: &Ended, want: &[&str]) {
     let e = text(&ended.stderr);
     assert_eq!(

@@ -19,6 +19,7 @@ fn three_packets() -> skep_test::Result {
     Ok(())
 }
 
+/// As README.md says, of this test alone.
 #[test]
 fn lines_are_counted_over_all_tests_of_a_process() {
     let dir = TempDir::new();

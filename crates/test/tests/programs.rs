@@ -118,6 +118,7 @@ fn a_failed_assertion_says_what_differs() -> skep_test::Result {
     let hop = bpf.run("hop", &packet)?;
     let wrong = said(|| _ = hop.assert_packet_unchanged());
     assert!(wrong.starts_with("`hop`: the packet differs at byte 22; from byte 16:\n"), "{wrong}");
+    assert!(include_str!("../README.md").contains(&wrong), "{wrong}");
     let map = bpf.map("protocols")?;
     let wrong = said(|| _ = map.assert(json!([{"key": 17, "value": 5}])));
     assert_eq!(wrong, "map `protocols`, element 17: value is 1, expected 5");

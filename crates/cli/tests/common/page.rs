@@ -93,6 +93,21 @@ pub fn blocks(page: &str) -> Vec<Block<'_>> {
     all
 }
 
+/// The languages of the blocks of a page that are neither commands nor what those right before print.
+pub fn other_blocks(page: &str) -> Vec<String> {
+    let mut all = Vec::new();
+    let (mut rest, mut is_behind_commands) = (page, false);
+    while let Some((before, language, _, behind)) = fence(rest) {
+        let is_commands = language == "sh" || language.starts_with("sh ");
+        let is_output = matches!(language, "text" | "text exact" | "text any");
+        if !is_commands && !(is_output && is_behind_commands && before.trim().is_empty()) {
+            all.push(language.to_owned());
+        }
+        (rest, is_behind_commands) = (behind, is_commands);
+    }
+    all
+}
+
 impl Block<'_> {
     /// What it needs and this machine lacks.
     fn missing(&self) -> Vec<&str> {
