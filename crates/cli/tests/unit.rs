@@ -3,6 +3,7 @@
 mod common;
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
 use std::time::Duration;
 
@@ -326,6 +327,79 @@ fn junit_is_xml_with_every_test() {
     let read = run(Command::new("python3").args(["-c", check, &xml]), b"", LIMIT);
     assert_eq!(read.shell_status(), 0, "{}", read.transcript());
     assert_eq!(text(&read.stdout), "1 1 0 [True]\n2 0 0 [False, False]\n");
+}
+
+/// Whatever tests and files are called, and whatever they say, the document is what Jenkins and Ant have,
+/// and names come out of it as they went in, but for characters that XML has no place for.
+#[test]
+fn junit_keeps_to_the_schema_with_any_names() {
+    let skep = Skep::new();
+    let long = "é".repeat(100_000);
+    // In TOML, and as they are read.
+    let names = [
+        (r#"]]> <![CDATA[ <&\"'"#, "]]> <![CDATA[ <&\"'"),
+        (r"\u0000\u0001\u001b[31m\u007f\u0085", "???[31m??"),
+        (r"two\nlines\tand\ra tab", "two\nlines\tand?a tab"),
+        (r"\ufffe\uffff\U0001f41d", "??\u{1f41d}"),
+        (" ", " "),
+        (&long, &long),
+    ];
+    let mut tests = format!("object = '{}'\nprogram = 'leaf'\n", data("typed.bpf.o"));
+    for (n, (name, _)) in names.iter().enumerate() {
+        // Every second one fails, with the hostile text in what it says.
+        let printed = if n % 2 == 0 { name } else { "leaf 0" };
+        tests += &format!(
+            "[[test]]\nname = \"{name}\"\ncontext = {{ zeros = 168 }}\nexpect.printed = [\"{printed}\"]\n"
+        );
+    }
+    let path = skep.path("x").with_file_name(std::ffi::OsStr::from_bytes(b"\xff\x01<]]>.toml"));
+    fs::write(&path, tests).unwrap();
+    let xml = skep.path("out.xml");
+    let args = ["test".as_ref(), "--junit".as_ref(), xml.as_os_str(), path.as_os_str()];
+    let ended = skep.run(args);
+    assert_eq!(ended.status.code(), Some(1), "{}", text(&ended.stderr));
+    is_junit(&xml);
+    let check = "import sys, xml.etree.ElementTree as t\n\
+                 for c in t.parse(sys.argv[1]).getroot()[0]: print(repr((c.get('name'), c.find('failure') is not None)))";
+    if !has_command("python3") {
+        return skip("python3");
+    }
+    let read = run(Command::new("python3").args(["-c", check]).arg(&xml), b"", LIMIT);
+    assert_eq!(read.shell_status(), 0, "{}", read.transcript());
+    let python = |(n, (_, name)): (usize, &(&str, &str))| {
+        let code = name.replace('\\', "\\\\").replace('\n', "\\n").replace('\t', "\\t");
+        let quoted = if code.contains('\'') {
+            format!("'{}'", code.replace('\'', "\\'"))
+        } else {
+            format!("'{code}'")
+        };
+        format!("({quoted}, {})", if n % 2 == 0 { "True" } else { "False" })
+    };
+    let expected: Vec<String> = names.iter().enumerate().map(python).collect();
+    assert_eq!(text(&read.stdout).lines().collect::<Vec<_>>(), expected);
+    // Tests that are left out are in no suite, and no suite is empty.
+    let example = data("first_bytes.test.toml");
+    let xml_path = xml.display().to_string();
+    out(&skep, &["test", "--junit", &xml_path, "--filter", "refused", &example, &example]);
+    is_junit(&xml);
+    assert_eq!(fs::read_to_string(&xml).unwrap().matches("<testcase ").count(), 2);
+    // Without a test there is no document, and the one before is as it was.
+    let before = fs::read(&xml).unwrap();
+    fails(&skep, &["test", "--junit", &xml_path, "--filter", "nothing", &example], 1, "`nothing`");
+    let none = file(&skep, "none.toml", "object = 'x'\n");
+    fails(&skep, &["test", "--junit", &xml_path, &none], 2, "there is no `[[test]]`");
+    assert_eq!(fs::read(&xml).unwrap(), before);
+}
+
+/// Holds a document against the schema.
+fn is_junit(xml: &std::path::Path) {
+    if !has_command("xmllint") {
+        return skip("xmllint");
+    }
+    let mut lint = Command::new("xmllint");
+    lint.args(["--huge", "--noout", "--schema", &data("junit.xsd")]).arg(xml);
+    let ended = run(&mut lint, b"", LIMIT);
+    assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
 }
 
 #[test]

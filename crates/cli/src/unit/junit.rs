@@ -14,7 +14,7 @@ pub fn escaped(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\n' => out.push_str("&#10;"),
-            '\t' => out.push(c),
+            '\t' => out.push_str("&#9;"),
             c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => out.push('?'),
             c => out.push(c),
         }
@@ -46,7 +46,7 @@ pub fn write(out: &mut dyn Write, all: &[Done]) -> io::Result<()> {
                     let whole = escaped(&done.problems.join("\n")).replace("&#10;", "\n");
                     writeln!(
                         out,
-                        ">\n      <failure message=\"{first}\">{whole}</failure>\n    </testcase>"
+                        ">\n      <failure type=\"failed\" message=\"{first}\">{whole}</failure>\n    </testcase>"
                     )?;
                 }
             }
