@@ -201,6 +201,26 @@ fn a_pin_keeps_a_map_and_is_a_name_for_it() {
     out(&skep, &["map", "unpin", "kept"]);
     fails(&skep, &["map", "unpin", "kept"], 1, "there is no pin `kept`");
     fails(&skep, &["map", "pin", "kept", "../out"], 2, "cannot be the name of a pin");
+    for (name, why) in [
+        ("../out", "`../out` cannot be the name of a pin: none of its parts may be"),
+        ("/out", "`/out` cannot be the name of a pin: it begins with `/`"),
+        ("", "`` cannot be the name of a pin: none of its parts may be empty"),
+        ("out/", "`out/` cannot be the name of a pin: none of its parts may be empty"),
+        ("folder/other/x", "cannot create the pin `folder/other/x`: Not a directory"),
+    ] {
+        fails(&skep, &["map", "pin", "kept", name], 2, why);
+    }
+    fails(
+        &skep,
+        &["map", "pin", "kept", "folder"],
+        1,
+        "there already is a folder of pins `folder`",
+    );
+    let array = ["--type", "array", "--key", "4", "--value", "8", "--entries", "1"];
+    let create = ["map", "create", "folder"].iter().chain(&array).copied();
+    fails(&skep, &create.collect::<Vec<_>>(), 1, "there already is a folder of pins `folder`");
+    fails(&skep, &["map", "unpin", "folder"], 2, "cannot remove the pin `folder`: Is a directory");
+    fails(&skep, &["map", "unpin", "folder/other/x"], 1, "there is no pin `folder/other/x`");
     fails(&skep, &["map", "pin", "nosuch", "x"], 1, "there is no map `nosuch`");
     // Every loader collects what nobody uses; this one is pinned.
     out(
@@ -221,6 +241,7 @@ fn a_pin_keeps_a_map_and_is_a_name_for_it() {
     );
     assert_eq!(out(&skep, &["map", "lookup", "folder/other", "1"]), "1: 77\n");
     out(&skep, &["map", "unpin", "folder/other"]);
+    assert!(!skep.path("skep/pins/folder").exists());
     out(
         &skep,
         &[

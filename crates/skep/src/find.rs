@@ -72,10 +72,7 @@ impl Session {
     pub fn pin_map(&self, map: &Map, name: &str) -> Result<()> {
         let pin = self.pin_path(name)?;
         let failed = |source| Error::Pin { what: "create", name: name.to_owned(), source };
-        if let Some(folder) = pin.parent() {
-            std::fs::create_dir_all(folder).map_err(failed)?;
-        }
-        std::fs::hard_link(map.file().path(), &pin).map_err(failed)
+        self.dir().link_pin(map.file().path(), &pin).map_err(failed)
     }
 
     /// Removes a pin.
@@ -84,13 +81,13 @@ impl Session {
     /// When there is none.
     pub fn unpin_map(&self, name: &str) -> Result<()> {
         let failed = |source| Error::Pin { what: "remove", name: name.to_owned(), source };
-        std::fs::remove_file(self.pin_path(name)?).map_err(failed)
+        self.dir().unlink_pin(&self.pin_path(name)?).map_err(failed)
     }
 
     /// Returns where a pin lies. A name leads nowhere else.
     fn pin_path(&self, name: &str) -> Result<PathBuf> {
-        self.dir().pin(name).ok_or_else(|| {
-            let source = std::io::Error::from(rustix::io::Errno::INVAL);
+        self.dir().pin(name).map_err(|e| {
+            let source = std::io::Error::new(std::io::ErrorKind::InvalidInput, e.why());
             Error::Pin { what: "name", name: name.to_owned(), source }
         })
     }
@@ -129,5 +126,9 @@ mod tests {
         for name in ["", "../x", "/x", "a/../../x"] {
             assert!(matches!(session.pin_map(&one, name), Err(Error::Pin { what: "name", .. })));
         }
+        assert_eq!(
+            session.pin_map(&one, "/x").unwrap_err().to_string(),
+            "cannot name the pin `/x`: it begins with `/`, and pins lie in the skep directory"
+        );
     }
 }

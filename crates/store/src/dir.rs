@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use rustix::fs::{FlockOperation, flock};
@@ -169,15 +169,6 @@ impl Dir {
     #[must_use]
     pub fn object(&self, kind: Kind, id: u32) -> PathBuf {
         self.kind(kind).join(id.to_string())
-    }
-
-    /// Returns where the pin of a map lies; `None`: it cannot be one's name, which may have folders in it,
-    /// but leads nowhere else.
-    #[must_use]
-    pub fn pin(&self, name: &str) -> Option<PathBuf> {
-        let path = Path::new(name);
-        let inside = path.components().all(|c| matches!(c, Component::Normal(_)));
-        (inside && !name.is_empty()).then(|| self.path.join("pins").join(path))
     }
 
     /// Takes the next id of a kind. Ids start at 1, grow, and are not reused.

@@ -16,6 +16,7 @@ pub mod dir;
 mod error;
 pub mod link;
 pub mod live;
+mod pin;
 pub mod prog;
 pub mod record;
 mod restart;
@@ -24,4 +25,5 @@ pub mod words;
 
 pub use dir::{Dir, DirError};
 pub use error::Error;
+pub use pin::PinNameError;
 pub use record::RecordError;

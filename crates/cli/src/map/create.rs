@@ -14,7 +14,7 @@ use skep::verifier::fields;
 use skep_text::value::bytes;
 
 use super::find::{Source, pin_path};
-use super::pin::link;
+use super::pin::{already, link};
 use super::show::FLAGS;
 use crate::args::{CreateArgs, MapArgs};
 use crate::failure::{self, Failure, Result};
@@ -37,10 +37,10 @@ pub fn create(args: &CreateArgs, printer: Printer) -> Result {
     let dir = directory::create()?;
     let pin = pin_path(&dir, &args.name)?;
     if pin.exists() {
-        return Err(Failure::failed(format!("there already is a pin `{}`", args.name)));
+        return Err(already(&pin, &args.name));
     }
     let map = make(&dir, args, def, btf.as_ref())?;
-    link(map.file().path(), &pin, &args.name)?;
+    link(&dir, map.file().path(), &pin, &args.name)?;
     if args.format.json {
         return printer.json(
             Output::Stdout,

@@ -181,8 +181,9 @@ pub fn find(dir: &Dir, text: &str, access: Access, printer: Printer) -> Result<M
 
 /// Returns where a pin lies.
 pub fn pin_path(dir: &Dir, name: &str) -> Result<PathBuf> {
-    let refused = || Failure::environment(format!("`{name}` cannot be the name of a pin"));
-    dir.pin(name).ok_or_else(refused)
+    dir.pin(name).map_err(|e| {
+        Failure::environment(format!("`{name}` cannot be the name of a pin: {}", e.why()))
+    })
 }
 
 fn missing(text: &str) -> Failure {

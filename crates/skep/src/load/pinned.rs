@@ -1,14 +1,14 @@
 //! Maps that an object wants pinned by their names (`LIBBPF_PIN_BY_NAME`): one that is pinned already is
 //! taken, a new one is pinned.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use skep_maps::{Access, Map, MapDef};
 use skep_object::{Btf, MapSpec};
-use skep_store::Dir;
 use skep_store::dir::Kind;
+use skep_store::{Dir, PinNameError};
 
 use super::error::LoadError;
 use super::reuse;
@@ -67,7 +67,9 @@ impl Drop for NewPins {
 }
 
 fn place(dir: &Dir, spec: &MapSpec) -> Result<PathBuf, LoadError> {
-    let source = || ErrorKind::InvalidFilename.into();
-    let wrong = || LoadError::Pin { name: spec.name.clone(), source: source() };
-    dir.pin(&spec.name).ok_or_else(wrong)
+    let wrong = |e: PinNameError| LoadError::Pin {
+        name: spec.name.clone(),
+        source: io::Error::new(ErrorKind::InvalidInput, e.why()),
+    };
+    dir.pin(&spec.name).map_err(wrong)
 }
