@@ -122,7 +122,9 @@ int skep_map_open_name(skep_session *session, const char *name, skep_map **out);
 int skep_map_open_path(skep_session *session, const char *path, skep_map **out);
 
 /* Pin a map of the session's directory (-EINVAL: it is in another one) under a name, which may have
- * folders, and remove the pin. A pinned map stays. */
+ * folders (`shop/totals`; -EINVAL: it begins with `/`, or a part is empty, `.` or `..`; -EEXIST: there is a
+ * pin or a folder of the name; -ENOTDIR: one of its folders is a pin), and remove the pin (-EISDIR: it is
+ * a folder). A pinned map stays. */
 int skep_map_pin(skep_session *session, skep_map *map, const char *name);
 int skep_map_unpin(skep_session *session, const char *name);
 
@@ -131,7 +133,7 @@ int skep_map_info(skep_map *map, struct skep_map_info *info, size_t size);
 /*
  * Elements, as by bpf(2), with its flags and error numbers. A value of a per-CPU map is those of all
  * slots, each rounded up to eight bytes: `lookup_size` bytes. Keys of maps of maps and program
- * arrays are as usual, values are ids.
+ * arrays are as usual, values are ids of what is there (-EBADF).
  *
  * Queues, stacks and bloom filters have no key: NULL and 0. A lookup in a bloom filter reads `value`, and
  * answers whether it was put in: 0, probably; -ENOENT, never.
@@ -358,7 +360,8 @@ int skep_process_leave(skep_process *process);
 /* ---- Ring buffers --------------------------------------------------------------------------- */
 
 /* Begins to read a ring buffer, or an array of perf events. There is one reader among all processes
- * (-EBUSY). One call at a time reads (-EBUSY), so callbacks cannot read their own ring. */
+ * (-EBUSY). One call at a time reads (-EBUSY), so callbacks cannot read their own ring. A forked child
+ * has the ring in common with its parent: what it takes, the parent does not get. One of them may read. */
 int skep_ring_open(skep_map *map, skep_ring **out);
 
 /* Calls `record` for each record that is there, and waits for the first one: so many milliseconds,

@@ -99,7 +99,7 @@ pub enum MapError {
         errno: i32,
     },
     /// A value names something that this map cannot hold.
-    #[error("the map cannot hold `{value:#x}`: {why}")]
+    #[error("the map cannot hold `{value}`: {why}")]
     Value {
         /// The value.
         value: u64,

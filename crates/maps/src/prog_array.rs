@@ -46,12 +46,12 @@ impl Rows for ProgArray {
     }
 
     fn change(&self, table: &Table, index: u32, word: u64) -> Result<u64, MapError> {
-        // A program that has no file is known to this process only, and kept by whoever compiled
-        // it.
+        // As the kernel refuses what is no program. Elsewhere programs are known to this process only, and
+        // kept by whoever compiled them.
         self.references
             .change(
                 word as u32,
-                false,
+                self.references.are_numbered(),
                 || table.set(index, word).map(|old| old as u32),
                 |id| table.has(u64::from(id)),
             )

@@ -78,6 +78,12 @@ impl References {
         Self { file: Arc::clone(file), referent }
     }
 
+    /// Tells whether programs have their ids from the directory that the map lies in: one that has
+    /// links, which are what runs them. In a directory of maps alone, a process numbers its own.
+    pub(crate) fn are_numbered(&self) -> bool {
+        root(&self.file).is_some_and(|root| root.join("links").is_dir())
+    }
+
     /// Runs `store`, which puts an id (0: nothing) into the map and returns the one it replaced,
     /// with references kept in step. `strict` refuses ids without a file. `still` tells whether
     /// the map has an id.
@@ -89,7 +95,7 @@ impl References {
         still: impl Fn(u32) -> bool,
     ) -> Result<u32, MapError> {
         let Some(root) = root(&self.file) else {
-            return if strict { Err(missing(id)) } else { store() };
+            return if strict { Err(self.missing(id)) } else { store() };
         };
         let refs = root.join(FOLDER);
         make(&refs)?;
@@ -118,7 +124,7 @@ impl References {
             let object = root.join(self.referent.folder()).join(id.to_string());
             match fs::linkat(CWD, &object, CWD, link(id), AtFlags::empty()) {
                 Ok(()) | Err(Errno::EXIST) => {}
-                Err(Errno::NOENT) if strict => return Err(missing(id)),
+                Err(Errno::NOENT) if strict => return Err(self.missing(id)),
                 Err(Errno::NOENT) => {}
                 Err(e) => return Err(os("link", &object, e)),
             }
@@ -131,10 +137,15 @@ impl References {
         }
         stored
     }
-}
 
-fn missing(id: u32) -> MapError {
-    MapError::Value { value: u64::from(id), why: "there is no such object", errno: EBADF }
+    /// As the kernel answers to a number that is no descriptor.
+    fn missing(&self, id: u32) -> MapError {
+        let why = match self.referent {
+            Referent::Map => "there is no such map",
+            Referent::Program => "there is no such program",
+        };
+        MapError::Value { value: u64::from(id), why, errno: EBADF }
+    }
 }
 
 /// Removes the references of maps of a skep directory that are gone. Objects they kept may be

@@ -81,7 +81,7 @@ impl WalkOps for Ring {}
 impl ProgOps for Ring {}
 
 /// The reading side of a ring buffer. Ends with the value or with its process; what was not read
-/// stays for the next.
+/// stays for the next. A forked child may use its parent's in the parent's place, not beside it.
 #[derive(Debug)]
 pub struct Consumer {
     memory: Arc<RingMemory>,

@@ -117,6 +117,26 @@ fn an_inner_map_lives_as_long_as_it_is_in_an_outer_one() {
     }
 }
 
+/// An id that was mistyped was stored, and the tail call never found its program.
+#[test]
+fn an_array_refuses_programs_that_its_directory_does_not_have() {
+    let dir = Dir::new();
+    let map = dir.make(&MapDef::new(MapType::ProgArray, 4, 4, 3));
+    for kind in ["progs", "links"] {
+        std::fs::create_dir(dir.path().join(kind)).expect("a folder");
+    }
+    std::fs::write(dir.path().join("progs/5"), b"a program").expect("a file");
+    let (key, five, six) = (1u32.to_ne_bytes(), 5u32.to_ne_bytes(), 6u32.to_ne_bytes());
+    map.update(&key, &five, ANY).expect("it is there");
+    let refused = map.update(&key, &six, ANY).expect_err("it is not there");
+    assert_eq!(
+        (refused.errno(), refused.to_string().as_str()),
+        (9, "the map cannot hold `6`: there is no such program")
+    );
+    assert_eq!(map.lookup(&key).expect("there"), five);
+    map.delete(&key).expect("it is there");
+}
+
 #[test]
 fn programs_in_an_array_are_kept_when_they_have_files() {
     let dir = Dir::new();

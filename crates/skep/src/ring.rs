@@ -21,6 +21,9 @@ enum Source {
 
 /// The reading side of a ring buffer, or of an array of perf events. There is one at a time among
 /// all processes; it ends with the value, and what was not read stays for the next.
+///
+/// A forked child has it in common with its parent, as it would have a descriptor of the kernel's ring: what
+/// the child takes out, the parent does not get. One of them may read; it ends with the parent.
 #[derive(Debug)]
 pub struct Ring {
     map: Map,

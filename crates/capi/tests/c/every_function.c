@@ -274,11 +274,31 @@ static int hostile(skep_session *session)
 	IS(skep_map_pin(session, map, "numbers"), -EINVAL);
 	SAYS("another directory");
 	IS(skep_map_pin(elsewhere, map, "of/numbers"), 0);
+	/* What is wrong with a name is said. */
+	IS(skep_map_pin(elsewhere, map, "/numbers"), -EINVAL);
+	SAYS("cannot name the pin `/numbers`: it begins with `/`");
+	IS(skep_map_pin(elsewhere, map, "of/../../numbers"), -EINVAL);
+	SAYS("none of its parts may be empty, `.` or `..`");
+	IS(skep_map_unpin(elsewhere, ""), -EINVAL);
+	SAYS("none of its parts may be empty");
+	IS(skep_map_pin(elsewhere, map, "of/numbers"), -EEXIST);
+	IS(skep_map_pin(elsewhere, map, "of"), -EEXIST);
+	IS(skep_map_pin(elsewhere, map, "of/numbers/small"), -ENOTDIR);
+	IS(skep_map_unpin(elsewhere, "of"), -EISDIR);
 	IS(skep_map_free(map), 0);
 	IS(skep_map_open_name(elsewhere, "of/numbers", &map), 0);
 	IS(skep_map_pin(elsewhere, map, "again"), 0); /* opened by a pin */
 	IS(skep_map_unpin(elsewhere, "again"), 0);
 	IS(skep_map_unpin(elsewhere, "of/numbers"), 0);
+	IS(skep_map_free(map), 0);
+
+	/* A program array takes programs that are there. */
+	def->type = 3; /* BPF_MAP_TYPE_PROG_ARRAY */
+	def->value_size = 4;
+	IS(skep_map_create(elsewhere, def, sizeof(*def), &map), 0);
+	words[0] = 77;
+	IS(skep_map_update(map, &key, 4, words, 4, 0), -EBADF);
+	SAYS("the map cannot hold `77`: there is no such program");
 	IS(skep_map_free(map), 0);
 	IS(skep_session_free(elsewhere), 0);
 	return 0;
