@@ -45,17 +45,16 @@ pub struct OtherDirectory {
     pub wanted: PathBuf,
 }
 
-/// A directory that this process has run programs of. Never freed, as its installed table.
-struct Known {
+/// The directory that this process runs programs of.
+struct Current {
     table: Arc<SlotTable>,
     path: PathBuf,
-    next: *const Self,
+    /// Who installed the table.
+    process: u32,
 }
 
-/// The directory whose table is installed; null before the first.
-static CURRENT: AtomicPtr<Known> = AtomicPtr::new(std::ptr::null_mut());
-/// All that were installed, the newest first.
-static ALL: AtomicPtr<Known> = AtomicPtr::new(std::ptr::null_mut());
+/// Its table is installed; null before the first. Who has the lock looks at it and replaces it.
+static CURRENT: AtomicPtr<Current> = AtomicPtr::new(std::ptr::null_mut());
 /// The process of the thread that has the lock; 0 if nobody has it.
 static LOCK: AtomicU32 = AtomicU32::new(0);
 /// Links of the current directory.
@@ -82,8 +81,8 @@ pub struct RunUse {
 /// When the process has links of another directory, or the table of slots cannot be used.
 pub fn use_for_link(dir: &Dir) -> Result<LinkUse, UseError> {
     let table = SlotTable::open_or_create(dir.path())?;
-    let _lock = lock();
-    install(&table, dir.path())?;
+    let lock = lock();
+    install(&lock, &table, dir.path())?;
     LINKS.fetch_add(1, Relaxed);
     Ok(LinkUse(()))
 }
@@ -95,7 +94,7 @@ pub fn use_for_link(dir: &Dir) -> Result<LinkUse, UseError> {
 /// As for [`use_for_link`].
 pub fn use_for_run(table: &Arc<SlotTable>, path: &Path) -> Result<RunUse, OtherDirectory> {
     let lock = lock();
-    install(table, path)?;
+    install(&lock, table, path)?;
     let process = lock.process;
     let own = |runs: u64| (runs >> 32) as u32 == process;
     let add = |runs| Some(if own(runs) { runs } else { u64::from(process) << 32 } + 1);
@@ -108,8 +107,7 @@ pub fn use_for_run(table: &Arc<SlotTable>, path: &Path) -> Result<RunUse, OtherD
 /// # Errors
 /// As for [`use_for_link`].
 pub fn check(table: &Arc<SlotTable>, path: &Path) -> Result<(), OtherDirectory> {
-    let _lock = lock();
-    may_install(table, path)
+    may_install(&lock(), table, path)
 }
 
 impl Drop for LinkUse {
@@ -129,47 +127,48 @@ impl Drop for RunUse {
     }
 }
 
-/// Installs a table unless it is. The caller holds the lock.
-fn install(table: &Arc<SlotTable>, path: &Path) -> Result<(), OtherDirectory> {
-    may_install(table, path)?;
-    if current().is_some_and(|known| Arc::ptr_eq(&known.table, table)) {
+/// Installs a table unless it is.
+fn install(lock: &Locked, table: &Arc<SlotTable>, path: &Path) -> Result<(), OtherDirectory> {
+    may_install(lock, table, path)?;
+    let before = current(lock);
+    if before.is_some_and(|current| Arc::ptr_eq(&current.table, table)) {
         return Ok(());
     }
     wait_for_runs();
-    let known = known(table).unwrap_or_else(|| {
-        let next = ALL.load(Acquire);
-        let new =
-            Box::leak(Box::new(Known { table: Arc::clone(table), path: path.to_owned(), next }));
-        ALL.store(new, Release);
-        new
-    });
-    table.install();
-    CURRENT.store(std::ptr::from_ref(known).cast_mut(), Release);
+    let process = lock.process;
+    if before.is_some_and(|current| current.process == process) {
+        // SAFETY: threads run programs, and claim slots for that, for links and in test runs. There is
+        // no link, and the last one went when no thread could be inside of its hooks any more; the test
+        // runs of this process have ended, and others begin when this thread gives back the lock.
+        unsafe { table.replace() };
+    } else {
+        // This thread may have been forked in the middle of one of its parent's runs.
+        table.install();
+    }
+    let new = Current { table: Arc::clone(table), path: path.to_owned(), process };
+    let before = CURRENT.swap(Box::into_raw(Box::new(new)), AcqRel);
+    if !before.is_null() {
+        // SAFETY: it came from a box, here, and references to it end with the lock at the latest.
+        drop(unsafe { Box::from_raw(before) });
+    }
     Ok(())
 }
 
-/// Fails if links keep another table. The caller holds the lock.
-fn may_install(table: &Arc<SlotTable>, wanted: &Path) -> Result<(), OtherDirectory> {
-    let other = current().filter(|known| !Arc::ptr_eq(&known.table, table));
+/// Fails if links keep another table.
+fn may_install(lock: &Locked, table: &Arc<SlotTable>, wanted: &Path) -> Result<(), OtherDirectory> {
+    let other = current(lock).filter(|current| !Arc::ptr_eq(&current.table, table));
     match other {
-        Some(known) if LINKS.load(Acquire) > 0 => {
-            Err(OtherDirectory { path: known.path.clone(), wanted: wanted.to_owned() })
+        Some(current) if LINKS.load(Acquire) > 0 => {
+            Err(OtherDirectory { path: current.path.clone(), wanted: wanted.to_owned() })
         }
         _ => Ok(()),
     }
 }
 
-fn current() -> Option<&'static Known> {
-    // SAFETY: null, or never freed. Pairs with the Release in `install`.
+fn current(_: &Locked) -> Option<&Current> {
+    // SAFETY: null, or from a box that stays as long as the lock is not given back, but for the end of
+    // `install`, which has no reference any more. Pairs with the swap there.
     unsafe { CURRENT.load(Acquire).as_ref() }
-}
-
-fn known(table: &Arc<SlotTable>) -> Option<&'static Known> {
-    // SAFETY: null, or never freed. Pairs with the Release in `install`.
-    let first = unsafe { ALL.load(Acquire).as_ref() };
-    // SAFETY: as above; `next` never changes.
-    let mut all = std::iter::successors(first, |known| unsafe { known.next.as_ref() });
-    all.find(|known| Arc::ptr_eq(&known.table, table))
 }
 
 /// Waits until no test run of this process is in progress. The caller holds the lock, so none

@@ -85,6 +85,33 @@ fn test_runs_of_two_directories_take_turns() -> Result<(), Error> {
     Ok(())
 }
 
+/// The table of each session that had attached something, or run a program, stayed mapped.
+#[test]
+fn directories_that_are_gone_leave_no_tables() -> Result<(), Error> {
+    let _one = ONE.lock();
+    let home = skep_testkit::TempDir::in_memory();
+    let counted = small_library::open(&small_library::build(home.join("directories.so")));
+    let mut mapped = Vec::new();
+    for round in 0..8 {
+        let session = Session::scratch()?;
+        let (object, map) = counter(&session, ProgramType::Tracing, 0)?;
+        let link = object.program("counter")?.attach(Functions::of_self("directories.so:small"))?;
+        std::hint::black_box(counted(1));
+        assert!(link.detach().wait(std::time::Duration::from_secs(60)));
+        assert_eq!(sum(&map)?, 1, "round {round}");
+        drop((object, map));
+        let (object, map) = counter(&session, ProgramType::Xdp, 2)?;
+        object.program("counter")?.test_run(&Input::data(&[0; 64])).expect("it runs");
+        assert_eq!(sum(&map)?, 1, "round {round}");
+        drop((object, map, session));
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("it is there");
+        mapped.push(maps.lines().filter(|line| line.contains("/slots")).count());
+    }
+    // That of the last one.
+    assert!(mapped.iter().all(|n| *n == mapped[0]), "{mapped:?}");
+    Ok(())
+}
+
 #[test]
 fn links_of_one_directory_keep_all_others_out() -> Result<(), Error> {
     const TRIES: u64 = 100;

@@ -15,7 +15,7 @@ use crate::shm::lock::{self, NotHeld};
 use crate::shm::tls::{self, Word};
 use crate::shm::{columns, sys};
 
-/// The table that `enter` claims in; points into an `Arc` that is never given back.
+/// The table that `enter` claims in; points into an `Arc` that only [`SlotTable::replace`] gives back.
 static INSTALLED: AtomicPtr<SlotTable> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Ends the claiming of slots in this process and the children it forks: it takes system calls,
@@ -29,19 +29,40 @@ impl SlotTable {
     /// Makes this the table in which this process's threads claim their slots.
     ///
     /// A process runs the programs of one directory. Installing another table makes every thread
-    /// claim anew at its next run; no program may be running meanwhile. The table stays mapped
-    /// for ever. Where it is installed already, opened by somebody else, nothing changes.
+    /// claim anew at its next run; no program may be running meanwhile. The table that was
+    /// installed before stays mapped ([`SlotTable::replace`] gives it back). Where this one is
+    /// installed already, opened by somebody else, nothing changes.
     pub fn install(self: &Arc<Self>) {
-        // SAFETY: null, or a table that stays for ever.
+        std::mem::forget(self.swap());
+    }
+
+    /// As [`SlotTable::install`], but the table that was installed before is given back: unless somebody
+    /// else has it open, its mappings go.
+    ///
+    /// # Safety
+    /// No thread of this process is between [`enter`] and [`exit`], or in one of them, and none comes
+    /// there before this returns.
+    pub unsafe fn replace(self: &Arc<Self>) {
+        drop(self.swap());
+    }
+
+    /// Makes this the installed table, and returns the one before.
+    fn swap(self: &Arc<Self>) -> Option<Arc<Self>> {
+        // SAFETY: null, or a table that stays at least until another one is installed.
         let installed = unsafe { INSTALLED.load(Acquire).as_ref() };
         if installed.is_some_and(|table| table.generation() == self.generation()) {
-            return;
+            return None;
         }
         let raw = Arc::into_raw(Arc::clone(self)).cast_mut();
         let before = INSTALLED.swap(raw, AcqRel);
-        if !before.is_null() && before != raw {
+        if before.is_null() {
+            return None;
+        }
+        if before != raw {
             tls::advance();
         }
+        // SAFETY: came from `Arc::into_raw` here, and is in nobody else's hands any more.
+        Some(unsafe { Arc::from_raw(before) })
     }
 
     /// Takes the shared last slot for one run.
@@ -181,7 +202,8 @@ fn enter_anew() -> Enter {
     if table.is_null() || sys::is_closed() {
         return REFUSED;
     }
-    // SAFETY: came from `Arc::into_raw` in `install`, and that reference is never given back.
+    // SAFETY: came from `Arc::into_raw` in `swap`, and that reference is not given back while a thread
+    // is here (`SlotTable::replace`).
     let table = unsafe { &*table };
     let generation = tls::renew();
     if generation == 0 {
@@ -207,8 +229,9 @@ fn enter_anew() -> Enter {
             let state = table
                 .state_word(slot)
                 .map_or_else(|| tls::address(Word::NoState), |w| w.as_ptr() as u64);
-            // SAFETY: the columns of the slot are mapped and have memory. An installed table is
-            // never unmapped, and this thread's words live as long as it.
+            // SAFETY: the columns of the slot are mapped and have memory. The table stays mapped as long
+            // as a thread uses this address, which it does only while its generation is the installed
+            // one (`SlotTable::replace`), and this thread's words live as long as it.
             unsafe {
                 tls::set(Word::Slot, u64::from(slot));
                 tls::set(Word::State, state);
