@@ -142,13 +142,13 @@ mod tests {
         #[link_name = "skep_test_patch_one"]
         fn one() -> u32;
         fn fork() -> c_int;
+        fn setrlimit(resource: c_int, limits: &[u64; 2]) -> c_int;
         fn waitpid(pid: c_int, status: *mut c_int, flags: c_int) -> c_int;
         fn _exit(code: c_int) -> !;
     }
 
-    /// They were there when that was looked at, and nobody is left who has to be stopped.
-    #[test]
-    fn threads_may_end_before_a_change() {
+    /// Changes the code in a child, which runs it.
+    fn is_changed_in_child(alone: bool, prepare: impl FnOnce()) {
         let at = one as *const () as u64;
         let new = [0xb8, 2, 0, 0, 0];
         let change = Change {
@@ -166,8 +166,9 @@ mod tests {
         match unsafe { fork() } {
             0 => {
                 let mut limbo = live::LimboLists::default();
+                prepare();
                 // SAFETY: no other thread runs the code, which does nothing but return the number.
-                let done = unsafe { apply(&[change], false, &mut limbo) };
+                let done = unsafe { apply(&[change], alone, &mut limbo) };
                 // SAFETY: the code above; ends the child.
                 unsafe { _exit(if done == [Ok(())] && one() == 2 { 33 } else { 1 }) }
             }
@@ -177,6 +178,27 @@ mod tests {
                 assert_eq!(unsafe { waitpid(pid, &raw mut status, 0) }, pid);
                 assert_eq!(status, 33 << 8);
             }
+        }
+    }
+
+    /// They were there when that was looked at, and nobody is left who has to be stopped.
+    #[test]
+    fn threads_may_end_before_a_change() {
+        is_changed_in_child(false, || ());
+    }
+
+    /// Where the process may not have more memory that is written to, code does not become writable: that
+    /// was taken for code that is not there any more, and then written to.
+    #[test]
+    fn code_is_changed_without_memory() {
+        const RLIMIT_DATA: c_int = 2;
+        for alone in [true, false] {
+            is_changed_in_child(alone, || {
+                // What is allocated from now on is what was freed.
+                drop(vec![1_u8; 100_000]);
+                // SAFETY: the limits of the child.
+                assert_eq!(unsafe { setrlimit(RLIMIT_DATA, &[0; 2]) }, 0);
+            });
         }
     }
 }

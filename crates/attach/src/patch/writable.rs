@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const GAP: u64 = 1 << 18;
 
 const PAGE: u64 = 4096;
-/// Some of the memory is not mapped.
+/// Some of the memory is not mapped, or may not be written to: that would be more than the process may
+/// have (`RLIMIT_DATA`, `vm.max_map_count`, `vm.overcommit_memory`).
 const ENOMEM: i64 = 12;
 /// There is no `/proc`.
 const ENOENT: i32 = 2;
@@ -21,7 +22,7 @@ const ENOENT: i32 = 2;
 ///
 /// Usually the pages become writable for that time, and stay executable, as other threads and this
 /// very code may need them. Where the kernel refuses that (SELinux,
-/// `MemoryDenyWriteExecute`), every byte goes through `/proc/self/mem`.
+/// `MemoryDenyWriteExecute`, limits of memory), every byte goes through `/proc/self/mem`.
 ///
 /// Where other threads run, one of them may close the library meanwhile, and something else be mapped
 /// there: that keeps its protection, if it is no code of the same file.
@@ -84,9 +85,12 @@ impl WritableCode {
             _ => Skip::Protected { errno: ENOENT },
         };
         let mappings = if unwatched { Vec::new() } else { maps::own().map_err(unknown)? };
+        let has_gone = |range: &Range<u64>, before: &Option<[Place; 2]>| {
+            maps::own().is_ok_and(|now| code(None, &now, range) != *before)
+        };
         for (r, _) in ranges {
-            let code = code(None, &mappings, &r);
-            if !unwatched && code.is_none() {
+            let place = code(None, &mappings, &r);
+            if !unwatched && place.is_none() {
                 continue;
             }
             // SAFETY: the pages gain a right and lose none.
@@ -97,9 +101,8 @@ impl WritableCode {
                     sys::PROT_READ | sys::PROT_WRITE | sys::PROT_EXEC,
                 )
             } {
-                Ok(()) => out.opened.push(Opened { range: r, code }),
-                // It has just gone.
-                Err(ENOMEM) => {}
+                Ok(()) => out.opened.push(Opened { range: r, code: place }),
+                Err(ENOMEM) if !unwatched && has_gone(&r, &place) => {}
                 Err(errno) => {
                     let file = Fd::open_rw(b"/proc/thread-self/mem\0");
                     out.memory = Some(file.map_err(|_| Skip::Protected { errno: errno as i32 })?);
