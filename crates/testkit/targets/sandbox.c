@@ -95,6 +95,14 @@ static void set_filter(unsigned action, int count, int by_syscall)
 		CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
 }
 
+static unsigned result_of(const char *how)
+{
+	return strstr(how, "kill")      ? SECCOMP_RET_KILL_PROCESS
+	       : strstr(how, "trap")    ? SECCOMP_RET_TRAP
+	       : strstr(how, "pretend") ? SECCOMP_RET_ERRNO
+					: SECCOMP_RET_ERRNO | EPERM;
+}
+
 static pthread_barrier_t ready, go;
 
 static void *early(void *arg)
@@ -159,7 +167,7 @@ int main(int argc, char **argv)
 {
 	const char *how = argc > 1 ? argv[1] : "";
 	char library[1000] = "";
-	sscanf(how, "kill only %d %999s", &only, library);
+	sscanf(how, "%*s only %d %999s", &only, library);
 	if (!strcmp(how, "strict")) {
 		say("before", steps(1, 101));
 		CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) == 0);
@@ -167,7 +175,7 @@ int main(int argc, char **argv)
 		syscall(SYS_exit, 0);
 	}
 	if (strstr(how, "unseen")) {
-		set_filter(strstr(how, "kill") ? SECCOMP_RET_KILL_PROCESS : SECCOMP_RET_TRAP, LAST_OF_LONG_LIST, 2);
+		set_filter(result_of(how), LAST_OF_LONG_LIST, 2);
 		execv(argv[2], argv + 2);
 		_exit(90);
 	}
@@ -198,13 +206,10 @@ int main(int argc, char **argv)
 	} else if (strstr(how, "vfork")) {
 		send_a_child_into_a_sandbox(!!strstr(how, "strict"));
 	} else {
-		unsigned result = strstr(how, "kill")   ? SECCOMP_RET_KILL_PROCESS
-				  : strstr(how, "trap") ? SECCOMP_RET_TRAP
-							: SECCOMP_RET_ERRNO | EPERM;
 		int count = strstr(how, "long") ? LAST_OF_LONG_LIST : LAST_OF_SHORT_LIST;
 		if (strstr(how, "tiny"))
 			count = 6;
-		set_filter(result, count, !!strstr(how, "syscall"));
+		set_filter(result_of(how), count, !!strstr(how, "syscall"));
 	}
 	say("inside", fresh(steps(1, 101)));
 	if (library[0])

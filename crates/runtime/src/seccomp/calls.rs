@@ -34,6 +34,13 @@ impl Call {
     pub(super) fn args(&self) -> [u64; 6] {
         self.args.map(|arg| i64::from(arg) as u64)
     }
+
+    /// Tells whether the kernel may answer with 0: that is no id, and says of an address or a descriptor
+    /// that it is there.
+    pub(super) fn may_return_0(&self) -> bool {
+        let is_id = IDENTITY.iter().any(|call| call.nr == self.nr);
+        !is_id && !self.args.iter().any(|arg| matches!(*arg, AT | NONE))
+    }
 }
 
 /// Filters see no more of pointers. Nothing is there: the calls are made, to see what becomes of them.
@@ -200,12 +207,15 @@ pub(super) const SWEEP: Calls = &[call(syscall::MINCORE, [AT, 4096, AT])];
 /// Calls of the start alone: tables get their seeds, the agent moves out of its file, or gives what was put
 /// into a process its names.
 pub(super) const START: Calls =
-    &[call(nr::GETRANDOM, [AT, 0, 1]), call(nr::MEMFD_CREATE, [AT, 17])];
+    &[call(nr::GETRANDOM, [AT, 1, 1]), call(nr::MEMFD_CREATE, [AT, 17])];
 
 /// What a program that is executed needs to find out what becomes of the others: those cannot be tried
-/// there.
-pub(super) const TRYING: Calls =
-    &[call(nr::CLONE, []), call(nr::WAIT4, [1, AT, 0x4000_0000]), call(nr::EXIT_GROUP, [])];
+/// there. A child goes by a signal where it may not exit.
+pub(super) const TRYING: Calls = &[
+    call(nr::CLONE, [0x0100_0000, 0, 0, AT]),
+    call(nr::WAIT4, [1, AT, 0x4000_0000]),
+    call(nr::EXIT_GROUP, []),
+];
 
 /// What an agent on a thread of its own cannot do without, and whoever puts it into a process
 /// (`skep_inject`).

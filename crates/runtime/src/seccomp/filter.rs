@@ -20,7 +20,7 @@ pub(super) enum Action {
     Made,
     /// It fails with an error number.
     Refused,
-    /// The process ends, gets a signal, or waits for somebody else.
+    /// The process ends, gets a signal, waits for somebody else, or is told that the call was made.
     Punished,
 }
 
@@ -46,7 +46,7 @@ pub(super) fn run(filter: &[Insn], nr: u32, args: [u64; 6]) -> Action {
         None => Action::Punished,
         Some(value) => match value & 0xffff_0000 {
             0x7fff_0000 | 0x7ffc_0000 => Action::Made,
-            0x0005_0000 => Action::Refused,
+            0x0005_0000 if value & 0xffff != 0 => Action::Refused,
             _ => Action::Punished,
         },
     }
@@ -197,6 +197,8 @@ mod tests {
         assert_eq!(action(186, [0; 6]), Action::Punished);
         assert_eq!(action(9, [0, 4096, 3, 0x22, 0, 0]), Action::Made);
         assert_eq!(action(9, [0, 4096, 7, 0x22, 0, 0]), Action::Punished);
+        // Who has been told that memory is there dies of it.
+        assert_eq!(run(&[insn(0x06, 0, 0, ERRNO - 1)], 9, [0; 6]), Action::Punished);
     }
 
     #[test]
