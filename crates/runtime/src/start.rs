@@ -45,7 +45,7 @@ pub unsafe fn start(prepare: impl FnOnce()) {
     // Before any other system call, which a filter may punish.
     if let Some(reason) = seccomp::inherited::obstacle() {
         // Those that note it, too, and there may be no memory for it.
-        seccomp::inherited::lives(|| dir().map(|dir| stay_out(&dir, &links(), reason)).is_ok());
+        seccomp::inherited::lives(&|| dir().map(|dir| stay_out(&dir, &links(), reason)).is_ok());
         return;
     }
     // The heap makes the same system calls next, and has no way out.
@@ -90,6 +90,7 @@ pub unsafe fn start(prepare: impl FnOnce()) {
 }
 
 /// The links that the environment names.
+#[inline(never)]
 fn links() -> Vec<u32> {
     let list = std::env::var_os(ENV_LINKS).unwrap_or_default();
     list.to_string_lossy().split(',').filter_map(|s| s.trim().parse().ok()).collect()

@@ -121,29 +121,29 @@ skep_attach_block:
 # r12 = the block that this thread's words name. Where there is no thread-local storage for them (per_thread/area.rs), this becomes a
 # jump to \check, a SKEP_CHECK with the same rest of its name, which comes back behind it.
 .macro SKEP_BLOCK check
-skep_attach_at_\check:
+.Lskep_attach_at_\check:
     mov r12, qword ptr [rip + skep_attach_block@GOTTPOFF]
     mov r12, qword ptr fs:[r12]
-skep_attach_after_\check:
+.Lskep_attach_after_\check:
     .pushsection skep_thread_checks,"aR",@progbits
-    .long skep_attach_at_\check - .
-    .long skep_attach_check_\check - .
+    .long .Lskep_attach_at_\check - .
+    .long .Lskep_attach_check_\check - .
     .popsection
 .endm
 
 # The other half: r12 = this thread's block, 0 when the one that its words name is another thread's. \scratch is free.
 .macro SKEP_CHECK check, scratch
-skep_attach_check_\check:
+.Lskep_attach_check_\check:
     mov r12, qword ptr [rip + skep_attach_block@GOTTPOFF]
     mov r12, qword ptr gs:[r12]
     test r12, r12
-    jz skep_attach_after_\check
+    jz .Lskep_attach_after_\check
     mov r\scratch, [rip + {tid_at}]
     mov e\scratch, fs:[r\scratch]
     cmp e\scratch, [r12+{BLOCK_TID}]
-    je skep_attach_after_\check
+    je .Lskep_attach_after_\check
     xor r12d, r12d
-    jmp skep_attach_after_\check
+    jmp .Lskep_attach_after_\check
 .endm
 
 # The first thing: r12 = this thread's block; rax, r12 and rbp saved in the Frame to be, \f bytes below rsp, in the red zone. To \new when

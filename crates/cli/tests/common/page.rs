@@ -99,8 +99,9 @@ pub fn other_blocks(page: &str) -> Vec<String> {
     let (mut rest, mut is_behind_commands) = (page, false);
     while let Some((before, language, _, behind)) = fence(rest) {
         let is_commands = language == "sh" || language.starts_with("sh ");
-        let is_output = matches!(language, "text" | "text exact" | "text any");
-        if !is_commands && !(is_output && is_behind_commands && before.trim().is_empty()) {
+        let is_text = matches!(language, "text" | "text exact" | "text any");
+        let is_output = is_text && is_behind_commands && before.trim().is_empty();
+        if !is_commands && !is_output {
             all.push(language.to_owned());
         }
         (rest, is_behind_commands) = (behind, is_commands);
