@@ -26,6 +26,10 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 /// The end of the first thread's stack; 0: not known.
 static MAIN_END: AtomicU64 = AtomicU64::new(0);
 
+/// A stack that is smaller has no room for hooks anywhere: what an event does for the first time, or when
+/// a library was loaded, takes up to 16 KiB, and half of the stack must be enough.
+pub(crate) const SMALL: u64 = 48 << 10;
+
 /// How much of the first thread's stack is taken for it where the limit says nothing.
 const UNLIMITED: u64 = 64 << 20;
 

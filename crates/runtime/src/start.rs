@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use skep_attach::signals;
@@ -12,6 +13,7 @@ use skep_store::Dir;
 use skep_store::dir::{ENV_DIR, ENV_LINKS};
 use skep_store::link::{LinkFile, Untraced};
 use skep_sys::own_file::OwnFile;
+use skep_sys::syscall::call4;
 use skep_sys::{sandbox, thread_words};
 
 use crate::agent::{self, Agent, AgentError, executable};
@@ -49,7 +51,7 @@ pub unsafe fn start(prepare: impl FnOnce()) {
         return;
     }
     // The heap makes the same system calls next, and has no way out.
-    if !skep_sys::has_address_space(ROOM_TO_SAY) {
+    if !skep_sys::has_address_space(ROOM_TO_SAY) || !has_stack() {
         return;
     }
     let ids = links();
@@ -87,6 +89,18 @@ pub unsafe fn start(prepare: impl FnOnce()) {
         exec::watch(libc, agent.files().iter().map(PathBuf::as_path));
     }
     watch_libc(libc.as_ref(), passing);
+}
+
+/// Tells whether the first thread's stack may grow to what this takes, beside arguments and variables:
+/// those have 128 KiB, or a fourth of more (`bprm_stack_limits` in fs/exec.c).
+fn has_stack() -> bool {
+    const PRLIMIT64: u64 = 302;
+    const RLIMIT_STACK: u64 = 3;
+    const LEAST: u64 = 160 << 10;
+    let limits = [u64::MAX; 2].map(AtomicU64::new);
+    // SAFETY: writes two words.
+    unsafe { call4(PRLIMIT64, 0, RLIMIT_STACK, 0, limits.as_ptr() as u64) };
+    limits[0].load(Relaxed) >= LEAST
 }
 
 /// The links that the environment names.

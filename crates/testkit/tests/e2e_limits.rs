@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use skep_testkit::cc::Build;
+use skep_testkit::cc::{Build, Cc};
 use skep_testkit::report::Report;
 use skep_testkit::trace::{self, skep_bin};
 use skep_testkit::{TempDir, many, run, target};
@@ -117,5 +117,77 @@ fn times_nest() {
     );
     for name in ["down", "even", "odd", "ackermann"] {
         assert!(row(name).self_ns <= row(name).total_ns, "{name}");
+    }
+}
+
+/// Threads whose stacks are as small as the C library lets them be open a library: what is done then took
+/// more than there was.
+#[test]
+fn libraries_that_are_opened_on_small_stacks() {
+    let dir = TempDir::in_memory();
+    let source = dir.join("opens.c");
+    std::fs::write(
+        &source,
+        r#"#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+static void *open_it(void *library) { return dlopen(library, RTLD_NOW); }
+int main(int argc, char **argv) {
+    pthread_attr_t attr;
+    pthread_t thread;
+    void *opened = 0;
+    if (argc < 3)
+        return 7;
+    pthread_attr_init(&attr);
+    if (pthread_attr_setstacksize(&attr, atoi(argv[1])) || pthread_create(&thread, &attr, open_it, argv[2]))
+        return 9;
+    pthread_join(thread, &opened);
+    return opened ? puts("opened") == EOF : 8;
+}
+"#,
+    )
+    .expect("ours");
+    let program = Cc::c()
+        .args(&["-pthread", "-ldl"])
+        .build(Build::O2)
+        .compile(&[&source], &dir.join("opens"));
+    let library = Cc::c()
+        .args(&["-shared", "-fPIC"])
+        .build(Build::O2)
+        .compile(&[&target::sources().join("plugin.c")], &dir.join("plugin.so"));
+    for size in (16..=64).step_by(4).map(|kib| (kib << 10).to_string()) {
+        let alone = run::run(Command::new(&program).arg(&size).arg(&library), b"", LIMIT);
+        if alone.shell_status() != 0 {
+            continue;
+        }
+        let mut command = Command::new(skep_bin());
+        command.args(["trace", "*", "-o", "/dev/null", "--"]).arg(&program).arg(&size);
+        let ended = run::run(command.arg(&library).env("SKEP_DIR", dir.join("skep")), b"", LIMIT);
+        assert_eq!(ended.shell_status(), 0, "{size}: {}", ended.transcript());
+        assert_eq!(ended.stdout, alone.stdout, "{size}: {}", ended.transcript());
+    }
+}
+
+/// A program whose first stack may not grow (`ulimit -s`), and that has a part of it full of variables: the
+/// agent's start needs more than some have left.
+#[test]
+fn a_first_stack_that_is_small() {
+    let dir = TempDir::in_memory();
+    for kib in (32..=144).step_by(16) {
+        let script = format!("ulimit -s {kib}; exec /bin/echo hello");
+        let variables = "x".repeat((kib - 26) << 10);
+        let under_limit = |command: &mut Command| {
+            command.args(["/bin/sh", "-c", &script]).env_clear().env("VARIABLES", &variables);
+            run::run(command.env("SKEP_DIR", dir.join("skep")), b"", LIMIT)
+        };
+        let alone = under_limit(&mut Command::new("/usr/bin/env"));
+        if alone.shell_status() != 0 {
+            continue;
+        }
+        let mut skep = Command::new(skep_bin());
+        let ended = under_limit(skep.args(["trace", "*", "-o", "/dev/null", "--"]));
+        assert_eq!(ended.shell_status(), 0, "{kib}: {}", ended.transcript());
+        assert_eq!(ended.stdout, alone.stdout, "{kib}: {}", ended.transcript());
     }
 }

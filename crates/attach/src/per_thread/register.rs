@@ -220,7 +220,8 @@ unsafe fn find_stack(block: *mut Block) {
         let (low, top) = stack_bounds::stack(here);
         (*block).low.store(low, Ordering::Relaxed);
         (*block).top.store(top, Ordering::Relaxed);
-        let frames = top.wrapping_sub(low) >> 2 & !15;
+        let size = top.wrapping_sub(low);
+        let frames = if size < stack_bounds::SMALL { 0 } else { size >> 2 & !15 };
         (*block).zone.store(top.wrapping_sub(frames), Ordering::Relaxed);
         (*block).zone_len.store(frames >> 4, Ordering::Relaxed);
     }

@@ -12,6 +12,7 @@
 //! | own stack, second quarter | here | a `SideFrame` |
 //! | own stack, lower half | here | none: see [`Hook::without_return`](crate::Hook) |
 //! | own stack, nearly used up | here, on a stack of ours | none |
+//! | own stack of less than 48 KiB, upper half | here, on a stack of ours | a `SideFrame` |
 //! | any other stack | here, on a stack of ours | a `SideFrame` |
 //!
 //! So hooks take at most half of a thread's stack, and the frames of one function at one place are
@@ -27,6 +28,7 @@ use crate::hook_list::Meta;
 use crate::per_thread::block::{Block, own};
 use crate::per_thread::{enter, missed, register, shared_tls};
 use crate::signals::handled::handled;
+use crate::stack_bounds::SMALL;
 use crate::table::Table;
 use crate::tramp::entry_points::is_exit;
 use crate::{process, sandbox, sys};
@@ -63,7 +65,13 @@ fn place(block: &Block, sp: u64) -> Place {
         return Place { switch: sandbox::may_call_system(), frame: true };
     }
     let (left, size) = (sp.wrapping_sub(low), top.wrapping_sub(low));
-    let least = if size >> 1 < NEARLY { size >> 1 } else { NEARLY };
+    let least = if size < SMALL {
+        size
+    } else if size >> 1 < NEARLY {
+        size >> 1
+    } else {
+        NEARLY
+    };
     Place { switch: left < least && sandbox::may_call_system(), frame: left >= size >> 1 }
 }
 
