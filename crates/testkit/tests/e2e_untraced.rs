@@ -194,6 +194,26 @@ fn a_child_without_the_agent_in_its_environment_is_named() {
     );
 }
 
+/// Where no file may become longer, there is no record of such a child, and no `SIGXFSZ` either: that
+/// ended the child before it began.
+#[test]
+fn a_child_that_cannot_be_named_runs() {
+    let place = Place::new();
+    let Some(program) = place.hello("hello", "gcc", &["-static"]) else {
+        return skep_testkit::skip("static libraries of the C library");
+    };
+    let script = format!("ulimit -f 0; exec {}", program.display());
+    let (ended, report) =
+        place.trace(&["*"], &[Path::new("sh"), Path::new("-c"), Path::new(&script)]);
+    assert_eq!(
+        String::from_utf8_lossy(&ended.stdout),
+        "hello own agent links\n",
+        "{}",
+        ended.transcript()
+    );
+    assert_eq!(report.status, 5, "{}", ended.transcript());
+}
+
 /// Under valgrind the agent stays out: valgrind finds nothing to say that it would not say without.
 #[test]
 fn valgrind_is_left_alone() {

@@ -249,6 +249,8 @@ fn size_of_file(path: &CStr) -> Option<u64> {
 
 impl Watch {
     fn note(&self, path: &[u8], reason: &str) {
+        // A file may have become longer than this process may write one.
+        let _signals = signals::Blocked::new();
         for link in &self.links {
             link.note(path, reason);
         }
