@@ -39,10 +39,13 @@ FN static long fresh(long x)
 }
 
 static volatile int punished;
+/* Whether system calls lead to the handler. */
+static volatile char dispatches;
 
 static void on_sys(int signal, siginfo_t *info, void *context)
 {
 	(void)signal, (void)info, (void)context;
+	dispatches = 0;
 	punished++;
 }
 
@@ -189,6 +192,16 @@ int main(int argc, char **argv)
 	}
 	struct sigaction action = {.sa_sigaction = on_sys, .sa_flags = SA_SIGINFO};
 	sigaction(SIGSYS, &action, 0);
+	if (!strcmp(how, "dispatch")) {
+		say("before", steps(1, 101));
+		CHECK(prctl(59 /* PR_SET_SYSCALL_USER_DISPATCH */, 1, 0, 0, &dispatches) == 0);
+		dispatches = 1;
+		long x = fresh(steps(1, 101));
+		dispatches = 0;
+		say("dispatched", x);
+		say("punished", punished);
+		return 0;
+	}
 	pthread_t thread;
 	void *x;
 	pthread_barrier_init(&ready, 0, 2);

@@ -17,6 +17,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 const STRICT: &str = "has entered seccomp's strict mode and is not traced from there";
 const NO_COUNTER: &str =
     "has forbidden itself to read the time-stamp counter and is not traced from there";
+const DISPATCH: &str = "handles its system calls itself and is not traced from there";
 const NO_EVENTS: &str =
     "has set a seccomp filter that is against tracing and is not traced from there";
 const NO_THREADS: &str =
@@ -130,6 +131,14 @@ fn calls_in_the_sandbox_are_not_denied() {
 #[test]
 fn without_the_time_stamp_counter() {
     lives(&["tsc"], Some(NO_COUNTER), |report, what| {
+        assert_eq!((calls(report, "step"), calls(report, "fresh")), (101, 0), "{what}")
+    });
+}
+
+/// System calls that come to a handler of the program's (Syscall User Dispatch): it would get ours.
+#[test]
+fn system_calls_that_the_program_handles() {
+    lives(&["dispatch"], Some(DISPATCH), |report, what| {
         assert_eq!((calls(report, "step"), calls(report, "fresh")), (101, 0), "{what}")
     });
 }

@@ -7,6 +7,7 @@
 //! | the program is about to | then |
 //! |---|---|
 //! | enter strict mode, or forbid itself the time-stamp counter | all hooks are taken out: programs read the counter |
+//! | have its system calls come to a handler of its own (Syscall User Dispatch), as Wine does | the same: ours would, too |
 //! | set a filter that punishes what events of known threads do | the same |
 //! | set a filter that punishes what a thread's first event does, or our other work | the thread gets all it will need, then system calls are over ([`sandbox::close`]): new threads and children run without hooks |
 //! | set another filter | nothing: what fails with an error number is coped with |
@@ -58,6 +59,7 @@ use skep_sys::syscall::{self, PROCESS_VM_READV, call6};
 const STRICT: &str = "has entered seccomp's strict mode and is not traced from there";
 const NO_COUNTER: &str =
     "has forbidden itself to read the time-stamp counter and is not traced from there";
+const DISPATCH: &str = "handles its system calls itself and is not traced from there";
 const NO_EVENTS: &str =
     "has set a seccomp filter that is against tracing and is not traced from there";
 const NO_THREADS: &str =
@@ -68,6 +70,8 @@ const FOR_ALL: &str = "has set a seccomp filter for all its threads and is not t
 const PR_SET_SECCOMP: u32 = 22;
 const PR_SET_TSC: u32 = 26;
 const PR_TSC_SIGSEGV: u64 = 2;
+const PR_SET_SYSCALL_USER_DISPATCH: u32 = 59;
+const DISPATCH_OFF: u64 = 0;
 const MODE_STRICT: u64 = 1;
 const MODE_FILTER: u64 = 2;
 const SYS_PRCTL: u64 = 157;
@@ -95,9 +99,7 @@ pub(crate) fn watch(libc: &Libc, own: &mut OwnHooks) {
 unsafe extern "C" fn on_prctl(ctx: *mut u64, _: *const ()) -> u64 {
     // SAFETY: the frame has twelve argument words.
     let (option, args) = unsafe { (*ctx as u32, [*ctx.add(1), *ctx.add(2)]) };
-    if matches!(option, PR_SET_SECCOMP | PR_SET_TSC) {
-        prctl(option, args);
-    }
+    prctl(option, args);
     0
 }
 
@@ -107,7 +109,7 @@ unsafe extern "C" fn on_syscall(ctx: *mut u64, _: *const ()) -> u64 {
     let (number, args) = unsafe { (*ctx, [*ctx.add(1), *ctx.add(2), *ctx.add(3)]) };
     if number == SYS_SECCOMP {
         seccomp(args);
-    } else if number == SYS_PRCTL && matches!(args[0] as u32, PR_SET_SECCOMP | PR_SET_TSC) {
+    } else if number == SYS_PRCTL {
         prctl(args[0] as u32, [args[1], args[2]]);
     }
     0
@@ -127,6 +129,7 @@ fn prctl(option: u32, args: [u64; 2]) {
     }
     match (option, args[0]) {
         (PR_SET_TSC, PR_TSC_SIGSEGV) => take_out(NO_COUNTER),
+        (PR_SET_SYSCALL_USER_DISPATCH, to) if to != DISPATCH_OFF => take_out(DISPATCH),
         (PR_SET_SECCOMP, MODE_STRICT) => enter_strict_mode(),
         (PR_SET_SECCOMP, MODE_FILTER) => {
             // SAFETY: as the program is about to, but for the address, which the kernel checks.
