@@ -103,6 +103,7 @@ static unsigned result_of(const char *how)
 	return strstr(how, "kill")      ? SECCOMP_RET_KILL_PROCESS
 	       : strstr(how, "trap")    ? SECCOMP_RET_TRAP
 	       : strstr(how, "pretend") ? SECCOMP_RET_ERRNO
+	       : strstr(how, "fault")   ? SECCOMP_RET_ERRNO | EFAULT
 					: SECCOMP_RET_ERRNO | EPERM;
 }
 

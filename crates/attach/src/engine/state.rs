@@ -18,7 +18,7 @@ use crate::per_thread::quiescence;
 use crate::sites::{Function, Module};
 use crate::skip::{AttachError, Skip};
 use crate::table::{self, Table};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
 use std::ptr;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub(super) struct State {
     /// Sites that are known no more, of code that may still be there: the islands, by where the moved
     /// instructions ended.
     former: BTreeMap<u64, Vec<Range<u64>>>,
-    attachments: HashMap<u64, Vec<u64>>,
+    attachments: AddressMap<Vec<u64>>,
     /// Those of them that send a function's calls elsewhere.
     pub(super) diversions: Vec<u64>,
     table: table::Writer,
@@ -75,7 +75,7 @@ impl State {
             sites: AddressMap::default(),
             inside: Vec::new(),
             former: BTreeMap::new(),
-            attachments: HashMap::new(),
+            attachments: AddressMap::default(),
             diversions: Vec::new(),
             table,
             called: 0,

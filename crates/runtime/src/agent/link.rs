@@ -19,7 +19,7 @@ use super::program::{ActiveProgram, find_errno};
 use super::select::{
     check, check_room, give_back, know_memory, room_to_hook, room_to_list, select, take,
 };
-use super::{AgentError, detach_from, executable};
+use super::{AgentError, Unseeded, detach_from, executable};
 use crate::detach_func::set_detach_from;
 use crate::directory::LinkUse;
 use crate::memory::Counting;
@@ -322,7 +322,7 @@ impl ActiveLink {
         let mut entry_only = Vec::new();
         // A file that is there twice has one record of a function: hooked, if one of them is.
         let twice = (1..new.len()).any(|i| new[..i].iter().any(|m| m.path() == new[i].path()));
-        let mut hooked = HashSet::new();
+        let mut hooked = HashSet::<_, Unseeded>::default();
         for ((inside, layouts), group) in &groups {
             let hooks = match inside {
                 false => self.hooks(layouts),

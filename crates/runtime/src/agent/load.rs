@@ -11,13 +11,13 @@ use skep_store::dir::{Dir, Kind};
 use skep_store::link::{Cookie, LinkSpec, attach_type, control};
 use skep_store::prog::ProgramFile;
 
-use super::AgentError;
+use super::{AgentError, Unseeded};
 use crate::memory;
 use crate::run::{Compiled, DetachFn, ReadyError, Running};
 
 /// The programs that this process has compiled, for as long as links use them.
 #[derive(Debug, Default)]
-pub(super) struct Cache(HashMap<(PathBuf, u32), Weak<Compiled>>);
+pub(super) struct Cache(HashMap<(PathBuf, u32), Weak<Compiled>, Unseeded>);
 
 impl Cache {
     /// Finds a program of a directory. Ids alone say nothing: there may be another directory of the
@@ -55,7 +55,7 @@ pub(super) fn load(
     // A map with an element for each function of the link needs no more elements than there are
     // functions: such a program is the link's own.
     let shared = spec.cookie != Cookie::Index;
-    let mut maps: HashMap<u32, Arc<Map>> = HashMap::new();
+    let mut maps: HashMap<u32, Arc<Map>, Unseeded> = HashMap::default();
     let mut open = |id: u32| -> Result<Arc<Map>, AgentError> {
         if let Some(map) = maps.get(&id) {
             return Ok(Arc::clone(map));

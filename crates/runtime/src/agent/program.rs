@@ -11,6 +11,7 @@ use skep_isa::helper::id::{OVERRIDE_RETURN, SKEP_DETACH_FUNC, SKEP_SET_ERRNO};
 use skep_store::link::types::{FunctionTypes, Known, ModuleTypes};
 use skep_store::link::{Context, ENTRY_ONLY, FunctionAttachType, LinkProgram, Types};
 
+use super::Unseeded;
 use crate::run::{self, Running, Shown};
 
 /// A program of a link, compiled as often as the link needed more room in its maps.
@@ -20,7 +21,7 @@ pub(super) struct ActiveProgram {
     pub types: Types,
     /// By layout and the address of the program, what runs the program on functions whose context
     /// is made for them.
-    shown: HashMap<(u32, usize), Arc<Shown>>,
+    shown: HashMap<(u32, usize), Arc<Shown>, Unseeded>,
     /// Compiled; the last one is for functions found from now on.
     pub running: Vec<Arc<Running>>,
     /// It may skip functions.
@@ -36,7 +37,7 @@ impl ActiveProgram {
         Self {
             spec,
             types,
-            shown: HashMap::new(),
+            shown: HashMap::default(),
             running: Vec::new(),
             overrides: false,
             sets_errno: false,

@@ -5,7 +5,7 @@
 //! another target has registered uses the same indexes.
 
 use std::collections::{HashMap, HashSet};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::{BuildHasherDefault, DefaultHasher, Hasher};
 
 use super::attach_type::FunctionAttachType;
 use super::mapped::MappedModule;
@@ -369,7 +369,7 @@ fn decode_all(file: &RecordFile, records: &Records) -> Result<LinkState, RecordE
     let (mut modules, mut agents) = (Vec::new(), Vec::new());
     // Nearly all records are functions.
     let mut functions = skep_sys::vec_in_huge_pages(records.size() as usize / FUNCTION_SIZE);
-    let (mut untraced, mut known) = (Vec::new(), HashSet::new());
+    let (mut untraced, mut known) = (Vec::new(), HashSet::<_, Unseeded>::default());
     let (mut wants_mapped, mut mapped, mut probes) = (false, Vec::new(), Vec::new());
     for (tag, payload) in records.iter() {
         let done = match tag {
@@ -428,10 +428,14 @@ fn decode_reason(payload: &[u8]) -> Result<(u32, &str), WireError> {
     Ok((r.u32("function index")?, r.str("reason")?))
 }
 
+/// Hashes without random numbers: the standard library panics where a filter refuses them with an error
+/// that it does not expect.
+type Unseeded = BuildHasherDefault<DefaultHasher>;
+
 /// The indexes that modules and functions of a link have.
 #[derive(Default)]
 struct Indexes {
-    modules: HashMap<String, u32>,
+    modules: HashMap<String, u32, Unseeded>,
     /// By module and address.
     functions: HashMap<(u32, u64), u32, BuildHasherDefault<Mixer>>,
     /// Numbers for the next ones.
