@@ -211,7 +211,7 @@ impl Target {
             return Err(Unfit::SingleStep);
         }
         let status = Status::of(self.pid, tid).ok_or(Unfit::Ended)?;
-        self.sandbox(tid, &status)?;
+        self.filters.check(tid, &status)?;
         if sys::dispatches_calls(tid) {
             return Err(Unfit::Dispatch);
         }

@@ -8,7 +8,6 @@ use std::cell::RefCell;
 
 use crate::error::Unfit;
 use crate::sys;
-use crate::target::Target;
 use crate::task::Status;
 
 /// Tells whether a filter, an array of `struct sock_filter`, does no harm.
@@ -23,6 +22,21 @@ pub(crate) struct Filters {
 }
 
 impl Filters {
+    /// From now on filters are read, and this says which are harmless.
+    pub(crate) fn judge_by(&mut self, judge: Judge) {
+        self.judge = Some(judge);
+    }
+
+    /// Tells why a thread may make no system calls but those that its program makes, if so.
+    pub(crate) fn check(&self, tid: u32, status: &Status) -> Result<(), Unfit> {
+        const FILTER: u32 = 2;
+        match status.number("Seccomp") {
+            None | Some(0) => Ok(()),
+            Some(FILTER) => self.judge(tid),
+            Some(_) => Err(Unfit::Seccomp),
+        }
+    }
+
     fn judge(&self, tid: u32) -> Result<(), Unfit> {
         let judge = self.judge.ok_or(Unfit::Seccomp)?;
         let mut number = 0;
@@ -39,23 +53,5 @@ impl Filters {
             number += 1;
         }
         Ok(())
-    }
-}
-
-impl Target {
-    /// From now on a thread may make system calls all of whose seccomp filters `judge` finds harmless.
-    /// Without this, and where filters cannot be read, none under seccomp does.
-    pub fn judge_filters(&mut self, judge: Judge) {
-        self.filters.judge = Some(judge);
-    }
-
-    /// Tells why a thread may make no system calls but those that its program makes, if so.
-    pub(crate) fn sandbox(&self, tid: u32, status: &Status) -> Result<(), Unfit> {
-        const FILTER: u32 = 2;
-        match status.number("Seccomp") {
-            None | Some(0) => Ok(()),
-            Some(FILTER) => self.filters.judge(tid),
-            Some(_) => Err(Unfit::Seccomp),
-        }
     }
 }

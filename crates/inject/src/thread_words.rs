@@ -124,7 +124,8 @@ impl Target {
         self.end_calls();
         for tid in self.threads() {
             let mut registers = self.registers(tid)?;
-            let is_apart = || Status::of(pid, tid).is_some_and(|s| self.sandbox(tid, &s).is_err());
+            let is_apart =
+                || Status::of(pid, tid).is_some_and(|s| self.filters.check(tid, &s).is_err());
             if registers.gs_base == base && is_apart() {
                 registers.gs_base = filtered;
                 sys::set_registers(tid, &registers).map_err(|_| Error::NoProcess { pid })?;

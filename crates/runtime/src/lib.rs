@@ -26,11 +26,12 @@ mod own_thread;
 pub mod prepare;
 mod profile;
 pub mod run;
-pub mod seccomp;
+mod seccomp;
 pub mod start;
 pub mod tail;
 mod unwinders;
 
+pub use seccomp::lets_agent_in;
 pub use skep_attach::signals;
 pub use skep_store::live;
 mod vectors;

@@ -132,6 +132,9 @@ mod tests {
         ".pushsection .text",
         ".balign 64",
         ".skip 4",
+        // The tests may come into other objects.
+        ".globl skep_test_patch_one",
+        ".hidden skep_test_patch_one",
         "skep_test_patch_one: mov eax, 1",
         "ret",
         ".balign 64",
