@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::live::{self, Target, Tracer, has_agent};
-use common::{Skep, data, text};
+use common::{Skep, data, json, text};
 use rustix::process::Signal;
 use serde_json::Value as Json;
 use skep_testkit::TempDir;
@@ -283,6 +283,24 @@ fn a_filter_that_cannot_be_read_is_left_alone() {
     assert!(said.contains("only root may read it, outside of containers"), "{said}");
     target.tell("work 1");
     target.end();
+}
+
+/// As in a container: what skep starts has skep's own filters, and is traced also where nothing can be
+/// preloaded, unless it sets another one before.
+#[test]
+fn what_is_started_under_a_filter_is_traced() {
+    let dir = TempDir::new();
+    let cc = Cc::c().args(&["-O1", "-g", "-pthread", "-static"]);
+    let program = cc.compile(&[data("withdraws.c").as_ref()], &dir.join("withdraws"));
+    let skep = Skep::new();
+    let mut command = skep.command(["trace", "withdraws:work", "--json", "-o"]);
+    command.arg(dir.join("report")).arg("--").arg(&program);
+    // SAFETY: system calls that read what is on the stack.
+    unsafe { command.pre_exec(allow_everything) };
+    let ended = run(&mut command, b"work 100\nothers\n", LIMIT);
+    assert_eq!(ended.shell_status(), 7, "{}", ended.transcript());
+    let report = std::fs::read(dir.join("report")).expect("it is written");
+    assert_eq!(live::calls(&json(&report), "work"), 100 + OTHERS, "{}", ended.transcript());
 }
 
 /// Sets a filter that is against nothing.

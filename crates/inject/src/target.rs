@@ -133,10 +133,11 @@ impl Target {
         self.threads.ids().collect()
     }
 
-    /// From now on a thread may make system calls all of whose seccomp filters `judge` finds harmless.
-    /// Without this, and where filters cannot be read, none under seccomp does.
-    pub fn judge_filters(&mut self, judge: Judge) {
-        self.filters.judge_by(judge);
+    /// From now on a thread may make system calls all of whose seccomp filters `judge` finds harmless, or,
+    /// where filters cannot be read, that has those of this process, if `own` says that these are.
+    /// Without this, none under seccomp does.
+    pub fn judge_filters(&mut self, judge: Judge, own: fn() -> bool) {
+        self.filters.judge_by(judge, own);
     }
 
     /// The registers that a thread will go on with. Of one that is in a system call those that it

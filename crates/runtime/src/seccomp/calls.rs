@@ -218,23 +218,24 @@ pub(super) const TRYING: Calls = &[
 ];
 
 /// What an agent on a thread of its own cannot do without, and whoever puts it into a process
-/// (`skep_inject`).
-pub(super) const ALONE: Calls = &[
+/// (`skep_inject`), and what cannot be tried, but is made by each program with threads.
+pub(super) const ALONE: [Calls; 2] = [
+    ALONE_TRIED,
+    &[call(nr::RT_SIGRETURN, []), call(nr::CLONE, [0xd_0f00, AT, 0, 0, AT]), call(nr::EXIT, [])],
+];
+pub(super) const ALONE_TRIED: Calls = &[
     call(syscall::CLOSE, [NONE]),
     call(syscall::MMAP, [0, 4096, 3, 0x22, NONE]),
     call(nr::MPROTECT, [AT, 4096, 5]),
     call(syscall::MUNMAP, [AT, 4096]),
     call(nr::RT_SIGACTION, [5, AT, AT, 8]),
     call(syscall::RT_SIGPROCMASK, [0, AT, AT, 8]),
-    call(nr::RT_SIGRETURN, []),
     call(nr::SENDTO, [NONE, AT, 8, 0x4040]),
     call(nr::RECVFROM, [NONE, AT, 96, 0x40]),
     call(nr::RECVMSG, [NONE, AT, 0x4000_0000]),
     call(nr::SOCKETPAIR, [1, 0x8_0002, 0, AT]),
     call(nr::SOCKETPAIR, [1, 0x8_0005, 0, AT]),
-    call(nr::CLONE, [0xd_0f00, AT, 0, 0, AT]),
-    call(nr::EXIT, []),
-    call(nr::ARCH_PRCTL, [0x1001, AT]),
+    call(nr::ARCH_PRCTL, [0x1001]),
     call(nr::ARCH_PRCTL, [0x1003, AT]),
     call(nr::SET_TID_ADDRESS, [AT]),
     call(nr::RESTART_SYSCALL, []),

@@ -13,7 +13,7 @@ use skep_sys::syscall::{CLOSE, OPENAT, READ, call4};
 use skep_sys::thread_words;
 
 use super::NO_COUNTER;
-use super::calls::{Call, EVERY_EVENT, IDENTITY, OTHERS, START, SWEEP, TIME};
+use super::calls::{ALONE_TRIED, Call, EVERY_EVENT, IDENTITY, OTHERS, START, SWEEP, TIME};
 
 const UNDER_FILTER: &str = "runs under a seccomp filter that is against tracing";
 /// What `wait4` says of a process that ended by itself, with the status 0.
@@ -83,8 +83,8 @@ pub(crate) fn filters() -> u32 {
     }
 }
 
-/// Tells whether a child for which `what` holds ends by itself. For the constructor, when there are no
-/// other threads.
+/// Tells whether a child for which `what` holds ends by itself. Where there are other threads, `what` must
+/// take no lock.
 pub(crate) fn lives(what: &dyn Fn() -> bool) -> bool {
     // Its end sends no signal, and no `wait` of the program's can find it.
     const WALL: u64 = 0x4000_0000;
@@ -96,7 +96,7 @@ pub(crate) fn lives(what: &dyn Fn() -> bool) -> bool {
     const RLIMIT_CPU: u64 = 0;
     const CHILD_SETTID: u64 = 0x0100_0000;
     let own = AtomicU32::new(0);
-    // SAFETY: a copy of this process; it has no other threads whose locks would stay, and ends
+    // SAFETY: a copy of this process; it has no other threads, and takes no lock that they had, and ends
     // here. In the copy, the kernel writes its id.
     let child = unsafe { raw(CLONE, [CHILD_SETTID, 0, 0, own.as_ptr() as u64, 0, 0]) };
     if child == 0 {
@@ -136,6 +136,23 @@ fn are_made_or_refused(tables: &[&[Call]]) -> bool {
     true
 }
 
+/// Makes the calls of an agent that is put into a process, in a child.
+pub(super) fn let_agent_in() -> bool {
+    lives(&|| are_made_or_refused(&ALL[1..]) && [IDENTITY, ALONE_TRIED].iter().all(|c| are_made(c)))
+}
+
+/// Makes calls; tells whether the kernel has looked at each.
+fn are_made(calls: &[Call]) -> bool {
+    const EPERM: i64 = 1;
+    const EACCES: i64 = 13;
+    const ENOSYS: i64 = 38;
+    calls.iter().all(|call| {
+        // SAFETY: as in `are_made_or_refused`.
+        let result = unsafe { raw(call.nr(), call.args()) };
+        !matches!(-result, EPERM | EACCES | ENOSYS) && (result != 0 || call.may_return_0())
+    })
+}
+
 /// # Safety
 /// As the call asks for.
 unsafe fn raw(nr: u64, a: [u64; 6]) -> i64 {
@@ -159,6 +176,7 @@ mod tests {
         // SAFETY: SIGKILL to the child itself.
         assert!(!lives(&|| unsafe { raw(62, [raw(39, [0; 6]) as u64, 9, 0, 0, 0, 0]) == 1 }));
         assert!(lives(&|| are_made_or_refused(&ALL)));
+        assert!(let_agent_in());
         assert_eq!(obstacle(), None);
     }
 }

@@ -31,7 +31,7 @@
 //!
 //! Filters that were there before the program was executed are tried out at the agent's start
 //! ([`inherited`]). Those that a process has into which the agent is put are read from outside
-//! ([`lets_agent_in`]). Not seen: programs that make the system call themselves, and refusals that
+//! ([`lets_agent_in`]), or tried by who has the same ([`own_filters_let_agent_in`]). Not seen: programs that make the system call themselves, and refusals that
 //! depend on other threads (`SECCOMP_FILTER_FLAG_TSYNC`).
 
 mod calls;
@@ -291,7 +291,13 @@ pub fn lets_agent_in(filter: &[[u8; 8]]) -> bool {
     let filter = filter.iter().map(|bytes| Insn::new(*bytes)).collect::<Vec<_>>();
     let may_fail = [EVERY_EVENT, TIME, OTHERS, START];
     !may_fail.iter().any(|calls| punishes(&filter, calls, Action::Punished))
-        && ![IDENTITY, ALONE].iter().any(|calls| punishes(&filter, calls, Action::Refused))
+        && ![IDENTITY].iter().chain(&ALONE).any(|calls| punishes(&filter, calls, Action::Refused))
+}
+
+/// Tells the same of this process's own filters, which all that it starts has, by trying.
+#[must_use]
+pub fn own_filters_let_agent_in() -> bool {
+    inherited::let_agent_in()
 }
 
 /// Asks the kernel whether it takes filters of `len` instructions from this thread. A bad address

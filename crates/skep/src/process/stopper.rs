@@ -36,7 +36,7 @@ fn once<T: Send>(
 ) -> Result<T, StopError> {
     let (mut f, mut done) = (Some(f), None);
     stop(&mut |target| {
-        target.judge_filters(skep_runtime::lets_agent_in);
+        target.judge_filters(skep_runtime::lets_agent_in, skep_runtime::own_filters_let_agent_in);
         done = f.take().map(|f| f(target));
     })?;
     Ok(done.expect("who has stopped them has called it"))
