@@ -5,7 +5,8 @@
 //! system are taken to change with the compiler. Tests get copies, which are theirs to change.
 //!
 //! Not kept is what depends on more than that: on other files that arguments name, or on the path of
-//! a temporary source, which debug information and `__FILE__` tell.
+//! a temporary source, which debug information and `__FILE__` tell. Nor is what has other files beside
+//! it.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -16,6 +17,10 @@ use std::sync::{LazyLock, Mutex};
 use crate::program::copy;
 use crate::temp::TempDir;
 
+/// What has the compiler write more files than the program.
+const MORE_FILES: [&str; 5] =
+    ["-gsplit-dwarf", "--coverage", "-ftest-coverage", "-save-temps", "-M"];
+
 /// Where a program is kept, or would be; `None` when it cannot be.
 pub(crate) fn path(
     compiler: &str,
@@ -23,7 +28,8 @@ pub(crate) fn path(
     sources: &[&Path],
     libraries: &[&str],
 ) -> Option<PathBuf> {
-    if args.iter().any(|arg| arg.contains('/') || Path::new(arg).exists()) {
+    let has_more = |arg: &String| MORE_FILES.iter().any(|flag| arg.starts_with(flag));
+    if args.iter().any(|arg| arg.contains('/') || Path::new(arg).exists() || has_more(arg)) {
         return None;
     }
     let mut hash = DefaultHasher::new();
@@ -136,6 +142,7 @@ mod tests {
         assert_ne!(kept(&other, &["-O2"]), first);
         assert_eq!(kept(&dir, &["-g"]), None, "it tells where its source was");
         assert_eq!(kept(&dir, &["-O2", "-L/tmp"]), None, "who knows what is there");
+        assert_eq!(kept(&dir, &["-O2", "-gsplit-dwarf"]), None, "half of it is beside it");
         write(&dir, "two.h", "#define N sizeof __FILE__\n");
         assert_eq!(kept(&dir, &["-O2"]), None);
     }
