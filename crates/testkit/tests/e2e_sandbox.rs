@@ -58,6 +58,12 @@ impl Sandbox {
     }
 }
 
+/// A program to execute.
+fn echo() -> &'static str {
+    let places = ["/bin/echo", "/usr/bin/echo"];
+    places.into_iter().find(|place| Path::new(place).exists()).unwrap_or(places[0])
+}
+
 fn calls(report: &Report, name: &str) -> u64 {
     report.calls("sandbox", name).unwrap_or(0)
 }
@@ -223,10 +229,7 @@ fn a_childs_sandbox_is_not_its_parents() {
 /// What is executed in the sandbox would begin with the agent's own system calls: it gets none.
 #[test]
 fn programs_that_are_executed_in_the_sandbox() {
-    let echo = ["/bin/echo", "/usr/bin/echo"]
-        .into_iter()
-        .find(|p| Path::new(p).exists())
-        .unwrap_or("/bin/echo");
+    let echo = echo();
     lives(&["kill long", echo, "hello"], Some(NO_THREADS), |_, _| {});
 }
 
@@ -234,10 +237,7 @@ fn programs_that_are_executed_in_the_sandbox() {
 /// see. Its own calls are allowed, the agent's are not.
 #[test]
 fn filters_that_were_there_before() {
-    let echo = ["/bin/echo", "/usr/bin/echo"]
-        .into_iter()
-        .find(|p| Path::new(p).exists())
-        .unwrap_or("/bin/echo");
+    let echo = echo();
     for how in ["unseen kill long", "unseen trap long"] {
         let sandbox = Sandbox::new();
         let args = [how, echo, "hello"];
@@ -261,10 +261,7 @@ fn filters_that_were_there_before() {
 /// Whoever may not read the time-stamp counter when it is executed.
 #[test]
 fn programs_that_are_executed_without_the_counter() {
-    let echo = ["/bin/echo", "/usr/bin/echo"]
-        .into_iter()
-        .find(|p| Path::new(p).exists())
-        .unwrap_or("/bin/echo");
+    let echo = echo();
     lives(&["tsc", echo, "hello"], Some(NO_COUNTER), |_, _| {});
 }
 
@@ -313,10 +310,7 @@ fn whatever_is_punished() {
         .args(&["-shared", "-fPIC"])
         .build(Build::O2)
         .compile(&[&target::sources().join("plugin.c")], &sandbox.dir.join("plugin.so"));
-    let echo = ["/bin/echo", "/usr/bin/echo"]
-        .into_iter()
-        .find(|p| Path::new(p).exists())
-        .unwrap_or("/bin/echo");
+    let echo = echo();
     let next = AtomicU32::new(0);
     let (lived, numbers) = (AtomicU32::new(0), (0..OLD).chain(NEW).collect::<Vec<_>>());
     let try_all = || {

@@ -204,8 +204,7 @@ pub(super) const OTHERS: Calls = &[
 /// What is better done where memory is gone, and can be left out.
 pub(super) const SWEEP: Calls = &[call(syscall::MINCORE, [AT, 4096, AT])];
 
-/// Calls of the start alone: tables get their seeds, the agent moves out of its file, or gives what was put
-/// into a process its names.
+/// Calls of the start alone: tables get their seeds, the agent moves out of its file.
 pub(super) const START: Calls =
     &[call(nr::GETRANDOM, [AT, 1, 1]), call(nr::MEMFD_CREATE, [AT, 17])];
 
@@ -216,6 +215,10 @@ pub(super) const TRYING: Calls = &[
     call(nr::WAIT4, [1, AT, 0x4000_0000]),
     call(nr::EXIT_GROUP, []),
 ];
+
+/// What gives a thread and memory that were put into a process their names (`PR_SET_NAME`, `PR_SET_VMA`).
+pub(super) const NAMES: Calls =
+    &[call(syscall::PRCTL, [15, AT]), call(syscall::PRCTL, [0x5356_4d41, 0, AT, 4096, AT])];
 
 /// What an agent on a thread of its own cannot do without, and whoever puts it into a process
 /// (`skep_inject`), and what cannot be tried, but is made by each program with threads.

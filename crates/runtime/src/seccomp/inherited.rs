@@ -13,7 +13,7 @@ use skep_sys::syscall::{CLOSE, OPENAT, READ, call4};
 use skep_sys::thread_words;
 
 use super::NO_COUNTER;
-use super::calls::{ALONE_TRIED, Call, EVERY_EVENT, IDENTITY, OTHERS, START, SWEEP, TIME};
+use super::calls::{ALONE_TRIED, Call, EVERY_EVENT, IDENTITY, NAMES, OTHERS, START, SWEEP, TIME};
 
 const UNDER_FILTER: &str = "runs under a seccomp filter that is against tracing";
 /// What `wait4` says of a process that ended by itself, with the status 0.
@@ -136,9 +136,15 @@ fn are_made_or_refused(tables: &[&[Call]]) -> bool {
     true
 }
 
-/// Makes the calls of an agent that is put into a process, in a child.
-pub(super) fn let_agent_in() -> bool {
-    lives(&|| are_made_or_refused(&ALL[1..]) && [IDENTITY, ALONE_TRIED].iter().all(|c| are_made(c)))
+/// Tells of this process's own filters, which all that it starts has, whether an agent with a thread of its own
+/// can work under them, by trying.
+#[must_use]
+pub fn own_filters_let_agent_in() -> bool {
+    lives(&|| {
+        are_made_or_refused(&ALL[1..])
+            && are_made_or_refused(&[NAMES])
+            && [IDENTITY, ALONE_TRIED].iter().all(|calls| are_made(calls))
+    })
 }
 
 /// Makes calls; tells whether the kernel has looked at each.
@@ -176,7 +182,7 @@ mod tests {
         // SAFETY: SIGKILL to the child itself.
         assert!(!lives(&|| unsafe { raw(62, [raw(39, [0; 6]) as u64, 9, 0, 0, 0, 0]) == 1 }));
         assert!(lives(&|| are_made_or_refused(&ALL)));
-        assert!(let_agent_in());
+        assert!(own_filters_let_agent_in());
         assert_eq!(obstacle(), None);
     }
 }

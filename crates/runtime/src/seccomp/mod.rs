@@ -31,8 +31,9 @@
 //!
 //! Filters that were there before the program was executed are tried out at the agent's start
 //! ([`inherited`]). Those that a process has into which the agent is put are read from outside
-//! ([`lets_agent_in`]), or tried by who has the same ([`own_filters_let_agent_in`]). Not seen: programs that make the system call themselves, and refusals that
-//! depend on other threads (`SECCOMP_FILTER_FLAG_TSYNC`).
+//! ([`lets_agent_in`]), or tried by who has the same ([`own_filters_let_agent_in`]). Not seen:
+//! programs that make the system call themselves, and refusals that depend on other threads
+//! (`SECCOMP_FILTER_FLAG_TSYNC`).
 
 mod calls;
 mod filter;
@@ -51,8 +52,9 @@ use crate::agent::Agent;
 use crate::exec::{self, libc::Libc};
 use crate::own_hooks::{OwnHooks, hook};
 use crate::own_thread;
-use calls::{ALONE, Call, EVERY_EVENT, IDENTITY, OTHERS, START, SWEEP, TIME, TRYING};
+use calls::{ALONE, Call, EVERY_EVENT, IDENTITY, NAMES, OTHERS, START, SWEEP, TIME, TRYING};
 use filter::{Action, Insn};
+pub use inherited::own_filters_let_agent_in;
 use skep_helpers::clock;
 use skep_sys::syscall::{self, PROCESS_VM_READV, call6};
 
@@ -289,15 +291,9 @@ pub(crate) fn may_sweep() -> bool {
 #[must_use]
 pub fn lets_agent_in(filter: &[[u8; 8]]) -> bool {
     let filter = filter.iter().map(|bytes| Insn::new(*bytes)).collect::<Vec<_>>();
-    let may_fail = [EVERY_EVENT, TIME, OTHERS, START];
+    let may_fail = [EVERY_EVENT, TIME, OTHERS, START, NAMES];
     !may_fail.iter().any(|calls| punishes(&filter, calls, Action::Punished))
         && ![IDENTITY].iter().chain(&ALONE).any(|calls| punishes(&filter, calls, Action::Refused))
-}
-
-/// Tells the same of this process's own filters, which all that it starts has, by trying.
-#[must_use]
-pub fn own_filters_let_agent_in() -> bool {
-    inherited::let_agent_in()
 }
 
 /// Asks the kernel whether it takes filters of `len` instructions from this thread. A bad address
@@ -335,4 +331,40 @@ fn copy(from: u64, to: &mut [u8]) -> Option<()> {
         call6(PROCESS_VM_READV, me, local.as_ptr() as u64, 1, remote.as_ptr() as u64, 1, 0)
     };
     (got == to.len() as u64).then_some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOAD: u8 = 0x20;
+    const EQUAL: u8 = 0x15;
+    const RETURN: u8 = 0x06;
+    const KILL: u32 = 0x8000_0000;
+    const ALLOW: u32 = 0x7fff_0000;
+
+    fn insn(code: u8, jf: u8, k: u32) -> [u8; 8] {
+        let [a, b, c, d] = k.to_le_bytes();
+        [code, 0, 0, jf, a, b, c, d]
+    }
+
+    /// Ends the process at a system call with this first argument.
+    fn kills(number: u32, first: u32) -> [[u8; 8]; 6] {
+        [
+            insn(LOAD, 0, 0),
+            insn(EQUAL, 3, number),
+            insn(LOAD, 0, 16),
+            insn(EQUAL, 1, first),
+            insn(RETURN, 0, KILL),
+            insn(RETURN, 0, ALLOW),
+        ]
+    }
+
+    /// The thread gets a name, as does the memory; nothing asks for `PR_SET_DUMPABLE`.
+    #[test]
+    fn arguments_are_looked_at() {
+        assert!(!lets_agent_in(&kills(157, 15)));
+        assert!(!lets_agent_in(&kills(157, 0x5356_4d41)));
+        assert!(lets_agent_in(&kills(157, 4)));
+    }
 }
