@@ -64,6 +64,10 @@ pub fn has_address_space(bytes: u64) -> bool {
     }
 }
 
+/// Hashes without random numbers: the standard library panics where a filter refuses them with an error
+/// that it does not expect.
+pub type Unseeded = std::hash::BuildHasherDefault<std::hash::DefaultHasher>;
+
 /// Makes a vector with room for that many elements, an empty one where there is none. It lies in huge
 /// pages as far as the kernel gives them (`madvise`): who fills it has a fault for each page, and those
 /// of 4 KiB may cost more than what is done with them. Room that is not used takes no memory. Not for the

@@ -12,6 +12,7 @@ use skep_store::link::{
     AgentRecord, Context, Cookie, ENTRY_ONLY, FoundFunction, FunctionAttachType, LinkFile,
     LinkProbe, LinkSpec, MappedModule, Selection, Untraced,
 };
+use skep_sys::Unseeded;
 
 use super::load::{Cache, load};
 use super::probes::{self, Semaphores};
@@ -19,7 +20,7 @@ use super::program::{ActiveProgram, find_errno};
 use super::select::{
     check, check_room, give_back, know_memory, room_to_hook, room_to_list, select, take,
 };
-use super::{AgentError, Unseeded, detach_from, executable};
+use super::{AgentError, detach_from, executable};
 use crate::detach_func::set_detach_from;
 use crate::directory::LinkUse;
 use crate::memory::Counting;

@@ -10,8 +10,9 @@ use skep_maps::{Access, Map};
 use skep_store::dir::{Dir, Kind};
 use skep_store::link::{Cookie, LinkSpec, attach_type, control};
 use skep_store::prog::ProgramFile;
+use skep_sys::Unseeded;
 
-use super::{AgentError, Unseeded};
+use super::AgentError;
 use crate::memory;
 use crate::run::{Compiled, DetachFn, ReadyError, Running};
 

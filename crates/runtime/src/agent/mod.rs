@@ -20,7 +20,6 @@ mod program;
 mod retired;
 mod select;
 
-use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -45,10 +44,6 @@ use load::Cache;
 use retired::Retired;
 use select::Need;
 pub(crate) use select::{check_room, set_memory};
-
-/// Hashes without random numbers: the standard library panics where a filter refuses them with an error
-/// that it does not expect.
-type Unseeded = BuildHasherDefault<DefaultHasher>;
 
 /// Why an agent could not do something.
 pub type AgentError = Box<dyn std::error::Error>;

@@ -10,8 +10,8 @@ use skep_isa::ctx::tracing::MAX_ARGS;
 use skep_isa::helper::id::{OVERRIDE_RETURN, SKEP_DETACH_FUNC, SKEP_SET_ERRNO};
 use skep_store::link::types::{FunctionTypes, Known, ModuleTypes};
 use skep_store::link::{Context, ENTRY_ONLY, FunctionAttachType, LinkProgram, Types};
+use skep_sys::Unseeded;
 
-use super::Unseeded;
 use crate::run::{self, Running, Shown};
 
 /// A program of a link, compiled as often as the link needed more room in its maps.

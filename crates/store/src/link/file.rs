@@ -5,7 +5,9 @@
 //! another target has registered uses the same indexes.
 
 use std::collections::{HashMap, HashSet};
-use std::hash::{BuildHasherDefault, DefaultHasher, Hasher};
+use std::hash::{BuildHasherDefault, Hasher};
+
+use skep_sys::Unseeded;
 
 use super::attach_type::FunctionAttachType;
 use super::mapped::MappedModule;
@@ -427,10 +429,6 @@ fn decode_reason(payload: &[u8]) -> Result<(u32, &str), WireError> {
     let mut r = Reader::new(payload);
     Ok((r.u32("function index")?, r.str("reason")?))
 }
-
-/// Hashes without random numbers: the standard library panics where a filter refuses them with an error
-/// that it does not expect.
-type Unseeded = BuildHasherDefault<DefaultHasher>;
 
 /// The indexes that modules and functions of a link have.
 #[derive(Default)]
