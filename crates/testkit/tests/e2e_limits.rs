@@ -156,6 +156,7 @@ int main(int argc, char **argv) {
         .args(&["-shared", "-fPIC"])
         .build(Build::O2)
         .compile(&[&target::sources().join("plugin.c")], &dir.join("plugin.so"));
+    let mut opened = 0;
     for size in (16..=64).step_by(4).map(|kib| (kib << 10).to_string()) {
         let alone = run::run(Command::new(&program).arg(&size).arg(&library), b"", LIMIT);
         if alone.shell_status() != 0 {
@@ -166,7 +167,9 @@ int main(int argc, char **argv) {
         let ended = run::run(command.arg(&library).env("SKEP_DIR", dir.join("skep")), b"", LIMIT);
         assert_eq!(ended.shell_status(), 0, "{size}: {}", ended.transcript());
         assert_eq!(ended.stdout, alone.stdout, "{size}: {}", ended.transcript());
+        opened += 1;
     }
+    assert_ne!(opened, 0, "64 KiB are enough to open a library");
 }
 
 /// A program whose first stack may not grow (`ulimit -s`), and that has a part of it full of variables: the
@@ -174,6 +177,7 @@ int main(int argc, char **argv) {
 #[test]
 fn a_first_stack_that_is_small() {
     let dir = TempDir::in_memory();
+    let mut ran = 0;
     for kib in (32..=144).step_by(16) {
         let script = format!("ulimit -s {kib}; exec /bin/echo hello");
         let variables = "x".repeat((kib - 26) << 10);
@@ -189,5 +193,7 @@ fn a_first_stack_that_is_small() {
         let ended = under_limit(skep.args(["trace", "*", "-o", "/dev/null", "--"]));
         assert_eq!(ended.shell_status(), 0, "{kib}: {}", ended.transcript());
         assert_eq!(ended.stdout, alone.stdout, "{kib}: {}", ended.transcript());
+        ran += 1;
     }
+    assert_ne!(ran, 0, "a shell runs where its first stack has 144 KiB");
 }
