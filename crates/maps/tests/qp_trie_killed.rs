@@ -5,6 +5,7 @@
 
 mod support;
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use skep_isa::map::update::{ANY, NOEXIST};
@@ -48,12 +49,23 @@ impl Journal {
     }
 }
 
-/// A writer: only it changes its keys.
-fn write_for_ever(map: &Map, keys: &[Vec<u8>], journal: &Journal, writer: usize, seed: u64) -> ! {
+/// The keys of a writer.
+fn keys_of(writer: usize) -> Range<usize> {
+    EACH * writer..EACH * (writer + 1)
+}
+
+/// A writer: only it changes its keys, of which it changes these.
+fn write_for_ever(
+    map: &Map,
+    keys: &[Vec<u8>],
+    journal: &Journal,
+    (writer, some): (usize, Range<usize>),
+    seed: u64,
+) -> ! {
     let mut random = Random(seed);
     let mut value = vec![0; map.user_value_size()];
     loop {
-        let i = EACH * writer + random.below(EACH as u64) as usize;
+        let i = some.start + random.below(some.len() as u64) as usize;
         let (key, was) = (&keys[i], journal.done(i).load(SeqCst));
         let n = if was != 0 && random.below(2) == 0 { 0 } else { 1 + (random.next() >> 1) };
         journal.begun(i).store(n, SeqCst);
@@ -84,7 +96,10 @@ fn check(map: &Map, keys: &[Vec<u8>], journal: &Journal, says: &str) {
             None => 0,
         };
         let (begun, done) = (journal.begun(i).load(SeqCst), journal.done(i).load(SeqCst));
-        assert!(number == begun || number == done, "{says}: {key:x?} is {number}, not {done}");
+        assert!(
+            number == begun || number == done,
+            "{says}: {i} {key:x?} is {number}, not {done}, nor {begun}"
+        );
         journal.begun(i).store(number, SeqCst);
         journal.done(i).store(number, SeqCst);
     }
@@ -143,7 +158,7 @@ fn killed_writers_lose_nothing_that_was_acknowledged() {
                 let seed = random.next();
                 forked(|| {
                     let map = Map::open(map.file().path(), Access::ReadWrite).expect("opens");
-                    write_for_ever(&map, &keys, &journal, writer, seed)
+                    write_for_ever(&map, &keys, &journal, (writer, keys_of(writer)), seed)
                 })
             });
             for (writer, before) in before.into_iter().enumerate() {
@@ -168,36 +183,45 @@ fn killed_writers_lose_nothing_that_was_acknowledged() {
     }
 }
 
+/// Has what dead writers had written down done while others are at work: who brings what he removed
+/// back into use takes the heaps of the dead over.
+fn settle_beside(map: &Map, keys: &[Vec<u8>]) {
+    let own = (0u8..).map(|i| vec![i, 0xfd]).find(|own| !keys.contains(own)).expect("one of 256");
+    let value = vec![3; map.user_value_size()];
+    // More than a heap keeps before it does that.
+    for _ in 0..600 {
+        map.update(&own, &value, ANY).expect("there is room");
+        map.delete(&own).expect("just put in");
+    }
+}
+
 /// One is killed while others, who have keys of their own, go on: none of them waits for ever or
-/// fails.
+/// fails, and of what it had begun all is there in the end or nothing.
 #[test]
 fn others_go_on_when_a_writer_is_killed() {
+    /// Victims before what they left undone is settled. Until then it may be done at any time, so
+    /// each has keys of its own.
+    const VICTIMS: usize = 4;
+    const SOME: usize = EACH / VICTIMS;
     let room = (WRITERS * EACH + 10) as u32;
     for (seed, def) in (1..).zip([strings(30, 8, room), uncached(strings(30, 40, room))]) {
         let dir = Dir::new();
         table(&dir, 256);
         let (map, journal) = (dir.make(&def), Journal::new(&dir));
         let keys = hostile_keys(map.key_shape(), WRITERS * EACH, seed);
-        let survivor = forked(|| write_for_ever(&map, &keys, &journal, 0, 5));
+        let survivor = forked(|| write_for_ever(&map, &keys, &journal, (0, keys_of(0)), 5));
         let mut random = Random(seed);
-        for _ in 0..rounds(20, 500) {
-            let before = journal.changes(1).load(SeqCst);
-            // What the last one left undone is settled for the next one.
-            for (i, key) in keys.iter().enumerate().skip(EACH) {
-                let number = match map.lookup(key) {
-                    Ok(value) => stamp(&map, key, &value).expect("whole"),
-                    Err(e) => {
-                        assert_eq!(e.errno(), 2);
-                        0
-                    }
-                };
-                let (begun, done) = (journal.begun(i).load(SeqCst), journal.done(i).load(SeqCst));
-                assert!(number == begun || number == done, "{key:x?}");
-                journal.begun(i).store(number, SeqCst);
-                journal.done(i).store(number, SeqCst);
+        for round in 0..rounds(20, 500) as usize {
+            if round % VICTIMS == 0 {
+                settle_beside(&map, &keys);
+                let theirs = keys.iter().enumerate().skip(EACH);
+                theirs.for_each(|(i, key)| agree(&map, i, key, &journal));
             }
+            let first = keys_of(1).start + SOME * (round % VICTIMS);
+            let before = journal.changes(1).load(SeqCst);
             let seed = random.next();
-            let victim = forked(|| write_for_ever(&map, &keys, &journal, 1, seed));
+            let victim =
+                forked(|| write_for_ever(&map, &keys, &journal, (1, first..first + SOME), seed));
             while journal.changes(1).load(SeqCst) < before + 1 + random.below(50) {
                 assert!(!victim.has_ended(), "a writer failed");
                 std::thread::yield_now();
@@ -215,6 +239,21 @@ fn others_go_on_when_a_writer_is_killed() {
         assert_eq!(survivor.join(), -9);
         check(&map, &keys, &journal, "in the end");
     }
+}
+
+/// A key of a dead writer is as he was told, or as he was about to make it; he knows which from now on.
+fn agree(map: &Map, i: usize, key: &[u8], journal: &Journal) {
+    let number = match map.lookup(key) {
+        Ok(value) => stamp(map, key, &value).expect("whole"),
+        Err(e) => {
+            assert_eq!(e.errno(), 2);
+            0
+        }
+    };
+    let (begun, done) = (journal.begun(i).load(SeqCst), journal.done(i).load(SeqCst));
+    assert!(number == begun || number == done, "{i} {key:x?} is {number}, not {done}, nor {begun}");
+    journal.begun(i).store(number, SeqCst);
+    journal.done(i).store(number, SeqCst);
 }
 
 /// A reader that is killed or stopped holds nobody up for ever: writers go on, or are told that
