@@ -5,7 +5,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::live::{Target, Tracer, changed};
-use common::{Skep, fails, object};
+use common::{Skep, data, fails, object, text};
 use serde_json::{Value as Json, json};
 
 /// What per-CPU counters of one element add up to.
@@ -39,6 +39,31 @@ fn programs_count_while_they_are_attached_and_no_longer() {
         assert!(after.code == before.code, "{}", changed(&before, &after));
         assert_eq!(after.rest(), before.rest());
     }
+    target.end();
+}
+
+/// A thread of the program opens the inner map, in the middle of an event: by a directory that only the agent's
+/// thread has open.
+#[test]
+fn an_inner_map_that_comes_later() {
+    let (skep, mut target) = (Skep::new(), Target::dynamic());
+    let args = [&data("inner.bpf.o"), "--attach", "count=target:work"];
+    let tracer = Tracer::start(&skep, &target, "run", &args);
+    target.tell("main 10");
+    let said = |args: &[&str]| {
+        let ended = skep.run(args);
+        assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+        text(&ended.stdout).trim().to_owned()
+    };
+    let sizes = ["--key-size", "4", "--value-size", "8", "--entries", "1"];
+    let create = ["map", "create", "later", "--type", "array"];
+    let id = said(&[&create[..], &sizes].concat());
+    said(&["map", "update", "outer", "0", &id]);
+    target.tell("main 7");
+    target.tell("threads 3");
+    // Eight threads.
+    assert_eq!(said(&["map", "lookup", "later", "0"]), format!("0: {}", 7 + 24));
+    tracer.end();
     target.end();
 }
 

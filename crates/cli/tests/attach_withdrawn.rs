@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::live::{self, Target, Tracer, has_agent};
+use common::live::{self, Target, Tracer, has_agent, has_own_table};
 use common::{Skep, data, json, text};
 use rustix::process::Signal;
 use serde_json::Value as Json;
@@ -67,9 +67,54 @@ fn end(mut tracer: Tracer) -> (Json, String) {
     tracer.report_with_warnings()
 }
 
+/// A program whose filter keeps the agent from a descriptor table of its own; `None` where skep may not
+/// read filters.
+fn sharing() -> Option<Target> {
+    const CLOSE_RANGE: i32 = 436;
+    if !is_root() || without_bpf() {
+        return None;
+    }
+    let mut target = program();
+    target.tell(&format!("sandbox {CLOSE_RANGE} {ERRNO} {ALL_THREADS}"));
+    Some(target)
+}
+
+fn descriptors(pid: u32) -> Vec<String> {
+    let dir = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("it lives");
+    let mut all: Vec<_> = dir
+        .map(|fd| {
+            let path = fd.expect("a name").path();
+            format!("{path:?} {:?}", std::fs::read_link(&path).ok())
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn the_program_keeps_its_descriptors_to_itself() {
+    if !has_own_table() {
+        return;
+    }
+    let (skep, mut target) = (Skep::new(), program());
+    let before = descriptors(target.pid());
+    let tracer = Tracer::attach(&skep, &target, &["withdraws:work"]);
+    assert_eq!(descriptors(target.pid()), before);
+    target.tell("work 100");
+    target.tell("take");
+    target.tell("exchange");
+    target.tell("limit 3");
+    target.tell("work 100");
+    let (report, said) = end(tracer);
+    assert_eq!(calls(&report), 200, "{report}");
+    assert!(!said.contains("warning"), "{said}");
+    target.end();
+}
+
 #[test]
 fn what_gets_the_agents_numbers_is_the_programs() {
-    let (skep, mut target) = (Skep::new(), program());
+    let Some(mut target) = sharing() else { return };
+    let skep = Skep::new();
     let tracer = Tracer::attach(&skep, &target, &["withdraws:work"]);
     target.tell("work 100");
     target.tell("take");
@@ -88,14 +133,28 @@ fn what_gets_the_agents_numbers_is_the_programs() {
 
 #[test]
 fn also_where_skep_is_gone() {
-    let (skep, mut target) = (Skep::new(), program());
-    for _ in 0..3 {
+    for (target, has_own_table) in [(has_own_table().then(program), true), (sharing(), false)] {
+        if let Some(target) = target {
+            numbers_are_taken_from_who_leaves(target, has_own_table);
+        }
+    }
+}
+
+fn numbers_are_taken_from_who_leaves(mut target: Target, has_own_table: bool) {
+    let skep = Skep::new();
+    for _ in 0..if has_own_table { 10 } else { 3 } {
         let mut tracer = Tracer::attach(&skep, &target, &["withdraws:work"]);
-        // Not while the agent leaves: what it then has open for a moment, nobody can tell from a file of
-        // the program's own.
-        target.tell("take");
+        target.order("take");
+        // In a shared table not while the agent leaves: what it then has open for a moment, nobody can tell
+        // from a file of the program's own.
+        if !has_own_table {
+            assert_eq!(target.line(), "done");
+        }
         tracer.running.kill().expect("it is ours");
         tracer.running.wait().expect("it ends");
+        if has_own_table {
+            assert_eq!(target.line(), "done");
+        }
         target.tell("exchange");
         target.stop();
         signal(target.pid(), Signal::CONT);

@@ -199,17 +199,17 @@ pub fn rest() -> (StillInside, Vec<Bypassed>) {
 }
 
 impl Live {
-    /// Opens the skep directory.
+    /// Opens the skep directory. `own_table`: the calling thread shares its descriptors with no other.
     ///
     /// # Errors
     /// When it is not there, or the process belongs to another user; in a sandbox, or without memory.
-    pub fn begin(directory: &Path) -> Result<Self, String> {
+    pub fn begin(directory: &Path, own_table: bool) -> Result<Self, String> {
         agent::check_room(0).map_err(|e| e.to_string())?;
         if let Some(reason) = seccomp::inherited::obstacle() {
             return Err(format!("this process {reason}"));
         }
         let dir = Dir::open(directory).map_err(|e| e.to_string())?;
-        if !own_thread::begin() {
+        if !own_thread::begin(own_table) {
             return Err("it can open no more files".into());
         }
         if let Ok(engine) = Engine::get() {
@@ -223,6 +223,12 @@ impl Live {
     #[must_use]
     pub fn news(&self) -> &'static OwnFile {
         own_thread::news()
+    }
+
+    /// Tells whether there is.
+    #[must_use]
+    pub fn has_news(&self) -> bool {
+        own_thread::has_news()
     }
 
     /// Tells whether the process is about to forbid this thread whatever it likes: it closes what it has

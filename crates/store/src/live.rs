@@ -3,7 +3,8 @@
 //! The agent's library exports what the symbols below name. Its thread begins when [`Config`] is
 //! written. It makes a pair of sockets, and says in [`PAIR`] which is for `skep`, who fetches it and
 //! sends the agent's end of a socket of its own through it, the skep directory, and its `/proc`. So whatever is open in
-//! the process was opened by that thread, which closes it again, at whatever time `skep` is killed.
+//! the process was opened by that thread, which closes it again, at whatever time `skep` is killed. Where it
+//! can, it has a table of its own for that, so the program's descriptors stay as they are.
 //!
 //! The agent reads an [`Order`] at a time from that socket, of whole messages; each is answered by
 //! one [`Answer`]. The first answer comes without an order, when the agent is ready. Before it answers
@@ -135,24 +136,27 @@ pub const IMPORT: &str = "skep_alone_libc_";
 /// told that there is nobody. The others have the place of `abort`.
 pub const RAISE: &str = "_Unwind_RaiseException";
 /// Of all this.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// What the agent's thread needs to begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Where the program's runtime keeps a thread's id, from its thread pointer.
     pub tid_at: i32,
+    /// Whether `skep` can fetch files of a thread that has a descriptor table of its own: the agent's
+    /// shall have one then.
+    pub own_table: bool,
 }
 
 impl Config {
     /// Words of a configuration in memory: [`VERSION`], and this.
-    pub const WORDS: usize = 2;
+    pub const WORDS: usize = 3;
 
     /// As it lies in memory.
     #[must_use]
     pub fn to_bytes(self) -> [u8; Self::WORDS * 4] {
         let mut out = [0; Self::WORDS * 4];
-        let words = [VERSION as i32, self.tid_at];
+        let words = [VERSION as i32, self.tid_at, self.own_table.into()];
         for (bytes, word) in out.chunks_exact_mut(4).zip(words) {
             bytes.copy_from_slice(&word.to_le_bytes());
         }
@@ -162,8 +166,8 @@ impl Config {
     /// The other way; `None` for one of another version.
     #[must_use]
     pub fn from_words(words: [u32; Self::WORDS]) -> Option<Self> {
-        let [version, tid_at] = words.map(|word| word as i32);
-        (version == VERSION as i32).then_some(Self { tid_at })
+        let [version, tid_at, own_table] = words.map(|word| word as i32);
+        (version == VERSION as i32).then_some(Self { tid_at, own_table: own_table != 0 })
     }
 }
 
@@ -400,7 +404,7 @@ mod tests {
         assert_eq!(Resting::from_words(&words), Some(resting));
         let edit = Edit { at: 1 << 40 | 7, old: [1, 2, 3, 4, 5], new: [6, 7, 8, 9, 10] };
         assert_eq!(Edit::from_bytes(&edit.to_bytes()), edit);
-        let config = Config { tid_at: -40 };
+        let config = Config { tid_at: -40, own_table: true };
         let words: Vec<u32> = config
             .to_bytes()
             .chunks_exact(4)

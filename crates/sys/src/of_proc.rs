@@ -42,9 +42,40 @@ pub unsafe fn place(path: u64) -> [u64; 2] {
     [fd as u64, path.wrapping_add(START.len() as u64)]
 }
 
+/// Tells whether a path leads through a descriptor of a thread: a directory that somebody has handed over,
+/// whose own path may lead elsewhere in this process's mount namespace.
+#[must_use]
+pub fn is_handed_over(path: &[u8]) -> bool {
+    let number = |part: Option<&[u8]>| part.is_some_and(|n| n.iter().all(u8::is_ascii_digit));
+    let Some(path) = path.strip_prefix(&START) else { return false };
+    let mut parts = path.split(|byte| *byte == b'/');
+    match parts.next() {
+        Some(b"thread-self") => {}
+        pid => {
+            if !number(pid) || parts.next() != Some(b"task") || !number(parts.next()) {
+                return false;
+            }
+        }
+    }
+    parts.next() == Some(b"fd") && parts.next().is_some()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paths_through_descriptors_of_threads_are_known() {
+        for path in ["thread-self/fd/4", "12/task/345/fd/6", "12/task/12/fd/900/maps/1"] {
+            assert!(is_handed_over(format!("/proc/{path}").as_bytes()), "{path}");
+        }
+        for path in
+            ["self/fd/4", "12/fd/4", "12/task/3/root/fd/1", "12/task/x/fd/1", "thread-self/fd"]
+        {
+            assert!(!is_handed_over(format!("/proc/{path}").as_bytes()), "{path}");
+        }
+        assert!(!is_handed_over(b"/run/skep/proc/thread-self/fd/4"));
+    }
 
     #[test]
     fn only_what_lies_in_proc_is_looked_for_there() {

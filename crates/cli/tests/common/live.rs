@@ -10,7 +10,8 @@ use std::process::{ChildStderr, ChildStdout, Command};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::Signal;
+use rustix::fs::OFlags;
+use rustix::process::{PidfdFlags, Signal, pidfd_open};
 use serde_json::Value as Json;
 use skep_testkit::TempDir;
 use skep_testkit::cc::Cc;
@@ -392,4 +393,10 @@ pub fn calls(report: &Json, name: &str) -> u64 {
     let functions = report["functions"].as_array().expect("a list");
     let mut rows = functions.iter().filter(|row| row["function"] == name || row["name"] == name);
     rows.next().map_or(0, |row| row["calls"].as_u64().expect("a number"))
+}
+
+/// Where skep can fetch files of any thread (Linux 6.9), the agent's has a descriptor table of its own.
+pub fn has_own_table() -> bool {
+    let thread = PidfdFlags::from_bits_retain(OFlags::EXCL.bits());
+    pidfd_open(rustix::thread::gettid(), thread).is_ok()
 }

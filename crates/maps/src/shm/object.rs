@@ -13,6 +13,7 @@ use std::sync::atomic::AtomicU64;
 
 use rustix::fs::{self, OFlags};
 use rustix::io::Errno;
+use skep_sys::of_proc;
 
 use super::columns::Columns;
 use super::error::ObjectError;
@@ -316,8 +317,8 @@ impl ObjectFile {
     /// Finds the absolute path, without the C library where /proc can tell.
     pub(crate) fn full_path(&self) -> PathBuf {
         use std::os::fd::AsRawFd;
-        use std::os::unix::ffi::OsStringExt;
-        if self.path.starts_with("/proc/thread-self/fd") {
+        use std::os::unix::ffi::{OsStrExt, OsStringExt};
+        if of_proc::is_handed_over(self.path.as_os_str().as_bytes()) {
             // Through a descriptor of somebody's in another mount namespace, where that path leads.
             return self.path.clone();
         }

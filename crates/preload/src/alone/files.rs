@@ -1,4 +1,5 @@
-//! How the agent's thread gets what it has open: by itself, so that it can close all of it again.
+//! How the agent's thread gets what it has open: by itself, so that it can close all of it again. Where it
+//! can, it does so in a descriptor table of its own.
 //!
 //! It makes a pair of sockets, says which of them is for `skep`, and waits for a message with three
 //! descriptors. If `skep` has been killed by then none comes, and both are closed after a while.
@@ -9,6 +10,7 @@ use skep_runtime::live::{self, PAIR_PATIENCE};
 use skep_sys::own_file::OwnFile;
 use skep_sys::syscall;
 
+use super::libc::OpenFile;
 use super::{IN, close, poll, send};
 
 const SOCKETPAIR: u64 = 53;
@@ -21,6 +23,38 @@ const CMSG_CLOEXEC: u64 = 0x4000_0000;
 
 /// How many come: the agent's end of the socket to `skep`, the skep directory, and `skep`'s `/proc`.
 const FILES: usize = 3;
+
+/// Gives the running thread a descriptor table of its own, in which nothing is open: what the agent opens is
+/// no file of the program's, which does not see it either; and what the program closes is closed. Returns
+/// the thread's name in `/proc`, under which threads of the program find its files.
+///
+/// Nothing has changed where that cannot be: before Linux 5.9, or where a filter refuses it.
+pub(super) fn separate() -> Option<ThreadName> {
+    const CLOSE_RANGE: u64 = 436;
+    const UNSHARE: u64 = 2;
+    let mut name = ThreadName { bytes: [0; OpenFile::NAME], len: 0 };
+    let (link, at) = (c"/proc/thread-self".as_ptr() as u64, name.bytes.as_mut_ptr() as u64);
+    // SAFETY: the kernel writes the name; the table that the process's other threads have stays.
+    unsafe {
+        let len = syscall::call4(syscall::READLINK, link, at, name.bytes.len() as u64, 0);
+        // As long as all that there is room for it may be longer.
+        name.len = usize::try_from(len).ok().filter(|len| (1..name.bytes.len()).contains(len))?;
+        (syscall::call4(CLOSE_RANGE, 0, u32::MAX.into(), UNSHARE, 0) == 0).then_some(name)
+    }
+}
+
+/// A thread's name in `/proc`: of the process, and of the thread.
+pub(super) struct ThreadName {
+    bytes: [u8; OpenFile::NAME],
+    len: usize,
+}
+
+impl ThreadName {
+    /// The path of an open file of that thread.
+    pub(super) fn file(&self, fd: u32) -> OpenFile {
+        OpenFile::new(&self.bytes[..self.len], fd)
+    }
+}
 
 /// Returns these.
 pub(super) fn receive(told: &AtomicI32) -> Option<[i32; FILES]> {

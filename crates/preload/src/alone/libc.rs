@@ -134,7 +134,7 @@ unsafe extern "C" fn realpath(path: u64, _resolved: u64) -> *mut c_char {
     static NAME: [AtomicU8; 4096] = [const { AtomicU8::new(0) }; 4096];
     // SAFETY: the caller's text ends with 0.
     let text = unsafe { CStr::from_ptr(path as *const c_char) }.to_bytes_with_nul();
-    if text.starts_with(b"/proc/thread-self/fd/") && text.len() <= NAME.len() {
+    if of_proc::is_handed_over(text) && text.len() <= NAME.len() {
         // In another mount namespace the name of such a file leads elsewhere, and this one does not.
         // SAFETY: the name has room for it.
         unsafe { memcpy(NAME.as_ptr() as *mut c_void, text.as_ptr().cast(), text.len()) };
@@ -146,7 +146,7 @@ unsafe extern "C" fn realpath(path: u64, _resolved: u64) -> *mut c_char {
     }
     let link = open_file(fd as u32);
     let name = NAME.as_ptr() as *mut c_char;
-    let len = readlink(link.as_ptr() as u64, name as u64, NAME.len() as u64 - 1);
+    let len = readlink(link.as_c_str().as_ptr() as u64, name as u64, NAME.len() as u64 - 1);
     close(fd as u64, 0, 0, 0, 0);
     if len < 0 {
         return ptr::null_mut();
@@ -155,19 +155,41 @@ unsafe extern "C" fn realpath(path: u64, _resolved: u64) -> *mut c_char {
     name
 }
 
-/// The path of an open file, which ends with 0.
-pub(super) fn open_file(fd: u32) -> [u8; 32] {
+/// The path of an open file of the running thread, which ends with 0.
+pub(super) fn open_file(fd: u32) -> OpenFile {
     // `self` has none where the main thread has exited.
-    let mut path = *b"/proc/thread-self/fd/0000000000\0";
-    let (mut left, mut at) = (fd, path.len() - 1);
-    while left > 0 {
-        at -= 1;
-        path[at] = b'0' + (left % 10) as u8;
-        left /= 10;
+    OpenFile::new(b"thread-self", fd)
+}
+
+/// The path of an open file of a thread, which ends with 0.
+pub(super) struct OpenFile([u8; OpenFile::LEN]);
+
+impl OpenFile {
+    const LEN: usize = 64;
+    /// Bytes of a thread's name in `/proc`, at most.
+    pub(super) const NAME: usize = Self::LEN - "/proc//fd/4294967295".len() - 1;
+
+    /// Of a thread with a name in `/proc`.
+    pub(super) fn new(thread: &[u8], fd: u32) -> Self {
+        let mut digits = *b"0000000000";
+        let (mut left, mut first) = (fd, digits.len() - 1);
+        loop {
+            digits[first] = b'0' + (left % 10) as u8;
+            left /= 10;
+            if left == 0 {
+                break;
+            }
+            first -= 1;
+        }
+        let mut path = [0; Self::LEN];
+        let parts = [b"/proc/", thread, b"/fd/", &digits[first..]];
+        path.iter_mut().zip(parts.into_iter().flatten()).for_each(|(to, from)| *to = *from);
+        Self(path)
     }
-    // The number has no zeros in front.
-    path.copy_within(at.min(30).., 21);
-    path
+
+    pub(super) fn as_c_str(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.0).unwrap_or_default()
+    }
 }
 
 /// Of what [`realpath`] returned.

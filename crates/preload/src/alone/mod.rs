@@ -11,7 +11,7 @@ mod libc;
 mod tracer;
 
 use std::arch::asm;
-use std::ffi::{CStr, OsStr};
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
@@ -22,6 +22,8 @@ use skep_runtime::live::{self, ANSWER, Answer, Config, Edit, Order, Resting, Sti
 use skep_runtime::start;
 use skep_sys::own_file::OwnFile;
 use skep_sys::{sandbox, syscall, thread_words};
+
+use files::ThreadName;
 
 /// Written by `skep` before the thread begins.
 #[unsafe(export_name = "skep_alone_config")]
@@ -51,7 +53,8 @@ static BUSY: AtomicU32 = AtomicU32::new(0);
 #[unsafe(export_name = "skep_alone_resting")]
 static RESTING: [AtomicU64; Resting::WORDS] = [const { AtomicU64::new(0) }; Resting::WORDS];
 
-/// The agent's end of the socket. The program may close it, and everything else here, at any time.
+/// The agent's end of the socket. The program may close it, and everything else here, at any time, where
+/// the thread has no descriptor table of its own.
 static SOCKET: OwnFile = OwnFile::none();
 /// The skep directory.
 static DIRECTORY: OwnFile = OwnFile::none();
@@ -61,26 +64,34 @@ static PROC: OwnFile = OwnFile::none();
 /// What the thread begins with.
 #[unsafe(export_name = "skep_alone_start")]
 extern "C" fn start(_: u64) -> ! {
-    if let Some(config) = wake_up()
-        && let Some([socket, directory, proc]) = files::receive(&PAIR)
-    {
+    if let Some(config) = wake_up() {
+        run(&config);
+    }
+    give_up()
+}
+
+/// Works for `skep`, and closes what it had open.
+fn run(config: &Config) {
+    let sees_proc = sees_proc();
+    // Threads of the program look things up by the other `/proc`, so it has to be in their table.
+    let own = if config.own_table && sees_proc { files::separate() } else { None };
+    if let Some([socket, directory, proc]) = files::receive(&PAIR) {
         SOCKET.set(socket);
         DIRECTORY.set(directory);
-        if sees_proc() {
+        if sees_proc {
             close(proc);
         } else {
             PROC.set(proc);
             start::see_proc_by(PROC.number().and_then(|number| number.try_into().ok()));
         }
-        match begin(&config) {
-            Ok(()) => serve(),
+        match begin(config) {
+            Ok(()) => serve(own),
             Err(why) => answer(&Err(why)),
         }
         DIRECTORY.close();
         start::see_proc_by(None);
         PROC.close();
     }
-    give_up()
 }
 
 /// What the thread begins with when a `skep` of another version is to have the process: takes out what
@@ -212,13 +223,16 @@ fn storage_len() -> u64 {
     crate::resident::storage_len()
 }
 
-/// Does what it is told until the socket ends.
-fn serve() {
+/// Does what it is told until the socket ends. `own`: the thread has a descriptor table of its own.
+fn serve(own: Option<ThreadName>) {
     // The process may be in another mount namespace.
     let Some(directory) = DIRECTORY.number() else { return };
-    let path = libc::open_file(directory as u32);
-    let path = CStr::from_bytes_until_nul(&path).unwrap_or_default();
-    let mut agent = match start::Live::begin(OsStr::from_bytes(path.to_bytes()).as_ref()) {
+    let path = match &own {
+        Some(thread) => thread.file(directory as u32),
+        None => libc::open_file(directory as u32),
+    };
+    let path = OsStr::from_bytes(path.as_c_str().to_bytes());
+    let mut agent = match start::Live::begin(path.as_ref(), own.is_some()) {
         Ok(agent) => agent,
         Err(why) => return answer(&Err(why)),
     };
@@ -275,9 +289,7 @@ fn next(agent: &start::Live) -> Option<Order> {
                 return Order::from_bytes(&bytes[..len]);
             }
         }
-        if let Some(news) = news.number()
-            && receive(news, &mut bytes) > 0
-        {
+        if agent.has_news() {
             agent.look();
         }
     }

@@ -102,6 +102,7 @@ mod nr {
     pub(super) const UNSHARE: u64 = 272;
     pub(super) const UTIMENSAT: u64 = 280;
     pub(super) const FALLOCATE: u64 = 285;
+    pub(super) const SIGNALFD4: u64 = 289;
     pub(super) const RT_TGSIGQUEUEINFO: u64 = 297;
     pub(super) const PRLIMIT64: u64 = 302;
     pub(super) const GETCPU: u64 = 309;
@@ -110,6 +111,7 @@ mod nr {
     pub(super) const MEMBARRIER: u64 = 324;
     pub(super) const STATX: u64 = 332;
     pub(super) const PIDFD_OPEN: u64 = 434;
+    pub(super) const CLOSE_RANGE: u64 = 436;
 }
 
 /// What events of threads that had one before may do: block signals while they are on another
@@ -219,6 +221,13 @@ pub(super) const TRYING: Calls = &[
 /// What gives a thread and memory that were put into a process their names (`PR_SET_NAME`, `PR_SET_VMA`).
 pub(super) const NAMES: Calls =
     &[call(syscall::PRCTL, [15, AT]), call(syscall::PRCTL, [0x5356_4d41, 0, AT, 4096, AT])];
+
+/// What gives an agent's thread a descriptor table of its own, and wakes it there.
+pub(super) const OWN_TABLE: Calls = &[
+    call(nr::CLOSE_RANGE, [i32::MAX, i32::MAX, 2]),
+    call(nr::SIGNALFD4, [NONE, AT, 8, 0x8_0800]),
+    call(nr::TGKILL, [1, 2, 16]),
+];
 
 /// What an agent on a thread of its own cannot do without, and whoever puts it into a process
 /// (`skep_inject`), and what cannot be tried, but is made by each program with threads.

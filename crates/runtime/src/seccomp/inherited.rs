@@ -13,7 +13,9 @@ use skep_sys::syscall::{CLOSE, OPENAT, READ, call4};
 use skep_sys::thread_words;
 
 use super::NO_COUNTER;
-use super::calls::{ALONE_TRIED, Call, EVERY_EVENT, IDENTITY, NAMES, OTHERS, START, SWEEP, TIME};
+use super::calls::{
+    ALONE_TRIED, Call, EVERY_EVENT, IDENTITY, NAMES, OTHERS, OWN_TABLE, START, SWEEP, TIME,
+};
 
 const UNDER_FILTER: &str = "runs under a seccomp filter that is against tracing";
 /// What `wait4` says of a process that ended by itself, with the status 0.
@@ -142,7 +144,7 @@ fn are_made_or_refused(tables: &[&[Call]]) -> bool {
 pub fn own_filters_let_agent_in() -> bool {
     lives(&|| {
         are_made_or_refused(&ALL[1..])
-            && are_made_or_refused(&[NAMES])
+            && are_made_or_refused(&[NAMES, OWN_TABLE])
             && [IDENTITY, ALONE_TRIED].iter().all(|calls| are_made(calls))
     })
 }

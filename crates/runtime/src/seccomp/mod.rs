@@ -52,7 +52,9 @@ use crate::agent::Agent;
 use crate::exec::{self, libc::Libc};
 use crate::own_hooks::{OwnHooks, hook};
 use crate::own_thread;
-use calls::{ALONE, Call, EVERY_EVENT, IDENTITY, NAMES, OTHERS, START, SWEEP, TIME, TRYING};
+use calls::{
+    ALONE, Call, EVERY_EVENT, IDENTITY, NAMES, OTHERS, OWN_TABLE, START, SWEEP, TIME, TRYING,
+};
 use filter::{Action, Insn};
 pub use inherited::own_filters_let_agent_in;
 use skep_helpers::clock;
@@ -291,7 +293,7 @@ pub(crate) fn may_sweep() -> bool {
 #[must_use]
 pub fn lets_agent_in(filter: &[[u8; 8]]) -> bool {
     let filter = filter.iter().map(|bytes| Insn::new(*bytes)).collect::<Vec<_>>();
-    let may_fail = [EVERY_EVENT, TIME, OTHERS, START, NAMES];
+    let may_fail = [EVERY_EVENT, TIME, OTHERS, START, NAMES, OWN_TABLE];
     !may_fail.iter().any(|calls| punishes(&filter, calls, Action::Punished))
         && ![IDENTITY].iter().chain(&ALONE).any(|calls| punishes(&filter, calls, Action::Refused))
 }

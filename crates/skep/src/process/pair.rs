@@ -16,6 +16,14 @@ use super::{LOOK, Live, NOT_NOW, PATIENCE, Stopper, error, mark};
 /// How often the agent's thread is looked at, which takes microseconds to begin.
 const PAUSE: Duration = Duration::from_micros(50);
 
+/// `PIDFD_THREAD` (Linux 6.9): any thread, not only the main one.
+const THREAD: PidfdFlags = PidfdFlags::from_bits_retain(OFlags::EXCL.bits());
+
+/// Tells whether files of a thread can be fetched that has a descriptor table of its own.
+pub(super) fn sees_tables_of_threads() -> bool {
+    pidfd_open(rustix::thread::gettid(), THREAD).is_ok()
+}
+
 impl Live {
     /// Sends files through the socket that the agent's thread makes, whose number it writes to a word
     /// of its library (`pair`).
@@ -71,10 +79,8 @@ impl Live {
         if read()? == number { Ok(socket) } else { Err(self.gone()) }
     }
 
-    /// Fetches an open file of the agent's thread.
+    /// Fetches an open file of the agent's thread. The main thread may have exited, and has none then.
     fn open_file(&self, number: i32) -> rustix::io::Result<OwnedFd> {
-        /// `PIDFD_THREAD` (Linux 6.9). The main thread may have exited, and has no files then.
-        const THREAD: PidfdFlags = PidfdFlags::from_bits_retain(OFlags::EXCL.bits());
         let thread = i32::try_from(self.inside.tid).ok().and_then(Pid::from_raw);
         let thread = thread.and_then(|tid| pidfd_open(tid, THREAD).ok());
         pidfd_getfd(thread.as_ref().unwrap_or(&self.process), number, PidfdGetfdFlags::empty())
