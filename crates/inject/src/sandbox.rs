@@ -45,6 +45,12 @@ impl Filters {
         }
     }
 
+    /// Tells whether all that were [found](Self::check) harmless pass another judgement, too.
+    pub(crate) fn pass(&self, judge: Judge, own: fn() -> bool) -> bool {
+        self.harmless.borrow().iter().all(|filter| judge(filter))
+            && (self.own.get().is_none() || own())
+    }
+
     fn try_own(&self) -> Result<(), Unfit> {
         let try_own = self.try_own.ok_or(Unfit::UnknownFilter)?;
         if *self.own.get_or_init(try_own) { Ok(()) } else { Err(Unfit::Seccomp) }

@@ -14,6 +14,7 @@ use crate::memory::{self, Memory};
 use crate::registers::Registers;
 use crate::sandbox::{Filters, Judge};
 use crate::stop::{PATIENCE, Threads, note_ends, own_thread};
+use crate::task::Status;
 use crate::{rseq, start, stub, sys, task};
 
 /// Stops all threads of a process, calls `f`, and lets them go on as if nothing had happened: with
@@ -138,6 +139,19 @@ impl Target {
     /// Without this, none under seccomp does.
     pub fn judge_filters(&mut self, judge: Judge, own: fn() -> bool) {
         self.filters.judge_by(judge, own);
+    }
+
+    /// Tells whether those filters of its threads that are harmless pass another judgement, too: of what can
+    /// be left out.
+    #[must_use]
+    pub fn filters_pass(&self, judge: Judge, own: fn() -> bool) -> bool {
+        for tid in self.threads() {
+            if let Some(status) = Status::of(self.pid, tid) {
+                // The others are left alone.
+                self.filters.check(tid, &status).ok();
+            }
+        }
+        self.filters.pass(judge, own)
     }
 
     /// The registers that a thread will go on with. Of one that is in a system call those that it

@@ -31,7 +31,9 @@ pub mod start;
 pub mod tail;
 mod unwinders;
 
-pub use seccomp::{lets_agent_in, own_filters_let_agent_in};
+pub use seccomp::{
+    lets_agent_in, lets_own_table, own_filters_let_agent_in, own_filters_let_own_table,
+};
 pub use skep_attach::signals;
 pub use skep_store::live;
 mod vectors;

@@ -226,7 +226,7 @@ pub(super) const NAMES: Calls =
 pub(super) const OWN_TABLE: Calls = &[
     call(nr::CLOSE_RANGE, [i32::MAX, i32::MAX, 2]),
     call(nr::SIGNALFD4, [NONE, AT, 8, 0x8_0800]),
-    call(nr::TGKILL, [1, 2, 16]),
+    call(nr::TGKILL, [i32::MAX, i32::MAX, 16]),
 ];
 
 /// What an agent on a thread of its own cannot do without, and whoever puts it into a process

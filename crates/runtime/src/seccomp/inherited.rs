@@ -144,9 +144,15 @@ fn are_made_or_refused(tables: &[&[Call]]) -> bool {
 pub fn own_filters_let_agent_in() -> bool {
     lives(&|| {
         are_made_or_refused(&ALL[1..])
-            && are_made_or_refused(&[NAMES, OWN_TABLE])
+            && are_made_or_refused(&[NAMES])
             && [IDENTITY, ALONE_TRIED].iter().all(|calls| are_made(calls))
     })
+}
+
+/// As [`own_filters_let_agent_in`], of a descriptor table of that thread's own.
+#[must_use]
+pub fn own_filters_let_own_table() -> bool {
+    lives(&|| are_made(OWN_TABLE))
 }
 
 /// Makes calls; tells whether the kernel has looked at each.
@@ -185,6 +191,7 @@ mod tests {
         assert!(!lives(&|| unsafe { raw(62, [raw(39, [0; 6]) as u64, 9, 0, 0, 0, 0]) == 1 }));
         assert!(lives(&|| are_made_or_refused(&ALL)));
         assert!(own_filters_let_agent_in());
+        assert!(own_filters_let_own_table());
         assert_eq!(obstacle(), None);
     }
 }

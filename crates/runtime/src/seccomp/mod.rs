@@ -56,7 +56,7 @@ use calls::{
     ALONE, Call, EVERY_EVENT, IDENTITY, NAMES, OTHERS, OWN_TABLE, START, SWEEP, TIME, TRYING,
 };
 use filter::{Action, Insn};
-pub use inherited::own_filters_let_agent_in;
+pub use inherited::{own_filters_let_agent_in, own_filters_let_own_table};
 use skep_helpers::clock;
 use skep_sys::syscall::{self, PROCESS_VM_READV, call6};
 
@@ -293,9 +293,16 @@ pub(crate) fn may_sweep() -> bool {
 #[must_use]
 pub fn lets_agent_in(filter: &[[u8; 8]]) -> bool {
     let filter = filter.iter().map(|bytes| Insn::new(*bytes)).collect::<Vec<_>>();
-    let may_fail = [EVERY_EVENT, TIME, OTHERS, START, NAMES, OWN_TABLE];
+    let may_fail = [EVERY_EVENT, TIME, OTHERS, START, NAMES];
     !may_fail.iter().any(|calls| punishes(&filter, calls, Action::Punished))
         && ![IDENTITY].iter().chain(&ALONE).any(|calls| punishes(&filter, calls, Action::Refused))
+}
+
+/// Tells whether that thread may have a descriptor table of its own under a filter.
+#[must_use]
+pub fn lets_own_table(filter: &[[u8; 8]]) -> bool {
+    let filter = filter.iter().map(|bytes| Insn::new(*bytes)).collect::<Vec<_>>();
+    !punishes(&filter, OWN_TABLE, Action::Refused)
 }
 
 /// Asks the kernel whether it takes filters of `len` instructions from this thread. A bad address

@@ -300,8 +300,12 @@ impl Agent {
             target.set_apart_filtered(at + area, at + filtered)?;
             Mark::set_retired(target, &loaded, false)?;
             had().try_for_each(|other| Mark::set_retired(target, &other.loaded, true))?;
-            let config_of = Config { tid_at, own_table: pair::sees_tables_of_threads() };
-            target.write(at + config, &config_of.to_bytes())?;
+            let own_table = pair::sees_tables_of_threads()
+                && target.filters_pass(
+                    skep_runtime::lets_own_table,
+                    skep_runtime::own_filters_let_own_table,
+                );
+            target.write(at + config, &Config { tid_at, own_table }.to_bytes())?;
             target.write(at + pair, &[0; 4])?;
             let tid = target.start_thread(&loaded, at + start, 0)?;
             Mark::set_tid(target, &loaded, tid)?;
