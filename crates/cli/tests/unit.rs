@@ -181,6 +181,36 @@ fn what_cannot_be_loaded_fails_its_test_with_the_reason() {
     assert!(all[0].contains("twig"), "{all:?}");
 }
 
+/// Each missing file is named, and the tests beside it run.
+#[test]
+fn what_cannot_be_read_fails_its_test_with_the_reason() {
+    let skep = Skep::new();
+    let named = |name: &str, bytes: &str| {
+        let tests = fs::read_to_string(leaf(&skep, &format!("{bytes}\nexpect.retval = 0\n")));
+        file(&skep, name, &tests.unwrap())
+    };
+    let right = named("right.toml", "context = { zeros = 168 }");
+    let xml = skep.path("missing.xml").display().to_string();
+    for (bytes, words) in [
+        ("context = { file = 'no.bin' }", "no.bin`: No such file"),
+        ("context = { file = '.' }", "cannot read `"),
+        ("packet = { capture = 'no.pcap' }", "no.pcap"),
+        ("context = { zeros = 168 }\nexpect.packet = { file = 'no.bin' }", "no.bin`: No such file"),
+        ("object = 'no.bpf.o'", "no.bpf.o"),
+    ] {
+        let wrong = named("missing.toml", bytes);
+        let ended = skep.run(["test", "--json", "--junit", &xml, &wrong, &right]);
+        assert_eq!(ended.status.code(), Some(1), "{}", ended.transcript());
+        let tests = json(&ended.stdout)["tests"].clone();
+        let why = tests[0]["problems"][0].as_str().unwrap();
+        assert!(why.contains(words), "{why}");
+        assert_eq!(tests[1]["passed"], true, "{tests}");
+        let written = fs::read_to_string(&xml).unwrap();
+        assert_eq!(written.matches("<testcase").count(), 2, "{written}");
+        assert_eq!(written.matches("<failure").count(), 1, "{written}");
+    }
+}
+
 /// It was put under key 0. Elements of queues have none, also where they are written as `map dump` prints them.
 #[test]
 fn an_element_without_its_key_is_refused() {

@@ -10,7 +10,7 @@ use skep_test::contents::{Samples, contents, samples};
 use skep_test::elements::ElementError;
 use skep_test::{compare, elements, verdict};
 
-use super::file::{Expect, Run, Subject, Test, TestFile};
+use super::file::{Bytes, Expect, Run, Subject, Test, TestFile};
 use crate::args::ObjectArgs;
 use crate::directory;
 use crate::failure::{FAILED, Failure, Result};
@@ -35,28 +35,28 @@ pub struct How<'a> {
     pub coverage: Option<&'a mut Coverage>,
 }
 
-/// Runs a test. An object that cannot be loaded is a failure of its test; what is wrong with the
-/// file itself is an error.
-pub fn run(file: &TestFile, test: &Test, path: &Path, how: &mut How<'_>) -> Result<Done> {
+/// Runs a test. An object that cannot be loaded and bytes that cannot be read are a failure of their test;
+/// what is wrong with the file itself is an error.
+pub fn run<'t>(file: &TestFile, test: &'t Test, path: &Path, how: &mut How<'_>) -> Result<Done> {
     let base = path.parent().unwrap_or(Path::new("."));
     let in_file = |f: Failure| Failure {
         message: format!("`{}`, test `{}`: {}", path.display(), test.name, f.message),
         ..f
     };
     let subject = file.subject(test, base).map_err(in_file)?;
-    let mut inputs = Vec::new();
-    for run in test.runs() {
-        let read = |bytes: &Option<super::file::Bytes>| {
-            bytes.as_ref().map(|b| b.read(base)).transpose().map_err(in_file)
-        };
-        let expected = [read(&run.expect.packet)?, read(&run.expect.context)?];
-        inputs.push((run, [read(&run.packet)?, read(&run.context)?], expected));
-    }
-    let started = Instant::now();
-    let problems = match problems(test, &subject, &inputs, how) {
-        Ok(problems) => problems,
-        Err(failure) => vec![lines(&failure)],
+    let read = |bytes: &Option<Bytes>| bytes.as_ref().map(|b| b.read(base)).transpose();
+    let prepare = |run: &'t Run| {
+        let Expect { packet, context, .. } = &run.expect;
+        let expected = [read(packet)?, read(context)?];
+        Ok((run, [read(&run.packet)?, read(&run.context)?], expected))
     };
+    let inputs = test.runs().iter().map(prepare).collect::<Result<Vec<Prepared<'_>>>>();
+    let started = Instant::now();
+    let problems = match inputs {
+        Err(failure) if failure.status != FAILED => return Err(in_file(failure)),
+        inputs => inputs.and_then(|inputs| problems(test, &subject, &inputs, how)),
+    };
+    let problems = problems.unwrap_or_else(|failure| vec![lines(&failure)]);
     let took = started.elapsed();
     Ok(Done { file: path.to_owned(), name: test.name.clone(), took, problems })
 }

@@ -9,7 +9,7 @@ use skep_text::key::read_hex;
 
 use super::table::Table;
 use crate::chain::captured;
-use crate::failure::{Failure, Result};
+use crate::failure::{FAILED, Failure, Result};
 use crate::files;
 
 /// What a file says.
@@ -93,9 +93,14 @@ impl Bytes {
         table.end().map(|()| bytes)
     }
 
-    /// Reads them; names of files are relative to `base`.
+    /// Reads them; names of files are relative to `base`. What is wrong with another file is a failure of the
+    /// test ([`FAILED`]).
     pub fn read(&self, base: &Path) -> Result<Vec<u8>> {
         let wrong = |what: String| Failure::environment(what);
+        if self.number.is_some() && self.capture.is_none() {
+            return Err(wrong("`number` goes with `capture` only".to_owned()));
+        }
+        let too_many = |n: usize| format!("{n} bytes are more than a program takes");
         let bytes = match (&self.hex, self.zeros, &self.file, &self.capture) {
             (Some(text), None, None, None) => {
                 read_hex(text).map_err(|e| wrong(format!("`{text}` are no bytes in hex: {e}")))?
@@ -103,30 +108,28 @@ impl Bytes {
             (None, Some(n), None, None) if n <= MAX_INPUT => vec![0; n],
             (None, None, Some(file), None) => {
                 let path = base.join(file);
-                files::read(&path)
-                    .map_err(|e| wrong(format!("cannot read `{}`: {e}", path.display())))?
+                let cannot =
+                    |e: String| Failure::failed(format!("cannot read `{}`: {e}", path.display()));
+                let bytes = files::read(&path).map_err(|e| cannot(e.to_string()))?;
+                if bytes.len() > MAX_INPUT {
+                    return Err(cannot(too_many(bytes.len())));
+                }
+                bytes
             }
             (None, None, None, Some(capture)) => {
                 let number = [self.number.unwrap_or(1)];
-                let found = captured::numbered(&base.join(capture).display().to_string(), &number)?;
+                let found = captured::numbered(&base.join(capture).display().to_string(), &number)
+                    .map_err(|f| Failure { status: FAILED, ..f })?;
                 return Ok(found.into_iter().next().map(|packet| packet.bytes).unwrap_or_default());
             }
-            (None, Some(n), None, None) => {
-                return Err(wrong(format!("{n} bytes are more than a program takes")));
-            }
+            (None, Some(n), None, None) => return Err(wrong(too_many(n))),
             _ => {
                 return Err(wrong(
                     "bytes take one of `hex`, `zeros`, `file`, `capture`".to_owned(),
                 ));
             }
         };
-        match self.number {
-            Some(_) => Err(wrong("`number` goes with `capture` only".to_owned())),
-            None if bytes.len() > MAX_INPUT => {
-                Err(wrong(format!("{} bytes are more than a program takes", bytes.len())))
-            }
-            None => Ok(bytes),
-        }
+        if bytes.len() > MAX_INPUT { Err(wrong(too_many(bytes.len()))) } else { Ok(bytes) }
     }
 }
 
