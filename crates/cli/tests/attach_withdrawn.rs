@@ -16,7 +16,7 @@ use serde_json::Value as Json;
 use skep_testkit::TempDir;
 use skep_testkit::cc::Cc;
 use skep_testkit::run::{run, signal};
-use skep_testkit::skip::{is_root, without_bpf};
+use skep_testkit::skip::{is_root, skip, without_bpf};
 
 /// What `skep` may take to its end on a machine that has much else to do.
 const SOON: Duration = Duration::from_secs(30);
@@ -67,11 +67,19 @@ fn end(mut tracer: Tracer) -> (Json, String) {
     tracer.report_with_warnings()
 }
 
-/// A program whose filter keeps the agent from a descriptor table of its own; `None` where skep may not
-/// read filters.
+/// Tells whether skep may not read filters, and says so.
+fn without_filters() -> bool {
+    if !is_root() {
+        skip("root");
+        return true;
+    }
+    without_bpf()
+}
+
+/// A program whose filter keeps the agent from a descriptor table of its own.
 fn sharing() -> Option<Target> {
     const CLOSE_RANGE: i32 = 436;
-    if !is_root() || without_bpf() {
+    if without_filters() {
         return None;
     }
     let mut target = program();
@@ -94,7 +102,7 @@ fn descriptors(pid: u32) -> Vec<String> {
 #[test]
 fn the_program_keeps_its_descriptors_to_itself() {
     if !has_own_table() {
-        return;
+        return skip("Linux 6.9");
     }
     let (skep, mut target) = (Skep::new(), program());
     let before = descriptors(target.pid());
@@ -285,7 +293,7 @@ fn a_signal_after_the_end_loses_nothing() {
 /// also for threads and children that are made then; any other is named. Nothing is different afterwards.
 #[test]
 fn filters_that_were_there_before_are_judged() {
-    if !is_root() || without_bpf() {
+    if without_filters() {
         return;
     }
     /// `process_vm_readv` and `membarrier`: without them nobody knows whether a thread is still inside.
