@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use skep_attach::DirectCall;
 use skep_attach::frame::{CTX, Frame};
 use skep_isa::ctx::{pt_regs, tracing as frame};
-use skep_isa::helper::by_id;
-use skep_isa::{ArgType, HelperId, op};
+use skep_isa::helper::arguments;
+use skep_isa::{HelperId, op};
 use skep_maps::{Map, slots};
 use skep_vm::{Code, CompileError, HelperCall};
 
@@ -78,15 +78,11 @@ fn reads(program: &Program) -> Option<u64> {
         match helpers::implementation(program.prog_type(), id)?.how {
             HelperCall::LoadCtx(offset) => out |= 1_u64.checked_shl(word(offset))?,
             HelperCall::TailCall => return None,
-            _ if by_id(id)?.args.iter().any(takes_ctx) => return None,
+            _ if arguments(id)?.take_context() => return None,
             _ => {}
         }
     }
     Some(out)
-}
-
-fn takes_ctx(argument: &ArgType) -> bool {
-    matches!(argument, ArgType::Ctx | ArgType::CtxOrNull | ArgType::CtxOrSocket)
 }
 
 /// A program of a link, ready to run in this process.

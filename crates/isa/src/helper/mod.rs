@@ -7,11 +7,13 @@
 //! offers are [`KFUNCS`], with numbers from [`KFUNC_BASE`] on: the object reader finds them by
 //! name, since their kernel numbers are BTF ids of the running kernel.
 
+mod arguments;
 mod kfuncs;
 mod rules;
 mod table;
 mod types;
 
+pub use arguments::{Arguments, arguments};
 pub use rules::{AttachRule, Callback, LockRule, PacketEffect, Progs, Reference};
 pub use types::{ArgType, DynptrKind, RetType};
 
@@ -111,12 +113,15 @@ impl Helper {
     /// Returns how many argument registers a call may read: those of the prototype, and all five
     /// for `trace_printk`, whose format tells how many more.
     #[must_use]
-    pub fn registers(&self) -> usize {
+    pub const fn registers(&self) -> usize {
         if self.id == id::TRACE_PRINTK {
-            self.args.len()
-        } else {
-            self.args.iter().take_while(|a| **a != ArgType::None).count()
+            return self.args.len();
         }
+        let mut count = 0;
+        while count < self.args.len() && !matches!(self.args[count], ArgType::None) {
+            count += 1;
+        }
+        count
     }
 
     /// Tells whether programs of type `p` may call this helper.

@@ -204,7 +204,7 @@ impl Facts {
             Some(HelperCall::TailCall) => return 0b1110,
             _ => {}
         }
-        match helper::by_id(id) {
+        match helper::arguments(id) {
             Some(h) => (1..=h.registers()).fold(0, |m, n| m | 1 << n),
             None => ARGS,
         }
