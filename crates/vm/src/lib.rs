@@ -10,6 +10,7 @@
 //! `unsafe` here. Only the *shape* of a program is checked (known opcodes, jumps that land on
 //! instructions): no instruction stream makes this crate panic.
 
+mod bytes;
 pub mod chain;
 mod check;
 mod env;

@@ -16,6 +16,7 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::bytes::{add, add_text};
 use crate::exec::Marker;
 use crate::jit::Code;
 
@@ -154,10 +155,10 @@ impl Dump {
             rustix::fs::open(format!("{dir}/jit-{pid}.dump"), flags, Mode::RUSR | Mode::WUSR)?;
         let mut header = Vec::new();
         for word in [MAGIC, VERSION, HEADER, EM_X86_64, 0, pid] {
-            header.extend(word.to_le_bytes());
+            add(&mut header, &word.to_le_bytes());
         }
-        header.extend(now().to_le_bytes());
-        header.extend(0u64.to_le_bytes());
+        add(&mut header, &now().to_le_bytes());
+        add(&mut header, &0u64.to_le_bytes());
         write_all(&file, &header)?;
         Ok(Self { _marker: Marker::new(&file)?, file, next: 0 })
     }
@@ -178,13 +179,13 @@ impl Dump {
             }
             let mut record = Vec::new();
             for word in [pid, tid] {
-                record.extend(word.to_le_bytes());
+                add(&mut record, &word.to_le_bytes());
             }
             for word in [at, at, part.bytes.len() as u64, self.next] {
-                record.extend(word.to_le_bytes());
+                add(&mut record, &word.to_le_bytes());
             }
-            record.extend(part.name.bytes().chain([0]));
-            record.extend(part.bytes);
+            add_text(&mut record, &part.name);
+            add(&mut record, part.bytes);
             write_all(&self.file, &with_prefix(CODE_LOAD, &record))?;
             self.next += 1;
         }
@@ -202,26 +203,26 @@ fn debug_info(listing: &Listing<'_>, part: &Part<'_>, at: u64) -> Option<Vec<u8>
             continue;
         };
         if inside < part.bytes.len() {
-            entries.extend((at + inside as u64).to_le_bytes());
-            entries.extend(line.line.to_le_bytes());
-            entries.extend(0u32.to_le_bytes());
-            entries.extend(line.file.bytes().filter(|b| *b != 0).chain([0]));
+            add(&mut entries, &(at + inside as u64).to_le_bytes());
+            add(&mut entries, &line.line.to_le_bytes());
+            add(&mut entries, &0u32.to_le_bytes());
+            add_text(&mut entries, line.file);
             count += 1;
         }
     }
     let mut record = Vec::new();
-    record.extend(at.to_le_bytes());
-    record.extend(count.to_le_bytes());
-    record.extend(entries);
+    add(&mut record, &at.to_le_bytes());
+    add(&mut record, &count.to_le_bytes());
+    add(&mut record, &entries);
     (count != 0).then(|| with_prefix(DEBUG_INFO, &record))
 }
 
 fn with_prefix(kind: u32, body: &[u8]) -> Vec<u8> {
     let mut record = Vec::new();
-    record.extend(kind.to_le_bytes());
-    record.extend((16 + body.len() as u32).to_le_bytes());
-    record.extend(now().to_le_bytes());
-    record.extend(body);
+    add(&mut record, &kind.to_le_bytes());
+    add(&mut record, &(16 + body.len() as u32).to_le_bytes());
+    add(&mut record, &now().to_le_bytes());
+    add(&mut record, body);
     record
 }
 

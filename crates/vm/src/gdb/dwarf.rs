@@ -1,6 +1,7 @@
 //! Functions and source lines as DWARF 4: one unit with its functions, and one line table.
 
 use super::unit::Unit;
+use crate::bytes::{add, add_text};
 use crate::perf::{Line, Listing};
 
 const VERSION: u16 = 4;
@@ -23,21 +24,21 @@ pub(super) fn info(listing: &Listing<'_>, units: &[Unit]) -> Vec<u8> {
     let code = listing.code.machine_code();
     let base = code.as_ptr() as u64;
     let mut out = VERSION.to_le_bytes().to_vec();
-    out.extend(0u32.to_le_bytes());
+    add(&mut out, &0u32.to_le_bytes());
     out.push(8);
     out.push(UNIT);
-    string(&mut out, "skep");
-    out.extend(C99.to_le_bytes());
-    string(&mut out, listing.lines.first().map_or(listing.name, |l| l.file));
-    out.extend(0u32.to_le_bytes());
-    out.extend(base.to_le_bytes());
-    out.extend((code.len() as u64).to_le_bytes());
+    add_text(&mut out, "skep");
+    add(&mut out, &C99.to_le_bytes());
+    add_text(&mut out, listing.lines.first().map_or(listing.name, |l| l.file));
+    add(&mut out, &0u32.to_le_bytes());
+    add(&mut out, &base.to_le_bytes());
+    add(&mut out, &(code.len() as u64).to_le_bytes());
     for unit in units {
         out.push(FUNCTION);
-        string(&mut out, &unit.name);
-        out.extend((base + unit.start as u64).to_le_bytes());
-        out.extend(((unit.end - unit.start) as u64).to_le_bytes());
-        out.extend([1, CALL_FRAME_CFA]);
+        add_text(&mut out, &unit.name);
+        add(&mut out, &(base + unit.start as u64).to_le_bytes());
+        add(&mut out, &((unit.end - unit.start) as u64).to_le_bytes());
+        add(&mut out, &[1, CALL_FRAME_CFA]);
     }
     out.push(0);
     with_length(&out)
@@ -57,22 +58,22 @@ pub(super) fn lines(listing: &Listing<'_>, units: &[Unit]) -> Vec<u8> {
     // No folders: names are as the object has them.
     header.push(0);
     for file in &files {
-        string(&mut header, file);
-        header.extend([0, 0, 0]);
+        add_text(&mut header, file);
+        add(&mut header, &[0, 0, 0]);
     }
     header.push(0);
 
     let mut out = VERSION.to_le_bytes().to_vec();
-    out.extend((header.len() as u32).to_le_bytes());
-    out.extend(header);
+    add(&mut out, &(header.len() as u32).to_le_bytes());
+    add(&mut out, &header);
     let base = listing.code.machine_code().as_ptr() as u64;
     for unit in units.iter().filter(|u| u.has_source) {
         let rows = rows(listing, unit);
         if rows.is_empty() {
             continue;
         }
-        out.extend([0, 9, 2]);
-        out.extend((base + unit.start as u64).to_le_bytes());
+        add(&mut out, &[0, 9, 2]);
+        add(&mut out, &(base + unit.start as u64).to_le_bytes());
         let (mut at, mut number, mut file) = (unit.start, 1i64, 1);
         for (offset, line) in rows {
             advance(&mut out, offset - at);
@@ -89,7 +90,7 @@ pub(super) fn lines(listing: &Listing<'_>, units: &[Unit]) -> Vec<u8> {
             out.push(1);
         }
         advance(&mut out, unit.end - at);
-        out.extend([0, 1, 1]);
+        add(&mut out, &[0, 1, 1]);
     }
     with_length(&out)
 }
@@ -125,12 +126,8 @@ fn advance(out: &mut Vec<u8>, by: usize) {
 /// Puts the length before a table.
 pub(super) fn with_length(table: &[u8]) -> Vec<u8> {
     let mut out = (table.len() as u32).to_le_bytes().to_vec();
-    out.extend(table);
+    add(&mut out, table);
     out
-}
-
-fn string(out: &mut Vec<u8>, text: &str) {
-    out.extend(text.bytes().take_while(|b| *b != 0).chain([0]));
 }
 
 pub(super) fn uleb(out: &mut Vec<u8>, mut v: u64) {

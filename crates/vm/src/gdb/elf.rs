@@ -1,6 +1,7 @@
 //! The object file around the tables: sections and symbols, nothing that could be loaded.
 
 use super::unit::Unit;
+use crate::bytes::{add, add_text};
 
 const HEADER: usize = 64;
 const SECTION_HEADER: u16 = 64;
@@ -84,12 +85,12 @@ pub(super) fn image(
 ) -> Vec<u8> {
     let (mut symbols, mut names) = (vec![0u8; SYMBOL as usize], vec![0u8]);
     for unit in units {
-        symbols.extend((names.len() as u32).to_le_bytes());
-        symbols.extend([GLOBAL_FUNC, 0]);
-        symbols.extend(TEXT.to_le_bytes());
-        symbols.extend((base + unit.start as u64).to_le_bytes());
-        symbols.extend(((unit.end - unit.start) as u64).to_le_bytes());
-        names.extend(unit.name.bytes().chain([0]));
+        add(&mut symbols, &(names.len() as u32).to_le_bytes());
+        add(&mut symbols, &[GLOBAL_FUNC, 0]);
+        add(&mut symbols, &TEXT.to_le_bytes());
+        add(&mut symbols, &(base + unit.start as u64).to_le_bytes());
+        add(&mut symbols, &((unit.end - unit.start) as u64).to_le_bytes());
+        add_text(&mut names, &unit.name);
     }
     let mut sections = sections(base, size, (symbols, names), tables);
     sections.push(Section { name: ".shstrtab", kind: STRTAB, align: 1, ..Section::default() });
@@ -98,7 +99,7 @@ pub(super) fn image(
         .iter()
         .map(|s| {
             let at = section_names.len() as u32;
-            section_names.extend(s.name.bytes().chain([0]));
+            add_text(&mut section_names, s.name);
             at
         })
         .collect();
@@ -109,29 +110,31 @@ pub(super) fn image(
     let (mut body, mut headers) = (Vec::new(), Vec::new());
     for (s, name) in sections.iter().zip(name_at) {
         body.resize(body.len().next_multiple_of(8), 0);
-        headers.extend([name, s.kind].into_iter().flat_map(u32::to_le_bytes));
+        put(&mut headers, 4, &[name.into(), s.kind.into()]);
         let (offset, size) =
             if s.kind == 0 { (0, 0) } else { (HEADER + body.len(), s.bytes.len() as u64 + s.size) };
-        headers
-            .extend([s.flags, s.addr, offset as u64, size].into_iter().flat_map(u64::to_le_bytes));
-        headers.extend([s.link, s.info].into_iter().flat_map(u32::to_le_bytes));
-        headers.extend([s.align, s.entry].into_iter().flat_map(u64::to_le_bytes));
-        body.extend(&s.bytes);
+        put(&mut headers, 8, &[s.flags, s.addr, offset as u64, size]);
+        put(&mut headers, 4, &[s.link.into(), s.info.into()]);
+        put(&mut headers, 8, &[s.align, s.entry]);
+        add(&mut body, &s.bytes);
     }
     body.resize(body.len().next_multiple_of(8), 0);
 
     let mut image = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
-    image.extend([ET_EXEC, EM_X86_64].into_iter().flat_map(u16::to_le_bytes));
-    image.extend(1u32.to_le_bytes());
-    image.extend([0, 0, (HEADER + body.len()) as u64].into_iter().flat_map(u64::to_le_bytes));
-    image.extend(0u32.to_le_bytes());
-    let count = sections.len() as u16;
-    image.extend(
-        [HEADER as u16, 0, 0, SECTION_HEADER, count, count - 1]
-            .into_iter()
-            .flat_map(u16::to_le_bytes),
-    );
-    image.extend(body);
-    image.extend(headers);
+    put(&mut image, 2, &[ET_EXEC.into(), EM_X86_64.into()]);
+    put(&mut image, 4, &[1]);
+    put(&mut image, 8, &[0, 0, (HEADER + body.len()) as u64]);
+    put(&mut image, 4, &[0]);
+    let count = sections.len() as u64;
+    put(&mut image, 2, &[HEADER as u64, 0, 0, SECTION_HEADER.into(), count, count - 1]);
+    add(&mut image, &body);
+    add(&mut image, &headers);
     image
+}
+
+/// Adds numbers of so many bytes each.
+fn put(out: &mut Vec<u8>, bytes: usize, numbers: &[u64]) {
+    for number in numbers {
+        add(out, number.to_le_bytes().get(..bytes).unwrap_or_default());
+    }
 }

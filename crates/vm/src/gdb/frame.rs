@@ -6,6 +6,7 @@
 
 use super::dwarf::{uleb, with_length};
 use super::unit::Unit;
+use crate::bytes::add;
 
 const RBP: u8 = 6;
 const RSP: u8 = 7;
@@ -32,12 +33,12 @@ pub(super) fn table(base: u64, code: &[u8], units: &[Unit]) -> Vec<u8> {
     // Version, no augmentation, code counted in bytes, data downwards in words; on entry the return
     // address is all there is.
     let mut common = u32::MAX.to_le_bytes().to_vec();
-    common.extend([1, 0, 1, 0x78, RETURN_ADDRESS, DEF_CFA, RSP, 8, OFFSET | RETURN_ADDRESS, 1]);
+    add(&mut common, &[1, 0, 1, 0x78, RETURN_ADDRESS, DEF_CFA, RSP, 8, OFFSET | RETURN_ADDRESS, 1]);
     let mut out = padded(common);
     for unit in units {
         let mut entry = 0u32.to_le_bytes().to_vec();
-        entry.extend((base + unit.start as u64).to_le_bytes());
-        entry.extend(((unit.end - unit.start) as u64).to_le_bytes());
+        add(&mut entry, &(base + unit.start as u64).to_le_bytes());
+        add(&mut entry, &((unit.end - unit.start) as u64).to_le_bytes());
         let mut rules = Rules {
             code,
             out: entry,
@@ -51,7 +52,7 @@ pub(super) fn table(base: u64, code: &[u8], units: &[Unit]) -> Vec<u8> {
         for exit in &unit.exits {
             rules.exit(*exit);
         }
-        out.extend(padded(rules.out));
+        add(&mut out, &padded(rules.out));
     }
     out
 }
@@ -84,7 +85,7 @@ impl Rules<'_> {
     fn here(&mut self) {
         if self.at != self.noted {
             self.out.push(ADVANCE4);
-            self.out.extend(((self.at - self.noted) as u32).to_le_bytes());
+            add(&mut self.out, &((self.at - self.noted) as u32).to_le_bytes());
             self.noted = self.at;
         }
     }
@@ -110,7 +111,7 @@ impl Rules<'_> {
             if self.take(MOV_RBP_RSP) {
                 self.framed = true;
                 self.here();
-                self.out.extend([DEF_CFA_REGISTER, RBP]);
+                add(&mut self.out, &[DEF_CFA_REGISTER, RBP]);
             }
         }
         let size = if self.take(SUB_RSP_BYTE) {
@@ -145,7 +146,7 @@ impl Rules<'_> {
                 [LEAVE, RET, ..] | [POP_RBP, RET, ..] if self.framed => {
                     self.at += 1;
                     self.remember(&mut remembered);
-                    self.out.extend([DEF_CFA, RSP, 8]);
+                    add(&mut self.out, &[DEF_CFA, RSP, 8]);
                     self.at += 1;
                     break;
                 }
