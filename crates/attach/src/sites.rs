@@ -512,7 +512,10 @@ impl List {
                 });
             }
         }
-        entries.sort_by_cached_key(|e| e.addr);
+        // Those without a symbol came last.
+        if !entries.is_sorted_by_key(|e| e.addr) {
+            entries.sort_by_cached_key(|e| e.addr);
+        }
         entries.dedup_by_key(|e| e.addr);
         if !file.is_whole() {
             entries.retain(|e| file.text_contains(e.addr));

@@ -33,6 +33,7 @@ mod loader;
 pub mod maps;
 pub mod module;
 pub mod namespace;
+mod order;
 #[doc(hidden)]
 pub mod own_file;
 #[doc(hidden)]

@@ -9,6 +9,7 @@
 
 use std::ops::Range;
 
+use crate::order::sort_by_number;
 use crate::unwind::{Memory, cfi};
 
 use super::{EM_X86_64, Elf, ElfError};
@@ -95,7 +96,7 @@ impl Elf {
         out.retain(|f: &Fde| {
             f.start < f.end && super::range_of(&text, f.start).is_some_and(|t| f.end <= t.end)
         });
-        out.sort_by_cached_key(|f| f.start);
+        sort_by_number(&mut out, |f| f.start);
         // Of those that begin together the shortest.
         out.dedup_by(|next, kept| {
             let same = next.start == kept.start;

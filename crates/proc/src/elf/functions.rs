@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use crate::order::sort_by_number;
+
 use super::{
     ET_DYN, ET_EXEC, Elf, ElfError, Fde, SHT_DYNSYM, SHT_SYMTAB, Section, pclntab, u16_at, u32_at,
     u64_at,
@@ -297,7 +299,7 @@ impl Functions {
         let not = elf.not_functions();
         let mut known: Vec<_> =
             self.symbols.iter().map(|s| (s.vaddr, s.vaddr.saturating_add(s.size.max(1)))).collect();
-        known.sort_by_cached_key(|(start, _)| *start);
+        sort_by_number(&mut known, |(start, _)| *start);
         // The longest of each place.
         known.dedup_by(|next, kept| {
             let is_same = next.0 == kept.0;
@@ -344,7 +346,7 @@ impl Functions {
             let underscores = n.iter().take_while(|&&c| c == b'_').count();
             (s.binding == Binding::Local, s.old, underscores, s.binding, n.len())
         };
-        self.symbols.sort_by_cached_key(|s| s.vaddr);
+        sort_by_number(&mut self.symbols, |s| s.vaddr);
         // Names are compared among the few at one address only: ten times faster than one sort by
         // everything.
         for same in self.symbols.chunk_by_mut(|a, b| a.vaddr == b.vaddr).filter(|c| c.len() > 1) {
