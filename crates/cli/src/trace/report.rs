@@ -101,11 +101,14 @@ fn functions(out: &mut dyn Write, rows: &[&Row<'_>], at_once: usize) -> io::Resu
     let mut own = Text::default();
     thread::scope(|scope| {
         let (give, take) = mpsc::sync_channel(1);
+        let (give_back, used) = mpsc::channel::<Text>();
         if rows.len() > at_once {
             let lots = rows.chunks(at_once).skip(1).step_by(2);
             let work = move || {
                 for lot in lots {
-                    let mut text = Text::default();
+                    // Its room has been touched already.
+                    let mut text = used.try_recv().unwrap_or_default();
+                    text.clear();
                     list(&mut text, lot);
                     if give.send(text).is_err() {
                         return;
@@ -124,6 +127,10 @@ fn functions(out: &mut dyn Write, rows: &[&Row<'_>], at_once: usize) -> io::Resu
             });
             // A comma is before each.
             out.write_all(text.bytes().get(usize::from(n == 0)..).unwrap_or_default())?;
+            if let Some(text) = made {
+                // Once the last lot is made, nobody wants it.
+                let _ = give_back.send(text);
+            }
         }
         Ok(())
     })
