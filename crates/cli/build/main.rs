@@ -116,7 +116,8 @@ fn zlib(bytes: &[u8]) -> Result<Vec<u8>> {
 }
 
 fn lzma(bytes: &[u8]) -> Result<Vec<u8>> {
-    let options = LzmaOptions::with_preset(9);
+    // What bytes of code are depends more on the one before than on where they are.
+    let options = LzmaOptions { lc: 4, lp: 0, pb: 1, ..LzmaOptions::with_preset(9) };
     let mut out = LzmaWriter::new_use_header(Vec::new(), &options, Some(bytes.len() as u64))?;
     out.write_all(bytes)?;
     Ok(out.finish()?)

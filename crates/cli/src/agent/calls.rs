@@ -2,8 +2,9 @@
 //! for each call of the same function, and so do loads of constants and of addresses. With the
 //! target's place instead, they look alike.
 
-/// Replaces the distance behind bytes that may begin a call or a jump (`e8`, `e9`), or a `mov` or `lea`
-/// of 64 bits relative to the instruction, by a place.
+/// Replaces the distance behind bytes that may begin a call (`e8`), a call or a jump through a word
+/// relative to the instruction (`ff`), or a `mov` or `lea` of 64 bits relative to it, by a place. Jumps
+/// (`e9`) stay: most are within a function, where the distance says more.
 #[cfg_attr(not(test), allow(dead_code, reason = "the build does it, the command undoes it"))]
 pub fn to_places(code: &mut [u8]) {
     each(code, u32::wrapping_add);
@@ -20,7 +21,8 @@ fn each(code: &mut [u8], change: impl Fn(u32, u32) -> u32) {
     while let Some(head) = code.get(at..).and_then(|rest| rest.first_chunk::<7>()) {
         // Bytes in front of the distance. What decides lies ahead, where nothing was changed yet.
         let opcode = match head {
-            [0xe8 | 0xe9, ..] => 1,
+            [0xe8, ..] => 1,
+            [0xff, 0x15 | 0x25 | 0x35, ..] => 2,
             [0x40..0x50, 0x8b | 0x8d, mode, ..] if mode & 0xc7 == 5 => 3,
             _ => {
                 at += 1;
@@ -55,6 +57,14 @@ mod tests {
         let mut code = *b"\xe8\xfb\0\0\0\x90\xe8\xf5\0\0\0\x90\x90\xe8\0\0\0";
         to_places(&mut code);
         assert_eq!(&code, b"\xe8\0\x01\0\0\x90\xe8\0\x01\0\0\x90\x90\xe8\0\0\0");
+    }
+
+    #[test]
+    fn calls_through_one_word_look_alike() {
+        // `call [rip + 0xfa]` and `jmp [rip + 0xf4]`, both 0x100; then one through a register, and a jump.
+        let mut code = *b"\xff\x15\xfa\0\0\0\xff\x25\xf4\0\0\0\xff\xd0\xe9\xfb\0\0\0";
+        to_places(&mut code);
+        assert_eq!(&code, b"\xff\x15\0\x01\0\0\xff\x25\0\x01\0\0\xff\xd0\xe9\xfb\0\0\0");
     }
 
     #[test]
