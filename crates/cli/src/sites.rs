@@ -2,9 +2,11 @@
 
 use std::collections::HashSet;
 
+use rustix::process::{Resource, getrlimit};
 use serde_json::{Value, json};
 use skep::link::{AgentRecord, FunctionRecord, LinkState, Untraced};
 use skep_proc::demangle::demangle;
+use skep_sys::LEAST_STACK;
 
 use crate::failure::{Failure, Result};
 use crate::launch::{Outcome, Program};
@@ -158,6 +160,12 @@ impl Sites {
             if let Some(error) = &outcome.untraced {
                 return Some(Failure { hint: error.hint(), ..failure.because(error) });
             }
+            if let Some(why) = small_stack().filter(|_| program.obstacle.is_none()) {
+                return Some(
+                    Failure::failed(format!("{}: {why}", failure.message))
+                        .hint("raise the limit, as by `ulimit -s 8192`"),
+                );
+            }
             let early = if outcome.status.is_none() || outcome.interrupted.is_some() {
                 "; it may have been stopped before that"
             } else {
@@ -239,6 +247,16 @@ pub fn end(done: Result<Option<Failure>>, outcome: &Outcome, printer: Printer) -
 /// Finds the path of a module of a link.
 pub fn module_path(state: &LinkState, index: u32) -> &str {
     state.modules.get(index as usize).map_or("?", String::as_str)
+}
+
+/// Why the agent stays out of programs that have the limit of this process for their stack.
+fn small_stack() -> Option<String> {
+    let limit = getrlimit(Resource::Stack).current.filter(|limit| *limit < LEAST_STACK)?;
+    Some(format!(
+        "its stack may grow to {} KiB, and the agent needs {}",
+        limit >> 10,
+        LEAST_STACK >> 10
+    ))
 }
 
 #[cfg(test)]

@@ -49,6 +49,20 @@ fn a_small_stack_is_large_enough() {
     }
 }
 
+/// Skep said that the program never loaded the agent.
+#[test]
+fn what_stack_the_agent_needs_is_said_where_it_stays_out() {
+    let skep = Skep::new();
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -s 150 && exec \"$@\"", "sh"]).arg(skep_bin());
+    command.args(["trace", "leaf", "--", target(), "7"]).env("SKEP_DIR", skep.path("skep"));
+    let ended = skep_testkit::run::run(&mut command, b"", std::time::Duration::from_secs(300));
+    assert_eq!(ended.shell_status(), 7, "{}", ended.transcript());
+    let said = text(&ended.stderr);
+    assert!(said.contains("its stack may grow to 150 KiB, and the agent needs 160"), "{said}");
+    assert!(said.contains("hint: raise the limit, as by `ulimit -s 8192`"), "{said}");
+}
+
 #[test]
 fn a_death_by_signal_is_the_status_a_shell_would_give() {
     let skep = Skep::new();

@@ -14,7 +14,7 @@ use skep_store::dir::{ENV_DIR, ENV_LINKS};
 use skep_store::link::{LinkFile, Untraced};
 use skep_sys::own_file::OwnFile;
 use skep_sys::syscall::call4;
-use skep_sys::{sandbox, thread_words};
+use skep_sys::{LEAST_STACK, sandbox, thread_words};
 
 use crate::agent::{self, Agent, AgentError, executable};
 use crate::exec::{self, libc::Libc};
@@ -91,16 +91,14 @@ pub unsafe fn start(prepare: impl FnOnce()) {
     watch_libc(libc.as_ref(), passing);
 }
 
-/// Tells whether the first thread's stack may grow to what this takes, beside arguments and variables:
-/// those have 128 KiB, or a fourth of more (`bprm_stack_limits` in fs/exec.c).
+/// Tells whether the first thread's stack may grow to what this takes.
 fn has_stack() -> bool {
     const PRLIMIT64: u64 = 302;
     const RLIMIT_STACK: u64 = 3;
-    const LEAST: u64 = 160 << 10;
     let limits = [u64::MAX; 2].map(AtomicU64::new);
     // SAFETY: writes two words.
     unsafe { call4(PRLIMIT64, 0, RLIMIT_STACK, 0, limits.as_ptr() as u64) };
-    limits[0].load(Relaxed) >= LEAST
+    limits[0].load(Relaxed) >= LEAST_STACK
 }
 
 /// The links that the environment names.

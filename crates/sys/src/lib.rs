@@ -64,6 +64,11 @@ pub fn has_address_space(bytes: u64) -> bool {
     }
 }
 
+/// What the stack of a program's first thread must be allowed to grow to (`ulimit -s`) for the agent to
+/// start in it, beside arguments and variables: those have 128 KiB, or a fourth of more
+/// (`bprm_stack_limits` in fs/exec.c).
+pub const LEAST_STACK: u64 = 160 << 10;
+
 /// Hashes without random numbers: the standard library panics where a filter refuses them with an error
 /// that it does not expect.
 pub type Unseeded = std::hash::BuildHasherDefault<std::hash::DefaultHasher>;
