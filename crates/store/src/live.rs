@@ -136,7 +136,7 @@ pub const IMPORT: &str = "skep_alone_libc_";
 /// told that there is nobody. The others have the place of `abort`.
 pub const RAISE: &str = "_Unwind_RaiseException";
 /// Of all this.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// What the agent's thread needs to begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -281,6 +281,15 @@ impl Request {
         out
     }
 
+    /// Where in the asker's memory the answer is for: other threads of the program may ask, too.
+    #[must_use]
+    pub fn place(self) -> u64 {
+        match self {
+            Self::Stop { stacks: list, .. } | Self::Write(list) => list.at,
+            Self::GoOn => 0,
+        }
+    }
+
     /// The other way; `None` for what is no request.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
@@ -298,28 +307,36 @@ impl Request {
     }
 }
 
-/// How many threads stand; `None`: they all run.
+/// The answer to a [`Request`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stopped(pub Option<u32>);
+pub struct Stopped {
+    /// How many threads stand; `None`: they all run.
+    pub threads: Option<u32>,
+    /// [`Request::place`] of the request.
+    pub of: u64,
+}
 
 impl Stopped {
     /// Bytes of it.
-    pub const LEN: usize = 5;
+    pub const LEN: usize = 13;
 
     /// As it is sent.
     #[must_use]
     pub fn to_bytes(self) -> [u8; Self::LEN] {
-        let [a, b, c, d] = self.0.unwrap_or(0).to_le_bytes();
-        [u8::from(self.0.is_some()), a, b, c, d]
+        let mut out = [0; Self::LEN];
+        out[0] = self.threads.is_some().into();
+        out[1..5].copy_from_slice(&self.threads.unwrap_or(0).to_le_bytes());
+        out[5..].copy_from_slice(&self.of.to_le_bytes());
+        out
     }
 
-    /// The other way. What nobody understands has stopped nothing.
+    /// The other way; `None` for what is no such answer.
     #[must_use]
-    pub fn from_bytes(bytes: &[u8]) -> Self {
-        match *bytes {
-            [1, a, b, c, d] => Self(Some(u32::from_le_bytes([a, b, c, d]))),
-            _ => Self(None),
-        }
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; Self::LEN] = bytes.try_into().ok()?;
+        let threads = u32::from_le_bytes(std::array::from_fn(|n| bytes[1 + n]));
+        let of = u64::from_le_bytes(std::array::from_fn(|n| bytes[5 + n]));
+        Some(Self { threads: (bytes[0] == 1).then_some(threads), of })
     }
 }
 
@@ -382,10 +399,11 @@ mod tests {
             assert_eq!(Request::from_bytes(&request.to_bytes()), Some(request));
             assert_eq!(Request::from_bytes(&request.to_bytes()[1..]), None);
         }
-        for stopped in [Stopped(None), Stopped(Some(0)), Stopped(Some(70_000))] {
-            assert_eq!(Stopped::from_bytes(&stopped.to_bytes()), stopped);
+        for threads in [None, Some(0), Some(70_000)] {
+            let stopped = Stopped { threads, of: u64::MAX - 1 };
+            assert_eq!(Stopped::from_bytes(&stopped.to_bytes()), Some(stopped));
         }
-        assert_eq!(Stopped::from_bytes(&[]), Stopped(None));
+        assert_eq!(Stopped::from_bytes(&[]), None);
         let long = "ä".repeat(ANSWER);
         for answer in [Ok(0), Ok(50_000), Err("no memory".to_owned())] {
             assert_eq!(Request::from_bytes(&answer_to_bytes(&answer)), None);

@@ -14,7 +14,7 @@ fn list<T>(items: &[T]) -> List {
 
 fn stop(moves: &[Move], stacks: &mut [u64]) -> Result<usize, Unstopped> {
     let stood = ask(Request::Stop { moves: list(moves), stacks: list(stacks) });
-    let count = stood.ok_or(Unstopped::Gone)?.0.ok_or(Unstopped::Busy)?;
+    let count = stood.ok_or(Unstopped::Gone)?.threads.ok_or(Unstopped::Busy)?;
     Ok(count as usize)
 }
 
@@ -28,7 +28,9 @@ fn go_on() {
     }
 }
 
-/// Waits for the answer; `None`: `skep` was killed, or the program has closed the socket.
+/// Waits for the answer; `None`: `skep` was killed, or the program has closed the socket. Answers to
+/// others are passed over: a program that has found the socket may ask as well, and who took its answer
+/// would go on while `skep` still writes into the request's list.
 fn ask(request: Request) -> Option<Stopped> {
     send(SOCKET.number()?, &request.to_bytes());
     let mut bytes = [0_u8; Stopped::LEN];
@@ -39,7 +41,10 @@ fn ask(request: Request) -> Option<Stopped> {
         let got = unsafe { syscall::call6(RECVFROM, socket, at, len, 0, 0, 0) } as i64;
         if got != -INTERRUPTED {
             let got = usize::try_from(got).ok().filter(|got| *got > 0)?;
-            return bytes.get(..got).map(Stopped::from_bytes);
+            let answer = bytes.get(..got).and_then(Stopped::from_bytes);
+            if answer.is_some_and(|answer| answer.of == request.place()) {
+                return answer;
+            }
         }
     }
 }

@@ -35,7 +35,7 @@ impl Live {
             let held = stopper::stop_others(by, self.pid, self.inside.tid, EACH, |target| {
                 let count = move_away(target, moves, stacks)?;
                 told = true;
-                self.tell(Stopped(Some(count)));
+                self.tell(Stopped { threads: Some(count), of: stacks.at });
                 self.write_what_it_says(target, count);
                 Injected::Ok(())
             });
@@ -44,7 +44,7 @@ impl Live {
                 Err(error) if may_pass(&error) && Instant::now() < end => {
                     by.pause(PAUSE);
                 }
-                _ => return self.tell(Stopped(None)),
+                _ => return self.tell(Stopped { threads: None, of: stacks.at }),
             }
         }
     }
@@ -66,10 +66,18 @@ impl Live {
             }
             let got = rustix::net::recv(&self.socket, &mut bytes[..], RecvFlags::empty());
             let request = got.ok().and_then(|(len, _)| Request::from_bytes(bytes.get(..len)?));
-            let Some(Request::Write(edits)) = request else { return };
-            // The agent looks what is there then.
-            write(target, edits).ok();
-            self.tell(Stopped(Some(count)));
+            let Some(request) = request else { return };
+            let of = request.place();
+            match request {
+                Request::Write(edits) => {
+                    // The agent looks what is there then.
+                    write(target, edits).ok();
+                    self.tell(Stopped { threads: Some(count), of });
+                }
+                // Another thread has asked for them to be stopped: one of the two is told that they are not.
+                Request::Stop { .. } => return self.tell(Stopped { threads: None, of }),
+                Request::GoOn => return,
+            }
         }
     }
 }

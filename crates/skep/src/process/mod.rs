@@ -477,7 +477,7 @@ impl Live {
             match Request::from_bytes(message) {
                 Some(Request::Stop { moves, stacks }) => self.hold(by, moves, stacks),
                 // The threads go on already, as it took too long: nothing is written.
-                Some(Request::Write(_)) => self.tell(Stopped(None)),
+                Some(Request::Write(edits)) => self.tell(Stopped { threads: None, of: edits.at }),
                 Some(Request::GoOn) => {}
                 None => {
                     self.owes.store(false, Relaxed);
