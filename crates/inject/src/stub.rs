@@ -30,12 +30,12 @@ pub(crate) fn stub(back: &Registers, mask: u64) -> [u8; LEN] {
     let mut code = Vec::with_capacity(LEN);
     code.extend(SYSCALL);
     // mov eax, 14; mov edi, 2; mov edx, 0; mov r10d, 8
-    code.extend_from_slice(&[0xb8, 14, 0, 0, 0, 0xbf, 2, 0, 0, 0, 0xba, 0, 0, 0, 0]);
-    code.extend_from_slice(&[0x41, 0xba, 8, 0, 0, 0]);
+    code.extend([0xb8, 14, 0, 0, 0, 0xbf, 2, 0, 0, 0, 0xba, 0, 0, 0, 0]);
+    code.extend([0x41, 0xba, 8, 0, 0, 0]);
     // lea rsi, [rip + mask]
     let after_lea = code.len() + 7;
-    code.extend_from_slice(&[0x48, 0x8d, 0x35]);
-    code.extend_from_slice(&(LEN as u32 - 8 - after_lea as u32).to_le_bytes());
+    code.extend([0x48, 0x8d, 0x35]);
+    code.extend((LEN as u32 - 8 - after_lea as u32).to_le_bytes());
     code.extend(SYSCALL);
     // movabs REGISTER, IMMEDIATE
     let moves = [
@@ -51,15 +51,15 @@ pub(crate) fn stub(back: &Registers, mask: u64) -> [u8; LEN] {
     ];
     for (instruction, value) in moves {
         code.extend(instruction);
-        code.extend_from_slice(&value.to_le_bytes());
+        code.extend(value.to_le_bytes());
     }
     // jmp [rip + back]
     let after_jump = code.len() + 6;
-    code.extend_from_slice(&[0xff, 0x25]);
-    code.extend_from_slice(&(LEN as u32 - 16 - after_jump as u32).to_le_bytes());
+    code.extend([0xff, 0x25]);
+    code.extend((LEN as u32 - 16 - after_jump as u32).to_le_bytes());
     code.resize(LEN - 16, 0xcc);
-    code.extend_from_slice(&back.rip.to_le_bytes());
-    code.extend_from_slice(&mask.to_le_bytes());
+    code.extend(back.rip.to_le_bytes());
+    code.extend(mask.to_le_bytes());
     code.try_into().expect("the instructions are as long as that")
 }
 

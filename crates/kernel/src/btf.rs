@@ -65,12 +65,12 @@ fn function_types(n: usize) -> Vec<u8> {
     let strings = b"\0int\0f\0";
     let mut types = vec![1, INT, 4, SIGNED_32_BITS, 0, FUNC_PROTO, 1];
     for f in 0..n {
-        types.extend_from_slice(&[5, FUNC | u32::from(f == 0), 2]);
+        types.extend([5, FUNC | u32::from(f == 0), 2]);
     }
     let types: Vec<u8> = types.iter().flat_map(|w: &u32| w.to_le_bytes()).collect();
     let mut btf = vec![0x9f, 0xeb, 1, 0];
     for word in [24, 0, types.len() as u32, types.len() as u32, strings.len() as u32] {
-        btf.extend_from_slice(&word.to_le_bytes());
+        btf.extend(word.to_le_bytes());
     }
     btf.extend(&types);
     btf.extend(strings);

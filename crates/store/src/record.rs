@@ -237,8 +237,8 @@ impl RecordFile {
     pub fn create(path: &Path, kind: FileKind, records: &[Record]) -> Result<Self, RecordError> {
         let mut bytes = Vec::new();
         bytes.extend(MAGIC);
-        bytes.extend_from_slice(&kind.number.to_le_bytes());
-        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        bytes.extend(kind.number.to_le_bytes());
+        bytes.extend(VERSION.to_le_bytes());
         bytes.resize(kind.first() as usize, 0);
         let mut batch = Batch { bytes, restart: false };
         for (tag, payload) in records {

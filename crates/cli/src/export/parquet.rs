@@ -112,7 +112,7 @@ impl Values<'_> {
         let mut page = Vec::new();
         match self {
             Self::Times(numbers) | Self::Numbers(numbers) => {
-                numbers.iter().for_each(|n| page.extend_from_slice(&n.to_le_bytes()));
+                numbers.iter().for_each(|n| page.extend(n.to_le_bytes()));
             }
             Self::Optional(numbers) => {
                 let mut levels = Vec::new();
@@ -122,7 +122,7 @@ impl Values<'_> {
                 }
                 page.extend((levels.len() as u32).to_le_bytes());
                 page.extend(levels);
-                numbers.iter().flatten().for_each(|n| page.extend_from_slice(&n.to_le_bytes()));
+                numbers.iter().flatten().for_each(|n| page.extend(n.to_le_bytes()));
             }
             Self::Texts(texts) => {
                 for text in texts {

@@ -48,9 +48,9 @@ impl Builder {
         let types = (words.len() * 4) as u32;
         let mut raw = vec![0x9f, 0xeb, 1, 0];
         for word in [24, 0, types, types, self.strings.len() as u32] {
-            raw.extend_from_slice(&word.to_le_bytes());
+            raw.extend(word.to_le_bytes());
         }
-        words.iter().for_each(|w| raw.extend_from_slice(&w.to_le_bytes()));
+        words.iter().for_each(|w| raw.extend(w.to_le_bytes()));
         raw.extend(self.strings);
         Btf::parse(&raw)
     }
@@ -63,7 +63,7 @@ fn info(kind: u32, vlen: usize, flag: bool) -> u32 {
 /// Writes one type.
 fn write(t: &Type, out: &mut Vec<u32>) {
     let mut head = |kind: u32, vlen: usize, flag: bool, word: u32| {
-        out.extend_from_slice(&[t.name_off, info(kind, vlen, flag), word])
+        out.extend([t.name_off, info(kind, vlen, flag), word])
     };
     match &t.kind {
         Kind::Void => {}
@@ -75,16 +75,13 @@ fn write(t: &Type, out: &mut Vec<u32>) {
         Kind::Ptr(to) => head(number::PTR, 0, false, *to),
         Kind::Array(a) => {
             head(number::ARRAY, 0, false, 0);
-            out.extend_from_slice(&[a.elem, a.index, a.len]);
+            out.extend([a.elem, a.index, a.len]);
         }
         Kind::Struct(c) => members(t.name_off, number::STRUCT, c, out),
         Kind::Union(c) => members(t.name_off, number::UNION, c, out),
         Kind::Enum(e) => {
             head(number::ENUM, e.values.len(), e.signed, e.size);
-            e.values
-                .iter()
-                .take(MAX_VLEN)
-                .for_each(|v| out.extend_from_slice(&[v.name_off, v.value as u32]));
+            e.values.iter().take(MAX_VLEN).for_each(|v| out.extend([v.name_off, v.value as u32]));
         }
         Kind::Fwd { union } => head(number::FWD, 0, *union, 0),
         Kind::Typedef(to) => head(number::TYPEDEF, 0, false, *to),
@@ -94,10 +91,7 @@ fn write(t: &Type, out: &mut Vec<u32>) {
         Kind::Func(f) => head(number::FUNC, linkage(f.linkage) as usize, false, f.proto),
         Kind::FuncProto(p) => {
             head(number::FUNC_PROTO, p.params.len(), false, p.ret);
-            p.params
-                .iter()
-                .take(MAX_VLEN)
-                .for_each(|p| out.extend_from_slice(&[p.name_off, p.type_id]));
+            p.params.iter().take(MAX_VLEN).for_each(|p| out.extend([p.name_off, p.type_id]));
         }
         Kind::Var(v) => {
             head(number::VAR, 0, false, v.type_id);
@@ -105,10 +99,7 @@ fn write(t: &Type, out: &mut Vec<u32>) {
         }
         Kind::DataSec(d) => {
             head(number::DATASEC, d.vars.len(), false, d.size);
-            d.vars
-                .iter()
-                .take(MAX_VLEN)
-                .for_each(|v| out.extend_from_slice(&[v.type_id, v.offset, v.size]));
+            d.vars.iter().take(MAX_VLEN).for_each(|v| out.extend([v.type_id, v.offset, v.size]));
         }
         Kind::Float(size) => head(number::FLOAT, 0, false, *size),
         Kind::DeclTag(d) => {
@@ -122,22 +113,23 @@ fn write(t: &Type, out: &mut Vec<u32>) {
 
 fn members(name_off: u32, kind: u32, c: &Composite, out: &mut Vec<u32>) {
     let flag = c.members.iter().any(|m| m.bitfield != 0);
-    out.extend_from_slice(&[name_off, info(kind, c.members.len(), flag), c.size]);
+    out.extend([name_off, info(kind, c.members.len(), flag), c.size]);
     for m in c.members.iter().take(MAX_VLEN) {
         let at = if flag {
             m.bit_offset & 0x00ff_ffff | u32::from(m.bitfield) << 24
         } else {
             m.bit_offset
         };
-        out.extend_from_slice(&[m.name_off, m.type_id, at]);
+        out.extend([m.name_off, m.type_id, at]);
     }
 }
 
 fn enum64(name_off: u32, e: &Enum, out: &mut Vec<u32>) {
-    out.extend_from_slice(&[name_off, info(number::ENUM64, e.values.len(), e.signed), e.size]);
-    e.values.iter().take(MAX_VLEN).for_each(|v| {
-        out.extend_from_slice(&[v.name_off, v.value as u32, (v.value as u64 >> 32) as u32])
-    });
+    out.extend([name_off, info(number::ENUM64, e.values.len(), e.signed), e.size]);
+    e.values
+        .iter()
+        .take(MAX_VLEN)
+        .for_each(|v| out.extend([v.name_off, v.value as u32, (v.value as u64 >> 32) as u32]));
 }
 
 fn linkage(l: Linkage) -> u32 {

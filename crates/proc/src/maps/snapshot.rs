@@ -94,11 +94,11 @@ impl Snapshot {
         let shift = if aligned { 12 } else { 0 };
         let mut out = Vec::with_capacity(HEAD + vmas.len() * 10);
         out.extend(MAGIC);
-        out.extend_from_slice(&VERSION.to_le_bytes());
-        out.extend_from_slice(&self.identity.pid.to_le_bytes());
-        out.extend_from_slice(&self.identity.start_time.to_le_bytes());
+        out.extend(VERSION.to_le_bytes());
+        out.extend(self.identity.pid.to_le_bytes());
+        out.extend(self.identity.start_time.to_le_bytes());
         out.extend(self.identity.boot_id);
-        out.extend_from_slice(&[self.knows().0, shift, 0, 0, 0, 0, 0, 0]);
+        out.extend([self.knows().0, shift, 0, 0, 0, 0, 0, 0]);
 
         let (mut strings, mut origins) = (Numbers::default(), Numbers::default());
         let mut of_vmas = Vec::with_capacity(vmas.len());
@@ -135,7 +135,7 @@ impl Snapshot {
             (end, continued) = (v.end, continues(v, origin));
         }
         let sum = fnv(&out);
-        out.extend_from_slice(&sum.to_le_bytes());
+        out.extend(sum.to_le_bytes());
         out
     }
 

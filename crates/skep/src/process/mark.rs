@@ -83,8 +83,8 @@ impl Mark {
         let ends = [live::REST, live::RESTING, live::BUSY].map(symbol);
         // A library without them is not for others.
         let layout = if ends.iter().all(Option::is_some) { THIS } else { 0 };
-        out.extend_from_slice(&layout.to_le_bytes());
-        out.extend_from_slice(&[0; 4]);
+        out.extend(layout.to_le_bytes());
+        out.extend([0; 4]);
         let words = [image.len(), loaded.len].into_iter().chain(ends.into_iter().flatten());
         out.extend(words.flat_map(u64::to_le_bytes));
         out.resize(VERSION, 0);

@@ -466,7 +466,7 @@ impl Plan {
         let conditional = self.vars.as_ref().map_or(0, types);
         let mut out = vec![self.entry as u8, self.ops.len() as u8];
         out.extend((self.size.min(DATA) as u16).to_le_bytes());
-        out.extend_from_slice(&conditional.to_le_bytes());
+        out.extend(conditional.to_le_bytes());
         for v in self.vars.iter().flatten() {
             let (base, of_variable) = match v.base {
                 Base::Word(word) => (word, 0),
@@ -474,21 +474,16 @@ impl Plan {
             };
             let signed = if v.signed { SIGNED } else { 0 };
             let at_end = if v.at_return { AT_END } else { 0 };
-            out.extend_from_slice(&[
-                v.read as u8,
-                base,
-                v.bits,
-                signed | of_variable | at_end | v.first << 4,
-            ]);
-            out.extend_from_slice(&[0; 4]);
-            out.extend_from_slice(&v.offset.to_le_bytes());
+            out.extend([v.read as u8, base, v.bits, signed | of_variable | at_end | v.first << 4]);
+            out.extend([0; 4]);
+            out.extend(v.offset.to_le_bytes());
         }
         out.resize(HEAD, 0);
         for op in &self.ops {
-            out.extend_from_slice(&[op.read as u8, op.word]);
-            out.extend_from_slice(&(op.at as u16).to_le_bytes());
-            out.extend_from_slice(&(op.size as u32).to_le_bytes());
-            out.extend_from_slice(&(op.offset as u64).to_le_bytes());
+            out.extend([op.read as u8, op.word]);
+            out.extend((op.at as u16).to_le_bytes());
+            out.extend((op.size as u32).to_le_bytes());
+            out.extend((op.offset as u64).to_le_bytes());
         }
         out.resize(PLAN_SIZE, 0);
         out
